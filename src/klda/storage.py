@@ -1,0 +1,497 @@
+"""Model folders: the only place that touches model files.
+
+A folder holds ``model.json``, readable by people, and array files in the safetensors format. Array
+files are named after their content and are never changed; ``model.json`` names the ones that make
+up the model, so replacing it is the one step that turns the old model into the new one. A save
+writes and syncs new array files beside the old, replaces ``model.json``, then removes what is no
+longer named. After a kill at any moment the folder holds the old model or the new one.
+
+Two consequences: an array that did not change (the random features never do) is not written again,
+and a model that was loaded (memory-mapped) stays whole while others save to the same folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import struct
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from klda import __version__
+from klda.errors import KldaError
+
+FORMAT = "klda-model"
+FORMAT_VERSION = 1
+DOCUMENT = "model.json"
+LOCK = ".lock"
+
+# Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
+_SHARED_BELOW = 64 * 1024
+_ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
+_TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class ModelFolderError(KldaError):
+    """A model folder that can't be read or written; the message names it and the fix."""
+
+
+class ModelBusyError(ModelFolderError):
+    """Another process is writing to the model folder."""
+
+
+class ModelChangedError(ModelFolderError):
+    """The model folder was saved by someone else since it was loaded."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """What a model folder holds.
+
+    Attributes
+    ----------
+    document : dict
+        The content of ``model.json``.
+    arrays : dict of str to ndarray
+        Memory-mapped copy-on-write: nothing is read until it is used, and writing to an array
+        changes this process's copy only.
+    """
+
+    document: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def generation(self) -> str:
+        """Identifies this save of the model among all others."""
+        return str(self.document["generation"])
+
+
+def exists(path: str | Path) -> bool:
+    """Whether a folder holds a model.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+
+    Returns
+    -------
+    bool
+        True if the folder holds a ``model.json``.
+    """
+    return (Path(path) / DOCUMENT).is_file()
+
+
+# ---------------------------------------------------------------------------------------------
+# Lock
+
+
+@contextmanager
+def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
+    """Hold the right to write to a model folder; other processes and threads get an error.
+
+    May be entered again by the thread that holds it. Readers never need it. A folder that did not
+    exist is created, and removed again if nothing was saved to it.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+    timeout : float
+        Seconds to wait for another writer to finish.
+
+    Raises
+    ------
+    ModelBusyError
+        If another writer holds the folder for longer than that.
+    """
+    folder = Path(path)
+    created = _make_folder(folder)
+    lock = FileLock(folder / LOCK, is_singleton=True)
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout as error:
+        raise ModelBusyError(
+            f"Another process is writing to the model folder {folder}. Wait until it has finished, "
+            "then try again."
+        ) from error
+    except OSError as error:
+        raise _write_error(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        if created:
+            with suppress(OSError):
+                _remove_empty(folder)
+
+
+def _make_folder(folder: Path) -> bool:
+    if folder.is_dir():
+        return False
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        if folder.is_dir():  # another writer created it just now
+            return False
+        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder.") from error
+    except OSError as error:
+        raise _write_error(folder, error) from error
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    if {entry.name for entry in folder.iterdir()} <= {LOCK}:
+        (folder / LOCK).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+# ---------------------------------------------------------------------------------------------
+# Save
+
+
+def save(
+    path: str | Path,
+    arrays: Mapping[str, np.ndarray],
+    document: Mapping[str, Any],
+    *,
+    replaces: str | None = None,
+    timeout: float = 10.0,
+) -> StoredModel:
+    """Save a model, atomically: after a failure or a kill the folder holds the old one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder; created if it does not exist.
+    arrays : mapping of str to ndarray
+        Arrays of numbers.
+    document : mapping
+        The JSON content of ``model.json``, without what this module adds to it.
+    replaces : str, optional
+        The generation that this model grew out of. If the folder holds another one by now, nothing
+        is saved. None overwrites whatever is there.
+    timeout : float
+        Seconds to wait for another writer.
+
+    Returns
+    -------
+    StoredModel
+        The model as stored.
+
+    Raises
+    ------
+    ModelBusyError, ModelChangedError, ModelFolderError
+        If another writer holds the folder, has saved to it, or the save failed.
+    """
+    folder = Path(path)
+    with writer_lock(folder, timeout=timeout):
+        _check_target(folder, replaces)
+        temporaries: list[Path] = []
+        try:
+            files = _write_arrays(folder, arrays, temporaries)
+            content = {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "klda_version": __version__,
+                "generation": uuid.uuid4().hex,
+                **document,
+                "files": files,
+            }
+            _commit(folder, content, temporaries)
+        except OSError as error:
+            raise _write_error(folder, error) from error
+        finally:
+            for temporary in temporaries:
+                temporary.unlink(missing_ok=True)
+        _remove_unnamed(folder, {str(file["name"]) for file in files})
+        return StoredModel(content, dict(arrays))
+
+
+def _check_target(folder: Path, replaces: str | None) -> None:
+    if not exists(folder):
+        strangers = sorted(e.name for e in folder.iterdir() if not _is_ours(e.name))
+        if strangers:
+            raise ModelFolderError(
+                f"{folder} is not empty and holds no model (it has {strangers[0]!r}). "
+                "Save to a new or empty folder."
+            )
+        return
+    if replaces is not None:
+        current = _read_document(folder)["generation"]
+        if current != replaces:
+            raise ModelChangedError(
+                f"The model in {folder} was saved by someone else after it was loaded here. Load "
+                "it again and repeat the change, or save to another folder."
+            )
+
+
+def _is_ours(name: str) -> bool:
+    return name in (LOCK, DOCUMENT) or bool(_ARRAY_FILE.match(name) or _TEMPORARY.match(name))
+
+
+def _write_arrays(
+    folder: Path, arrays: Mapping[str, np.ndarray], temporaries: list[Path]
+) -> list[dict[str, Any]]:
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        array = np.asarray(array, order="C")
+        part = name if array.nbytes >= _SHARED_BELOW else "small"
+        parts.setdefault(part, {})[name] = array
+    # Wide types first, so that every array of a file starts at a multiple of its item size.
+    for part, content in parts.items():
+        order = sorted(content, key=lambda name: (-content[name].itemsize, name))
+        parts[part] = {name: content[name] for name in order}
+    return [_write_part(folder, part, content, temporaries) for part, content in parts.items()]
+
+
+def _write_part(
+    folder: Path, part: str, arrays: dict[str, np.ndarray], temporaries: list[Path]
+) -> dict[str, Any]:
+    header = _header(arrays)
+    digest = hashlib.sha256(header)
+    for array in arrays.values():
+        digest.update(_bytes(array))
+    checksum = digest.hexdigest()
+    size = len(header) + sum(array.nbytes for array in arrays.values())
+    stem = re.sub(r"[^\w.]", "_", part)
+    name = f"{stem}-{checksum[:16]}.safetensors"
+    target = folder / name
+    if not (target.is_file() and target.stat().st_size == size):
+        temporary = _temporary(folder, temporaries)
+        with temporary.open("xb") as file:
+            file.write(header)
+            for array in arrays.values():
+                file.write(_bytes(array))
+            _sync(file.fileno(), file)
+        temporary.replace(target)
+    return {"name": name, "bytes": size, "sha256": checksum, "arrays": sorted(arrays)}
+
+
+def _header(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Header of a safetensors file: its length, then JSON padded to a multiple of 8 bytes.
+
+    Written here rather than by the safetensors package because that one copies the arrays first,
+    which at D = 20,000 would be 1.6 GB.
+    """
+    entries: dict[str, Any] = {}
+    offset = 0
+    for name, array in arrays.items():
+        dtype = _DTYPE_NAMES.get(array.dtype.newbyteorder("<"))
+        if dtype is None:
+            raise ModelFolderError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
+        end = offset + array.nbytes
+        entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return little.reshape(-1).view(np.uint8).data
+
+
+def _commit(folder: Path, content: dict[str, Any], temporaries: list[Path]) -> None:
+    temporary = _temporary(folder, temporaries)
+    with temporary.open("x", encoding="utf-8") as file:
+        json.dump(content, file, indent=2, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        _sync(file.fileno(), file)
+    _sync_folder(folder)
+    temporary.replace(folder / DOCUMENT)
+    _sync_folder(folder)
+    _sync_folder(folder.parent)
+
+
+def _temporary(folder: Path, temporaries: list[Path]) -> Path:
+    temporary = folder / f".new-{uuid.uuid4().hex}"
+    temporaries.append(temporary)
+    return temporary
+
+
+def _sync(descriptor: int, file: Any) -> None:
+    file.flush()
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder can't be opened for syncing there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unnamed(folder: Path, named: set[str]) -> None:
+    """Remove what earlier saves, finished or killed, have left behind."""
+    for entry in folder.iterdir():
+        leftover = _ARRAY_FILE.match(entry.name) and entry.name not in named
+        if leftover or _TEMPORARY.match(entry.name):
+            with suppress(OSError):  # in use (Windows): the next save removes it
+                entry.unlink()
+
+
+def _write_error(folder: Path, error: OSError) -> ModelFolderError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason = f"the disk is full or a size limit was reached ({error.strerror})"
+    else:
+        reason = error.strerror or str(error)
+    return ModelFolderError(f"Saving to {folder} failed: {reason}. The folder is as it was before.")
+
+
+# ---------------------------------------------------------------------------------------------
+# Load
+
+
+def load(path: str | Path, *, verify: bool = False) -> StoredModel:
+    """Open a model folder; arrays are memory-mapped and read when used.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+    verify : bool
+        Also read all array files and compare their checksums; without, only their sizes.
+
+    Returns
+    -------
+    StoredModel
+        The model, whole even if the folder is saved to later.
+
+    Raises
+    ------
+    ModelFolderError
+        If there is no model, its format is newer, or a file is missing, truncated or damaged.
+    """
+    folder = Path(path)
+    while True:
+        document = _read_document(folder)
+        try:
+            arrays = _open_arrays(folder, document, verify)
+        except FileNotFoundError as error:
+            # Between reading model.json and opening the files, a save may have replaced them.
+            if _read_document(folder)["generation"] != document["generation"]:
+                continue
+            raise ModelFolderError(
+                f"The model in {folder} is incomplete: {Path(error.filename).name} is missing. "
+                "Restore the folder from a copy."
+            ) from error
+        return StoredModel(document, arrays)
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    file = folder / DOCUMENT
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ModelFolderError(_no_model(folder)) from error
+    except OSError as error:
+        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ModelFolderError(
+            f"{file} is truncated or damaged ({error}). Restore the folder from a copy."
+        ) from error
+    _check_document(file, content)
+    return dict(content)
+
+
+def _no_model(folder: Path) -> str:
+    if not folder.exists():
+        return f"There is no model folder {folder}. Make one with: klda learn FILE --model {folder}"
+    return f"{folder} holds no model: there is no {DOCUMENT} in it."
+
+
+def _check_document(file: Path, content: Any) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelFolderError(f"{file} does not describe a klda model.")
+    version = content.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ModelFolderError(
+            f"{file} has format version {version!r}, written by klda "
+            f"{content.get('klda_version')}; this is klda {__version__}, which reads versions up "
+            f"to {FORMAT_VERSION}. Upgrade klda."
+        )
+    if not isinstance(content.get("files"), list) or "generation" not in content:
+        raise ModelFolderError(f"{file} is damaged: it names no array files.")
+
+
+def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for entry in document["files"]:
+        name = str(entry["name"])
+        if not _ARRAY_FILE.match(name):  # also keeps a forged model.json from naming other paths
+            raise ModelFolderError(f"{folder / DOCUMENT} names an array file {name!r}: damaged.")
+        file = folder / name
+        size = file.stat().st_size
+        if size != entry["bytes"]:
+            raise ModelFolderError(
+                f"{file} is truncated or damaged: it has {size} bytes, {entry['bytes']} expected. "
+                "Restore the folder from a copy."
+            )
+        if verify:
+            _verify(file, entry["sha256"])
+        arrays.update(_map_file(file))
+    return arrays
+
+
+def _verify(file: Path, checksum: str) -> None:
+    with file.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if found != checksum:
+        raise ModelFolderError(
+            f"{file} is damaged: its SHA-256 is {found}, {checksum} expected. Restore the folder "
+            "from a copy."
+        )
+
+
+def _map_file(file: Path) -> dict[str, np.ndarray]:
+    """Map the arrays of a safetensors file into memory, copy-on-write."""
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length))
+        size = file.stat().st_size - 8 - length
+        data: np.ndarray = (
+            np.memmap(file, dtype=np.uint8, mode="c", offset=8 + length)
+            if size  # nothing can't be mapped
+            else np.empty(0, dtype=np.uint8)
+        )
+        arrays = {}
+        for name, entry in header.items():
+            start, end = entry["data_offsets"]
+            flat = np.asarray(data[start:end]).view(_DTYPES[entry["dtype"]])
+            arrays[name] = flat.reshape(entry["shape"])
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise ModelFolderError(f"{file} is damaged ({error}). Restore the folder.") from error
+    return arrays

@@ -1,0 +1,740 @@
+"""Reading rows from files, a chunk at a time: a million-row file never sits in memory.
+
+Three kinds of input come out, named as the modalities of the foundation models are:
+
+- ``text``: CSV, TSV, JSONL (each also as ``.gz``), parquet, and ``.txt`` (one text a line);
+- ``image``: a folder with one folder a class, a folder of images, an ``.npz`` with ``images``, or a
+  table with a column of paths;
+- ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+from zlib import error as zlib_error
+
+import numpy as np
+
+from klda._optional import require
+from klda.errors import KldaError
+
+Modality = Literal["text", "image", "features"]
+
+TEXT_COLUMNS = (
+    *("text", "texts", "sentence", "utterance", "query", "question", "message", "content"),
+    *("body", "input", "phrase", "document"),
+)
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "image_path", "file_name")
+FEATURE_COLUMNS = ("features", "feature", "embedding", "embeddings", "vector", "x")
+LABEL_COLUMNS = ("label", "labels", "intent", "category", "class", "target", "topic", "tag", "y")
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+CHUNK_ROWS = 4096
+
+_INPUT_COLUMNS: dict[Modality, tuple[str, ...]] = {
+    "text": TEXT_COLUMNS,
+    "image": IMAGE_COLUMNS,
+    "features": FEATURE_COLUMNS,
+}
+
+
+class TableError(KldaError):
+    """A file that can't be read as rows; the message names the file, the place and the fix."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold the input and the label; None means: guess from the names."""
+
+    input: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some consecutive rows of a file.
+
+    Attributes
+    ----------
+    inputs : list or ndarray
+        Texts, image paths, or an array with one row a sample.
+    labels : list of str or None
+        One label a row; None when the file has none.
+    fraction : float
+        How much of the file has been read after this chunk, between 0 and 1.
+    """
+
+    inputs: Any
+    labels: list[str] | None
+    fraction: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows, opened anew each time :meth:`chunks` is called.
+
+    Attributes
+    ----------
+    path : Path
+        The file or folder.
+    modality : {"text", "image", "features"}
+        What its rows are.
+    """
+
+    path: Path
+    modality: Modality
+    columns: Columns = field(default_factory=Columns)
+
+    def chunks(self, *, labels: bool = True, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
+        """Read the file in chunks.
+
+        Parameters
+        ----------
+        labels : bool
+            Whether each row must have a label; without, labels are read where they are found.
+        rows : int
+            Largest number of rows in a chunk.
+
+        Yields
+        ------
+        Chunk
+            Consecutive rows; at least one chunk, none of them empty.
+        """
+        reader = _READERS[_kind(self.path)]
+        seen = 0
+        try:
+            for chunk in reader(self, labels, rows):
+                seen += len(chunk)
+                yield chunk
+        except OSError as error:
+            raise TableError(f"{self.path}: {error.strerror or error}") from error
+        if not seen:
+            raise TableError(f"{self.path} is empty: it holds no rows.")
+
+
+def open_table(
+    path: str | Path, *, modality: Modality | None = None, columns: Columns | None = None
+) -> Table:
+    """Find out what a file holds, without reading its rows.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file, or a folder of images.
+    modality : {"text", "image", "features"}, optional
+        What its rows are, where the file's kind alone doesn't tell; a mismatch is an error.
+    columns : Columns, optional
+        Names of the columns, where they can't be guessed.
+
+    Returns
+    -------
+    Table
+        Ready to be read.
+
+    Raises
+    ------
+    TableError
+        If the file does not exist, is of an unknown kind, or can't hold such inputs.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise TableError(f"{path}: there is no such file or folder.")
+    kind = _kind(path)
+    possible = _modalities(path, kind)
+    if modality is None:
+        modality = possible[0]
+    if modality not in possible:
+        raise TableError(
+            f"{path} holds {' or '.join(possible)} rows, but {modality} rows are needed here. "
+            f"Give {_EXAMPLES[modality]}."
+        )
+    return Table(path, modality, columns or Columns())
+
+
+_EXAMPLES: dict[Modality, str] = {
+    "text": "a CSV, TSV, JSONL or parquet file with a column of texts",
+    "image": "a folder with one folder of images a class",
+    "features": "a .npy, .npz or parquet file of feature rows",
+}
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "folder"
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    kinds = {".ndjson": ".jsonl", ".pq": ".parquet"}
+    suffix = kinds.get(suffix, suffix)
+    if suffix not in _READERS:
+        raise TableError(
+            f"{path}: unknown kind of file {suffix or '(no suffix)'!r}. Known are .csv, .tsv, "
+            ".jsonl, .txt (each also as .gz), .parquet, .npy, .npz, and folders of images."
+        )
+    return suffix
+
+
+def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:
+    if kind == "folder":
+        return ("image",)
+    if kind == ".npy":
+        return ("features",)
+    if kind == ".npz":
+        with _open_npz(path) as archive:
+            return ("image",) if "images.npy" in archive.namelist() else ("features",)
+    if kind == ".parquet":
+        return _parquet_modalities(path)
+    return ("text",) if kind == ".txt" else ("text", "image")
+
+
+# ---------------------------------------------------------------------------------------------
+# Text tables
+
+
+class _Row(NamedTuple):
+    line: int
+    values: dict[str, Any]
+
+
+class _Source:
+    """The lines of a text file, plain or gzipped, decoded one by one and counted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.line = 0
+        self._size = max(path.stat().st_size, 1)
+        self._raw = path.open("rb")
+        compressed = path.suffix.lower() == ".gz"
+        self._file: BinaryIO = (
+            gzip.GzipFile(fileobj=self._raw) if compressed else self._raw  # type: ignore[assignment]
+        )
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        self._raw.close()
+
+    @property
+    def fraction(self) -> float:
+        return min(1.0, self._raw.tell() / self._size)
+
+    def __iter__(self) -> Iterator[str]:
+        lines = iter(self._file)
+        while True:
+            try:
+                raw = next(lines)
+            except StopIteration:
+                return
+            except (EOFError, gzip.BadGzipFile, zlib_error) as error:
+                raise TableError(
+                    f"{self.path}, after line {self.line}: the gzip file is damaged or cut short "
+                    f"({error})."
+                ) from error
+            self.line += 1
+            yield self._decode(raw)
+
+    def _decode(self, raw: bytes) -> str:
+        if self.line == 1:
+            if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise TableError(f"{self.path} is UTF-16: save it as UTF-8.")
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise TableError(
+                f"{self.path}, line {self.line}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
+                f"position {error.start + 1}). Save the file as UTF-8."
+            ) from error
+
+
+def _read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    delimiter = "\t" if _kind(table.path) == ".tsv" else ","
+    with _Source(table.path) as source:
+        reader = csv.reader(source, delimiter=delimiter, strict=True)
+        header = next(_checked_rows(reader, table.path), None)
+        if header is None:
+            raise TableError(f"{table.path} is empty: it has no header and no rows.")
+        names = [name.strip() for name in header]
+        if len(set(names)) != len(names):
+            raise TableError(f"{table.path}, line 1: a column name occurs twice: {names}.")
+        chosen = _choose(table, names, labels)
+        yield from _group(_dict_rows(reader, table.path, names), table, chosen, source, rows)
+
+
+def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:
+    while True:
+        start = reader.line_num + 1
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            hint = (
+                " (an opening quote that is never closed?)" if "end of data" in str(error) else ""
+            )
+            raise TableError(f"{path}, line {start}: broken row: {error}{hint}.") from error
+
+
+def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
+    start = reader.line_num + 1
+    for values in _checked_rows(reader, path):
+        line, start = start, reader.line_num + 1
+        if not values:
+            continue
+        if len(values) != len(names):
+            raise TableError(
+                f"{path}, line {line}: broken row: {len(values)} fields where the header has "
+                f"{len(names)}. Quote fields that contain the separator."
+            )
+        yield _Row(line, dict(zip(names, values, strict=True)))
+
+
+def _read_jsonl(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    with _Source(table.path) as source:
+        parsed = _json_rows(source)
+        first = next(parsed, None)
+        if first is None:
+            return
+        chosen = _choose(table, list(first.values), labels)
+
+        def all_rows() -> Iterator[_Row]:
+            yield first
+            yield from parsed
+
+        yield from _group(all_rows(), table, chosen, source, rows)
+
+
+def _json_rows(source: _Source) -> Iterator[_Row]:
+    for text in source:
+        if not text.strip():
+            continue
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise TableError(
+                f"{source.path}, line {source.line}: broken row: not JSON ({error.msg})."
+            ) from error
+        if not isinstance(values, dict):
+            raise TableError(
+                f"{source.path}, line {source.line}: broken row: expected one JSON object a line, "
+                f'as {{"text": "...", "label": "..."}}.'
+            )
+        yield _Row(source.line, values)
+
+
+def _read_lines(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    if labels:
+        raise TableError(
+            f"{table.path}: a .txt file has no labels. Give a CSV, TSV or JSONL file with a column "
+            "of texts and one of labels."
+        )
+    with _Source(table.path) as source:
+        named = (
+            _Row(source.line, {"text": text.rstrip("\r\n")}) for text in source if text.strip()
+        )
+        yield from _group(named, table, _Chosen("text", None), source, rows)
+
+
+def read_lines(lines: Iterable[str], *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
+    """Chunks of texts, one a line, from any iterable of lines; empty lines are left out.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        For instance standard input.
+    rows : int
+        Largest number of rows in a chunk.
+
+    Yields
+    ------
+    Chunk
+        Texts without labels.
+    """
+    texts: list[str] = []
+    for line in lines:
+        if text := line.strip():
+            texts.append(text)
+        if len(texts) == rows:
+            yield Chunk(texts, None)
+            texts = []
+    if texts:
+        yield Chunk(texts, None)
+
+
+class _Chosen(NamedTuple):
+    input: str
+    label: str | None
+
+
+def _choose(table: Table, names: Sequence[str], need_labels: bool) -> _Chosen:
+    """Pick the input and label columns: as asked for, else by their names."""
+    guesses = _INPUT_COLUMNS[table.modality]
+    inputs = _find(table, names, table.columns.input, guesses)
+    label = _find(table, names, table.columns.label, LABEL_COLUMNS)
+    # In a table of two columns, knowing one tells the other.
+    if len(names) == 2 and (inputs is None) != (label is None):
+        other = next(name for name in names if name not in (inputs, label))
+        inputs, label = inputs or other, label or other
+    if inputs is None and len(names) == 1 and not need_labels:
+        inputs = names[0]
+    if inputs is None:
+        raise _no_column(table, names, table.modality, "--input-column", guesses)
+    if label is None and need_labels:
+        raise _no_column(table, names, "label", "--label-column", LABEL_COLUMNS)
+    return _Chosen(inputs, label)
+
+
+def _find(
+    table: Table, names: Sequence[str], asked: str | None, guesses: Sequence[str]
+) -> str | None:
+    if asked is not None:
+        if asked not in names:
+            raise TableError(
+                f"{table.path} has no column {asked!r}; its columns are: {', '.join(names)}."
+            )
+        return asked
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[guess] for guess in guesses if guess in lower), None)
+
+
+def _no_column(
+    table: Table, names: Sequence[str], what: str, option: str, guesses: Sequence[str]
+) -> TableError:
+    return TableError(
+        f"{table.path}: can't tell which column holds the {what}; its columns are: "
+        f"{', '.join(names)}. Name it with {option} (guessed are: {', '.join(guesses)})."
+    )
+
+
+def _group(
+    rows: Iterator[_Row], table: Table, chosen: _Chosen, source: _Source, size: int
+) -> Iterator[Chunk]:
+    inputs: list[Any] = []
+    labels: list[str] | None = None if chosen.label is None else []
+    for row in rows:
+        inputs.append(_input_of(row.values.get(chosen.input), table, f"line {row.line}"))
+        if labels is not None and chosen.label is not None:
+            labels.append(_label_of(row.values.get(chosen.label), table, f"line {row.line}"))
+        if len(inputs) == size:
+            yield Chunk(inputs, labels, source.fraction)
+            inputs, labels = [], (None if labels is None else [])
+    if inputs:
+        yield Chunk(inputs, labels)
+
+
+def _input_of(value: Any, table: Table, place: str) -> str | Path:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise TableError(f"{table.path}, {place}: the {table.modality} is empty.")
+    if not isinstance(value, str):
+        raise TableError(
+            f"{table.path}, {place}: the {table.modality} is {value!r}; expected a string."
+        )
+    if table.modality == "image":
+        return table.path.parent / value
+    return value
+
+
+def _label_of(value: Any, table: Table, place: str) -> str:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise TableError(f"{table.path}, {place}: the label is empty.")
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+        raise TableError(
+            f"{table.path}, {place}: the label is {value!r}; expected a string or an integer."
+        )
+    return str(value)
+
+
+# ---------------------------------------------------------------------------------------------
+# Parquet
+
+
+def _open_parquet(path: Path) -> Any:
+    parquet = require("pyarrow.parquet", "parquet")
+    arrow = require("pyarrow", "parquet")
+    try:
+        return parquet.ParquetFile(path)
+    except arrow.ArrowException as error:
+        raise TableError(f"{path}: not a parquet file, or a damaged one ({error}).") from error
+
+
+def _parquet_modalities(path: Path) -> tuple[Modality, ...]:
+    with _open_parquet(path) as file:
+        schema = file.schema_arrow
+    if _feature_columns(schema, Columns()) is not None and not any(
+        str(schema.field(name).type) in ("string", "large_string")
+        for name in schema.names
+        if name.lower() in TEXT_COLUMNS
+    ):
+        return ("features", "text", "image")
+    return ("text", "image", "features")
+
+
+def _feature_columns(schema: Any, columns: Columns) -> list[str] | None:
+    """One column of lists, or all columns of floating-point numbers; None when there is neither."""
+    types = require("pyarrow.types", "parquet")
+    if columns.input is not None:
+        return [columns.input]
+    lists = [
+        name
+        for name in schema.names
+        if types.is_list(schema.field(name).type)
+        or types.is_large_list(schema.field(name).type)
+        or types.is_fixed_size_list(schema.field(name).type)
+    ]
+    if lists:
+        named = [name for name in lists if name.lower() in FEATURE_COLUMNS]
+        return (named or lists)[:1]
+    floats = [name for name in schema.names if types.is_floating(schema.field(name).type)]
+    return floats or None
+
+
+def _read_parquet(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    with _open_parquet(table.path) as file:
+        total = max(file.metadata.num_rows, 1)
+        if table.modality == "features":
+            yield from _parquet_features(table, file, labels, rows, total)
+            return
+        chosen = _choose(table, file.schema_arrow.names, labels)
+        wanted = [name for name in chosen if name is not None]
+        done = 0
+        for batch in file.iter_batches(batch_size=rows, columns=wanted):
+            values = batch.column(chosen.input).to_pylist()
+            inputs = [_input_of(v, table, f"row {done + i}") for i, v in enumerate(values, 1)]
+            names = _parquet_labels(batch, chosen.label, table, done)
+            done += len(inputs)
+            if inputs:
+                yield Chunk(inputs, names, done / total)
+
+
+def _parquet_labels(batch: Any, label: str | None, table: Table, done: int) -> list[str] | None:
+    if label is None:
+        return None
+    values = batch.column(label).to_pylist()
+    return [_label_of(v, table, f"row {done + i}") for i, v in enumerate(values, 1)]
+
+
+def _parquet_features(
+    table: Table, file: Any, need_labels: bool, rows: int, total: int
+) -> Iterator[Chunk]:
+    schema = file.schema_arrow
+    inputs = _feature_columns(schema, table.columns)
+    if inputs is None:
+        raise TableError(
+            f"{table.path}: found neither a column of lists nor columns of floating-point numbers "
+            f"to take as features; its columns are: {', '.join(schema.names)}."
+        )
+    label = _find(table, schema.names, table.columns.label, LABEL_COLUMNS)
+    if label is None and need_labels:
+        raise _no_column(table, schema.names, "label", "--label-column", LABEL_COLUMNS)
+    wanted = [*inputs, *([] if label is None else [label])]
+    done = 0
+    for batch in file.iter_batches(batch_size=rows, columns=wanted):
+        features = _stack(batch, inputs, table, done)
+        names = _parquet_labels(batch, label, table, done)
+        done += len(features)
+        if len(features):
+            yield Chunk(features, names, done / total)
+
+
+def _stack(batch: Any, inputs: list[str], table: Table, done: int) -> np.ndarray:
+    """Feature rows of a record batch, from one column of lists or one column a feature."""
+    columns = [batch.column(name) for name in inputs]
+    if any(column.null_count for column in columns):
+        raise TableError(f"{table.path}, rows {done + 1} and on: a feature is missing.")
+    if len(columns) > 1:
+        return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
+    flat = columns[0].flatten().to_numpy(zero_copy_only=False)
+    if len(columns[0]) == 0 or flat.size % len(columns[0]):
+        raise TableError(f"{table.path}, rows {done + 1} and on: rows of different lengths.")
+    lengths = {len(value) for value in columns[0]}
+    if len(lengths) > 1:
+        raise TableError(
+            f"{table.path}, rows {done + 1} and on: rows of different lengths: {sorted(lengths)}."
+        )
+    return np.asarray(flat).reshape(len(columns[0]), -1)
+
+
+# ---------------------------------------------------------------------------------------------
+# NumPy files
+
+
+def _read_npy(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    if labels:
+        raise TableError(
+            f"{table.path}: a .npy file has no labels. Save features and labels together: "
+            "numpy.savez('rows.npz', features=X, labels=y)."
+        )
+    try:
+        features = np.load(table.path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise TableError(f"{table.path}: not a .npy file of numbers ({error}).") from error
+    _check_matrix(table.path, "the array", features.shape, 2)
+    for start in range(0, len(features), rows):
+        block = np.array(features[start : start + rows])
+        yield Chunk(block, None, min(1.0, (start + rows) / len(features)))
+
+
+def _open_npz(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise TableError(f"{path}: not an .npz file, or a truncated one ({error}).") from error
+
+
+def _read_npz(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    with _open_npz(table.path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        guesses = ("images",) if table.modality == "image" else FEATURE_COLUMNS
+        chosen = _find(table, names, table.columns.input, guesses)
+        label = _find(table, names, table.columns.label, LABEL_COLUMNS)
+        if chosen is None:
+            raise _no_column(table, names, table.modality, "--input-column", guesses)
+        if label is None and labels:
+            raise _no_column(table, names, "label", "--label-column", LABEL_COLUMNS)
+        yield from _npz_chunks(table, archive, chosen, label, rows)
+
+
+def _npz_chunks(
+    table: Table, archive: zipfile.ZipFile, chosen: str, label: str | None, rows: int
+) -> Iterator[Chunk]:
+    with _Member(table.path, archive, chosen) as inputs:
+        _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
+        if label is None:
+            for block, fraction in inputs.blocks(rows):
+                yield Chunk(block, None, fraction)
+            return
+        with _Member(table.path, archive, label) as labels:
+            if labels.shape != inputs.shape[:1]:
+                raise TableError(
+                    f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has shape "
+                    f"{labels.shape}; expected one label a row."
+                )
+            done = 0
+            for (block, fraction), (names, _) in zip(
+                inputs.blocks(rows), labels.blocks(rows), strict=True
+            ):
+                values = [
+                    _label_of(value, table, f"row {done + i}")
+                    for i, value in enumerate(names.tolist(), 1)
+                ]
+                done += len(values)
+                yield Chunk(block, values, fraction)
+
+
+def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int) -> None:
+    if len(shape) != dimensions:
+        expected = "(rows, features)" if dimensions == 2 else "(rows, height, width, channels)"
+        raise TableError(f"{path}: {name!r} has shape {shape}; expected {expected}.")
+
+
+class _Member:
+    """One array of an .npz, read in blocks of rows without unpacking the whole of it."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, name: str) -> None:
+        self.path, self.name = path, name
+        self._file = archive.open(f"{name}.npy")
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read: Callable[..., Any] = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            self.shape, fortran, self.dtype = read(self._file)
+        except ValueError as error:
+            raise TableError(f"{path}: {name!r} is not an array ({error}).") from error
+        if self.dtype.hasobject or (fortran and len(self.shape) > 1):
+            raise TableError(
+                f"{path}: {name!r} must be an array of numbers or strings in C order, not "
+                f"{'of objects' if self.dtype.hasobject else 'in Fortran order'}. Save it with "
+                "numpy.ascontiguousarray(array), strings with array.astype(str)."
+            )
+
+    def __enter__(self) -> _Member:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def blocks(self, rows: int) -> Iterator[tuple[np.ndarray, float]]:
+        total = self.shape[0]
+        row_shape = self.shape[1:]
+        row_bytes = int(np.prod(row_shape, dtype=np.int64)) * self.dtype.itemsize
+        for start in range(0, total, rows):
+            count = min(rows, total - start)
+            try:
+                payload = self._file.read(count * row_bytes)
+            except (zipfile.BadZipFile, zlib_error, EOFError) as error:
+                raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
+            if len(payload) != count * row_bytes:
+                raise TableError(f"{self.path}: {self.name!r} is cut short at row {start + 1}.")
+            block = np.frombuffer(payload, dtype=self.dtype).reshape((count, *row_shape))
+            yield block, (start + count) / total
+
+
+# ---------------------------------------------------------------------------------------------
+# Folders of images
+
+
+def _read_folder(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+    """Image paths of a folder with one folder a class, or (for predicting) of a flat folder."""
+    classes = sorted(
+        entry for entry in table.path.iterdir() if entry.is_dir() and not _hidden(entry)
+    )
+    if not classes and labels:
+        raise TableError(
+            f"{table.path} has no folders in it: the images of each class go into a folder of "
+            "their own, named after the class."
+        )
+    pairs: list[tuple[Path, str | None]] = []
+    for folder in classes:
+        images = _images(folder)
+        if not images and labels:
+            raise TableError(
+                f"{folder} holds no images; known suffixes are {', '.join(sorted(IMAGE_SUFFIXES))}."
+            )
+        pairs.extend((image, folder.name) for image in images)
+    if not classes:
+        pairs.extend((image, None) for image in _images(table.path))
+    for start in range(0, len(pairs), rows):
+        block = pairs[start : start + rows]
+        names = None if not classes else [str(name) for _, name in block]
+        yield Chunk([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not _hidden(path)
+    )
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+_READERS: dict[str, Callable[[Table, bool, int], Iterator[Chunk]]] = {
+    ".csv": _read_delimited,
+    ".tsv": _read_delimited,
+    ".jsonl": _read_jsonl,
+    ".txt": _read_lines,
+    ".parquet": _read_parquet,
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    "folder": _read_folder,
+}
