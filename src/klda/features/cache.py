@@ -1,0 +1,314 @@
+"""Features kept on disk, so that the same input is not encoded twice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.errors import KldaError
+from klda.features.base import Encoder, Modality
+
+_FORMAT = 1
+_LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters
+_WINDOW = 8192  # inputs encoded between two writes: what a killed run loses at most
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS features (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, "
+    "digest BLOB NOT NULL, row BLOB NOT NULL)"
+)
+
+
+class FeatureCacheWarning(UserWarning):
+    """The feature cache can't be used, or part of it is damaged; the features are still right."""
+
+
+def default_cache_folder() -> Path:
+    """Return ``KLDA_CACHE``, else the platform's cache folder for klda."""
+    if os.environ.get("KLDA_CACHE"):
+        return Path(os.environ["KLDA_CACHE"]).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local")
+    elif sys.platform == "darwin":
+        base = Path("~/Library/Caches")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return base.expanduser() / "klda"
+
+
+class FeatureCache:
+    """Feature rows on disk, found by a digest of the model and of the input.
+
+    One SQLite file, which several threads and processes may use at a time and which a kill at any
+    moment leaves whole. Each row carries a digest of its own: a damaged row counts as absent, a
+    damaged file is put aside. Trouble with the cache is a warning, never an error.
+
+    Parameters
+    ----------
+    folder : path-like, optional
+        Where to keep it; by default ``KLDA_CACHE``, else the platform's cache folder.
+    max_bytes : int, default=4 GiB
+        Largest size of the file; past it, the rows written first make room.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> cache = FeatureCache(tempfile.mkdtemp())
+    >>> cache.put([b"key"], np.ones((1, 3)))
+    >>> cache.get([b"key", b"other"])[0]
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, max_bytes: int = 4 * 2**30
+    ) -> None:
+        if max_bytes <= 0:
+            raise KldaError(f"max_bytes={max_bytes!r} must be positive.")
+        self.folder = Path(folder).expanduser() if folder is not None else default_cache_folder()
+        self.path = self.folder / f"features-v{_FORMAT}.sqlite"
+        self.max_bytes = max_bytes
+
+    def get(self, keys: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Look rows up.
+
+        Parameters
+        ----------
+        keys : sequence of bytes
+            Digests of model and input.
+
+        Returns
+        -------
+        list of ndarray or None
+            The float32 row of each key, None where there is none.
+        """
+        found: dict[bytes, np.ndarray] = {}
+        if not self.path.exists():
+            return [None] * len(keys)
+        damaged = 0
+        with self._guard("read"), self._open() as connection:
+            for start in range(0, len(keys), _LOOKUP):
+                part = keys[start : start + _LOOKUP]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT key, digest, row FROM features WHERE key IN ({marks})"
+                for key, digest, row in connection.execute(query, part):
+                    if _is_whole(key, digest, row):
+                        found[key] = np.frombuffer(row, dtype="<f4")
+                    else:
+                        damaged += 1
+        if damaged:
+            self._warn(f"{damaged} damaged rows are computed anew")
+        return [found.get(key) for key in keys]
+
+    def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:
+        """Write rows, all or none of them.
+
+        Parameters
+        ----------
+        keys : sequence of bytes
+            Digests of model and input.
+        rows : array of shape (n, d)
+            The features; a row of the same key is replaced.
+        """
+        blobs = [row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f4")]
+        values = [(key, _digest(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
+        with self._guard("write"), self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "INSERT OR REPLACE INTO features (key, digest, row) VALUES (?, ?, ?)", values
+            )
+            self._make_room(connection)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def clear(self) -> None:
+        """Delete everything that the cache holds."""
+        with self._guard("clear"):
+            self.path.unlink(missing_ok=True)
+            for ending in ("-journal", "-wal", "-shm"):
+                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        count = 0
+        if self.path.exists():
+            with self._guard("read"), self._open() as connection:
+                count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
+        return count
+
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+        used = (pages - free) * page
+        if used <= self.max_bytes:
+            return
+        # A tenth more than needed, or every write of a full cache would delete again.
+        count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
+        surplus = min(count, int(count * (1 - 0.9 * self.max_bytes / used)) + 1)
+        connection.execute(
+            "DELETE FROM features WHERE number IN "
+            "(SELECT number FROM features ORDER BY number LIMIT ?)",
+            (surplus,),
+        )
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        # One connection a call: safe across threads and forks, and costs a fraction of a
+        # millisecond where encoding costs several.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(_SCHEMA)
+            yield connection
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _guard(self, verb: str) -> Iterator[None]:
+        """Turn any trouble with the cache into a warning."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # extended codes share this byte
+            if code in _DAMAGED:
+                aside = self.path.with_suffix(".damaged")
+                with contextlib.suppress(OSError):
+                    self.path.replace(aside)
+                self._warn(f"the file is damaged ({error}) and was put aside as {aside.name}")
+            else:
+                self._warn(f"could not {verb} it ({error})")
+
+    def _warn(self, trouble: str) -> None:
+        warnings.warn(
+            f"Feature cache {self.path}: {trouble}. The features are computed instead.",
+            FeatureCacheWarning,
+            stacklevel=4,
+        )
+
+
+def _digest(key: bytes, row: bytes) -> bytes:
+    # Over the key too: a row that ended up under another's key must not pass.
+    return hashlib.blake2b(row, digest_size=16, key=key[:64]).digest()
+
+
+def _is_whole(key: Any, digest: Any, row: Any) -> bool:
+    if not all(isinstance(value, bytes) for value in (key, digest, row)):
+        return False
+    return len(row) % 4 == 0 and _digest(key, row) == digest
+
+
+class CachedEncoder:
+    """An encoder that asks a cache first.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        What computes the features that are not in the cache.
+    cache : FeatureCache
+        Where they are kept.
+    """
+
+    def __init__(self, encoder: Encoder, cache: FeatureCache) -> None:
+        self.encoder = encoder
+        self.cache = cache
+        describe = getattr(encoder, "cache_key", encoder.fingerprint)
+        identity = json.dumps([_FORMAT, describe()], sort_keys=True)
+        self._model_digest = hashlib.sha256(identity.encode()).digest()
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder."""
+        return self.encoder.name
+
+    @property
+    def modality(self) -> Modality:
+        """What the encoder takes."""
+        return self.encoder.modality
+
+    @property
+    def dimension(self) -> int:
+        """Length of a feature row."""
+        return self.encoder.dimension
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features: the encoder's own fingerprint."""
+        return self.encoder.fingerprint()
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into features, computing only those not seen before.
+
+        Parameters
+        ----------
+        inputs : sequence
+            The texts or images.
+        progress : bool, default=False
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n, dimension), float32
+            One row an input, in the order given.
+        """
+        if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
+            return self.encoder.encode(inputs, progress=progress)  # which says what is wrong
+        keys = [self._key(item) for item in inputs]
+        if any(key is None for key in keys):
+            return self.encoder.encode(inputs, progress=progress)
+        return self._encode(inputs, [key for key in keys if key is not None], progress)
+
+    def _encode(self, inputs: Any, keys: list[bytes], progress: bool) -> np.ndarray:
+        features = np.empty((len(keys), self.dimension), dtype=np.float32)
+        missing: dict[bytes, list[int]] = {}
+        for position, (key, row) in enumerate(zip(keys, self.cache.get(keys), strict=True)):
+            if row is None or len(row) != self.dimension:
+                missing.setdefault(key, []).append(position)
+            else:
+                features[position] = row
+        new_keys = list(missing)
+        for start in range(0, len(new_keys), _WINDOW):
+            part = new_keys[start : start + _WINDOW]
+            items = [inputs[missing[key][0]] for key in part]
+            rows = self.encoder.encode(items, progress=progress)
+            self.cache.put(part, rows)
+            for key, row in zip(part, rows, strict=True):
+                features[missing[key]] = row
+        return features
+
+    def _key(self, item: Any) -> bytes | None:
+        """Digest of the model and of an input's content; None where it can't be read."""
+        digest = hashlib.sha256(self._model_digest)
+        try:
+            for part in _content(item, self.modality):
+                digest.update(part)
+        except (OSError, TypeError, ValueError, AttributeError):
+            return None  # the encoder will say what is wrong with it
+        return digest.digest()
+
+
+def _content(item: Any, modality: Modality) -> Iterator[bytes]:
+    if isinstance(item, str) and modality == "text":
+        yield b"text\0"
+        yield item.encode()
+    elif isinstance(item, str | os.PathLike):
+        yield b"file\0"
+        yield Path(item).read_bytes()
+    elif isinstance(item, bytes):
+        yield b"file\0"
+        yield item
+    elif isinstance(item, np.ndarray):
+        yield f"array {item.dtype} {item.shape}\0".encode()
+        yield np.ascontiguousarray(item).tobytes()
+    else:  # a PIL image
+        palette = item.getpalette() if item.mode == "P" else None
+        yield f"image {item.mode} {item.size} {palette}\0".encode()
+        yield item.tobytes()

