@@ -1,0 +1,344 @@
+"""The few array operations that the engine needs, on the CPU (BLAS) and on a GPU (torch).
+
+Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``.
+
+A *square* is one ``(D, D)`` array that holds two things at once. Its lower triangle with the
+diagonal is the scatter matrix S. Its strict upper triangle is the unit-triangular factor of the
+last factorisation, ``S + rho I = U^T diag(pivots) U`` with ``U`` unit upper triangular, whose
+diagonal of ones needs no room. So a model at rest holds one square and nothing else of that size.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import blas, lapack
+
+from klda.errors import KldaError
+
+Array = Any  # numpy.ndarray or torch.Tensor, by backend
+
+BLOCK = 1024  # columns a block, where a triangle is walked in blocks
+
+
+class Backend(Protocol):
+    """Array operations of one device and one floating-point type."""
+
+    device: str
+    dtype: np.dtype
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous array of this backend, copied only if needed."""
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return an array of this backend as a NumPy array."""
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return an uninitialised array."""
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return an array of zeros."""
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join arrays along the first axis."""
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions for indexing arrays of this backend."""
+
+    def cos_(self, array: Array) -> Array:
+        """Cosine in place."""
+
+    def group_sums(self, rows: Array, groups: np.ndarray, n_groups: int) -> Array:
+        """Sum the rows of each group: ``(n, D)`` and group numbers to ``(n_groups, D)``."""
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle of a square, in place."""
+
+    def add_lower(self, square: Array, other: Array) -> None:
+        """Add the lower triangle of another square, in place."""
+
+    def factorise(self, square: Array, rho: float, scratch: Array) -> Array | None:
+        """Factor ``S + rho I`` into the strict upper triangle; return pivots, None on failure."""
+
+    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
+
+    def solve_small(self, matrix: Array, rows: Array, *, definite: bool) -> Array | None:
+        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+
+
+class NumpyBackend:
+    """The engine's operations on the CPU, through BLAS and LAPACK in place."""
+
+    device = "cpu"
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def _prefix(self) -> str:
+        return "s" if self.dtype == np.float32 else "d"
+
+    def _blas(self, name: str) -> Any:
+        return getattr(blas, self._prefix + name)
+
+    def asarray(self, values: Any) -> np.ndarray:
+        """Return the values as a contiguous array, copied only if needed."""
+        if is_torch(values):
+            values = values.detach().cpu().numpy()
+        return np.ascontiguousarray(values, dtype=self.dtype)
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        """Return the array itself."""
+        return array
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an uninitialised array."""
+        return np.empty(shape, self.dtype)
+
+    def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array of zeros."""
+        return np.zeros(shape, self.dtype)
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy that shares no memory."""
+        return array.copy()
+
+    def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """Join arrays along the first axis."""
+        return np.concatenate(arrays)
+
+    def index(self, positions: np.ndarray) -> np.ndarray:
+        """Return integer positions for indexing."""
+        return positions
+
+    def cos_(self, array: np.ndarray) -> np.ndarray:
+        """Cosine in place."""
+        return np.cos(array, out=array)
+
+    def group_sums(self, rows: np.ndarray, groups: np.ndarray, n_groups: int) -> np.ndarray:
+        """Sum the rows of each group."""
+        # A sparse indicator matrix sums in one pass over the rows, with no loop over groups.
+        n = len(groups)
+        indicator = scipy.sparse.csr_array(
+            (np.ones(n, self.dtype), (groups, np.arange(n))), shape=(n_groups, n)
+        )
+        return np.asarray(indicator @ rows)
+
+    def add_gram(self, square: np.ndarray, rows: np.ndarray, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, by one symmetric rank-k update."""
+        # The transpose of a C-ordered array is the Fortran-ordered one that BLAS updates in place;
+        # there the lower triangle is the upper one.
+        self._blas("syrk")(
+            float(sign), rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1
+        )
+
+    def add_lower(self, square: np.ndarray, other: np.ndarray) -> None:
+        """Add the lower triangle of another square, in place."""
+        for i in range(len(square)):
+            square[i, : i + 1] += other[i, : i + 1]
+
+    def factorise(self, square: np.ndarray, rho: float, scratch: np.ndarray) -> np.ndarray | None:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
+        n = len(square)
+        np.copyto(scratch, square)
+        np.einsum("ii->i", scratch)[:] += self.dtype.type(rho)
+        potrf = getattr(lapack, self._prefix + "potrf")
+        _, info = potrf(scratch.T, lower=0, clean=0, overwrite_a=1)
+        diagonal = np.einsum("ii->i", scratch).copy()
+        if info != 0 or not np.all(np.isfinite(diagonal)) or np.any(diagonal <= 0):
+            return None
+        for start in range(0, n, 128):  # small blocks: a transposed copy that stays in the cache
+            stop = min(start + 128, n)
+            scale = 1 / diagonal[start:stop, None]
+            square[start:stop, stop:] = scratch[stop:, start:stop].T * scale
+            corner = square[start:stop, start:stop]
+            strict = np.triu(scratch[start:stop, start:stop].T * scale, 1)
+            np.copyto(corner, np.tril(corner) + strict)
+        return diagonal**2
+
+    def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        trsm = self._blas("trsm")
+        solved = np.array(rows, dtype=self.dtype, order="C")
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
+        solved /= pivots
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=1, diag=1, overwrite_b=1)
+        return solved
+
+    def solve_small(
+        self, matrix: np.ndarray, rows: np.ndarray, *, definite: bool
+    ) -> np.ndarray | None:
+        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+        try:
+            if definite:
+                factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
+                return scipy.linalg.cho_solve(factor, rows.T, check_finite=False).T
+            solved = np.linalg.solve(matrix, rows.T).T
+        except (np.linalg.LinAlgError, scipy.linalg.LinAlgError):
+            return None
+        return solved if np.all(np.isfinite(solved)) else None
+
+
+class TorchBackend:
+    """The engine's operations on a torch device; nothing leaves the device in between.
+
+    Matrix products follow torch's own precision setting: float32 unless the user allows TF32
+    with ``torch.set_float32_matmul_precision("high")``.
+    """
+
+    def __init__(self, device: str, dtype: str) -> None:
+        self.device = device
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def _torch(self) -> Any:
+        import torch
+
+        return torch
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"dtype": getattr(self._torch, self.dtype.name), "device": self.device}
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous tensor on the device."""
+        torch = self._torch
+        if not is_torch(values):
+            values = torch.from_numpy(np.ascontiguousarray(values))
+        return values.detach().to(**self._options).contiguous()
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return a tensor as a NumPy array."""
+        return np.asarray(array.cpu().numpy())
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return an uninitialised tensor."""
+        return self._torch.empty(shape, **self._options)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return a tensor of zeros."""
+        return self._torch.zeros(shape, **self._options)
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+        return array.clone()
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join tensors along the first axis."""
+        return self._torch.cat(arrays)
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions as a tensor on the device."""
+        return self._torch.as_tensor(np.asarray(positions, np.int64), device=self.device)
+
+    def cos_(self, array: Array) -> Array:
+        """Cosine in place."""
+        return array.cos_()
+
+    def group_sums(self, rows: Array, groups: np.ndarray, n_groups: int) -> Array:
+        """Sum the rows of each group."""
+        return self.zeros((n_groups, rows.shape[1])).index_add_(0, self.index(groups), rows)
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
+        for start in range(0, len(square), BLOCK):
+            stop = min(start + BLOCK, len(square))
+            here = rows[:, start:stop].T
+            square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
+            # The corner's upper half belongs to the factor.
+            square[start:stop, start:stop].add_((here @ here.T).tril_(), alpha=sign)
+
+    def add_lower(self, square: Array, other: Array) -> None:
+        """Add the lower triangle of another square, in place."""
+        square += other.tril()
+
+    def factorise(self, square: Array, rho: float, scratch: Array) -> Array | None:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
+        torch = self._torch
+        scratch.copy_(square)
+        scratch.diagonal().add_(rho)
+        factor, info = torch.linalg.cholesky_ex(scratch)
+        diagonal = factor.diagonal()
+        if int(info) != 0 or not bool(torch.isfinite(diagonal).all()):
+            return None
+        pivots = diagonal.square()
+        factor /= diagonal.clone()
+        square.tril_().add_(factor.tril_(-1).T)
+        return pivots
+
+    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        triangular = self._torch.linalg.solve_triangular
+        solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
+        solved = triangular(square, solved / pivots[:, None], upper=True, unitriangular=True)
+        return solved.T.contiguous()
+
+    def solve_small(self, matrix: Array, rows: Array, *, definite: bool) -> Array | None:
+        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+        torch = self._torch
+        if definite:
+            factor, info = torch.linalg.cholesky_ex(matrix)
+            solved = torch.cholesky_solve(rows.T, factor).T
+        else:
+            solution, info = torch.linalg.solve_ex(matrix, rows.T)
+            solved = solution.T
+        if int(info) != 0 or not bool(torch.isfinite(solved).all()):
+            return None
+        return solved.contiguous()
+
+
+def is_torch(values: Any) -> bool:
+    """Whether the values are a torch tensor, found out without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(values, torch.Tensor)
+
+
+def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
+    """Return the backend for a device.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"``, a torch device such as ``"cuda"`` or ``"cuda:1"``, or ``"auto"``: the device of
+        ``values`` if they are a tensor on a GPU, else the GPU if torch is already imported and
+        sees one, else the CPU.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
+    values : array-like, optional
+        The first input, whose device ``"auto"`` follows.
+    """
+    if dtype not in ("float32", "float64"):
+        raise KldaError(f"dtype={dtype!r} is not known; use 'float32' or 'float64'.")
+    if device == "auto":
+        device = _automatic_device(values)
+    if device == "cpu":
+        return NumpyBackend(dtype)
+    return TorchBackend(_checked_device(device), dtype)
+
+
+def _automatic_device(values: Any) -> str:
+    if is_torch(values):
+        return "cpu" if values.device.type == "cpu" else str(values.device)
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
+
+
+def _checked_device(device: str) -> str:
+    from klda._optional import require
+
+    torch = require("torch", "text")
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise KldaError(
+            f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
+            "use 'cpu', 'auto', or a device that torch sees."
+        ) from error
+    return device

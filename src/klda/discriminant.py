@@ -1,0 +1,349 @@
+"""From statistics to a linear classifier: ``w_m = P mu_m``, ``b_m = -1/2 mu_m^T w_m``.
+
+Scores are given relative to a class at the mean of the class means: a constant that all classes
+share is left out, so that float32 spends its digits on what tells classes apart.
+
+``P`` is the inverse of the regularised covariance. It is never formed: a Cholesky factor (or,
+while there are few samples, a small system between samples) applies it. After a small change the
+factor stays as it is and the Woodbury identity brings the change in, always from the same factor,
+so that errors don't add up over many changes.
+
+The ridge is relative to the mean diagonal of the covariance and is rounded to a fixed grid (eight
+steps an octave, at most 4.5% off). A small change then leaves it where it was, a low-rank update
+is exact, and the classifier is a function of the statistics alone, not of when it was solved.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from klda.backend import Array
+from klda.statistics import ClassStatistics, Label, Scatter
+
+STEPS_AN_OCTAVE = 8
+EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
+N_PROBES = 64
+MOST_RAISES = 12
+SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
+LARGEST_SHARE = 8  # a factor is renewed once the changes since exceed D / 8 rows
+
+
+class RidgeRaisedWarning(UserWarning):
+    """The ridge was raised because the scatter was not positive definite in this precision."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solved classifier: all that prediction needs, never changed once made.
+
+    Attributes
+    ----------
+    labels : tuple
+        Class labels, sorted.
+    weights : array of shape (M, D)
+        ``P (mu_m - g)`` in the order of ``labels``, g being the mean of the class means.
+    biases : array of shape (M,)
+        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the small-sample correction and the priors.
+    counts : ndarray of shape (M,)
+        Samples behind each class.
+    rho : float
+        The ridge on the scale of the scatter: what was added to its diagonal.
+    spread : float
+        ``tr(P Sigma)`` as a new sample would see it (``D_out``): the size of the small-sample
+        correction, 0 where it is off.
+    """
+
+    labels: tuple
+    weights: Array
+    biases: Array
+    counts: np.ndarray
+    rho: float
+    spread: float
+
+
+class Workspace:
+    """Room for one square, shared by all who solve one after another."""
+
+    def __init__(self) -> None:
+        self._square: Array | None = None
+
+    def like(self, scatter: Scatter) -> Array:
+        """Return a square of the scatter's size; what was in it is lost."""
+        shape = tuple(scatter.square.shape)
+        if self._square is None or tuple(self._square.shape) != shape:
+            self._square = scatter.backend.empty(shape)
+        return self._square
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A factorisation failed in this precision; a larger ridge may succeed."""
+
+
+class _ThinPrecision:
+    """``R = (V^T J V + rho I)^-1`` through the system between the rows V, for few rows."""
+
+    def __init__(self, scatter: Scatter, rho: float) -> None:
+        self.backend = scatter.backend
+        self.rho = rho
+        self.rows = scatter.rows
+        self.definite = bool((scatter.signs > 0).all())
+        self.system = self.rows @ self.rows.T
+        _add_to_diagonal(self.system, self.backend.asarray(rho * scatter.signs))
+
+    def apply(self, vectors: Array) -> Array:
+        """Return ``vectors R``."""
+        if not len(self.rows):
+            return vectors / self.rho
+        inner = vectors @ self.rows.T
+        solved = self.backend.solve_small(self.system, inner, definite=self.definite)
+        if solved is None:
+            raise NotPositiveDefiniteError
+        return (vectors - solved @ self.rows) / self.rho
+
+
+class _DensePrecision:
+    """``R = (S + rho I)^-1`` from one factorisation and the changes since (Woodbury).
+
+    With the factor's ``R0`` and changes ``V^T J V`` since, the gains ``G = V R0`` and the small
+    system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
+    """
+
+    def __init__(self, scatter: Scatter, rho: float, workspace: Workspace) -> None:
+        self.backend = scatter.backend
+        self.rho = rho
+        self.square = scatter.square
+        self.pivots = self.backend.factorise(self.square, rho, workspace.like(scatter))
+        if self.pivots is None:
+            raise NotPositiveDefiniteError
+        self.gains = self.backend.empty((0, scatter.n_components))
+        self.system = self.backend.empty((0, 0))
+        self.definite = True
+
+    def extend(self, rows: Array, sign: int) -> None:
+        """Bring in a change of the scatter by ``sign * rows^T rows``."""
+        gains = self.backend.solve(self.square, self.pivots, rows)
+        old, new = len(self.gains), len(rows)
+        system = self.backend.empty((old + new, old + new))
+        system[:old, :old] = self.system
+        system[old:, :old] = rows @ self.gains.T
+        system[:old, old:] = system[old:, :old].T
+        system[old:, old:] = rows @ gains.T
+        _add_to_diagonal(system[old:, old:], float(sign))
+        self.system = system
+        self.gains = self.backend.concatenate([self.gains, gains])
+        self.definite = self.definite and sign > 0
+
+    def apply_base(self, vectors: Array) -> Array:
+        """Return ``vectors R0``."""
+        return self.backend.solve(self.square, self.pivots, vectors)
+
+    def bring_up(self, solved: Array, vectors: Array) -> Array:
+        """Turn ``vectors R0`` into ``vectors R``."""
+        if not len(self.gains):
+            return solved
+        inner = vectors @ self.gains.T
+        weights = self.backend.solve_small(self.system, inner, definite=self.definite)
+        if weights is None:
+            raise NotPositiveDefiniteError
+        return solved - weights @ self.gains
+
+    def apply(self, vectors: Array) -> Array:
+        """Return ``vectors R``."""
+        return self.bring_up(self.apply_base(vectors), vectors)
+
+
+class Discriminant:
+    """The classifier that belongs to some statistics, solved when asked and kept until a change."""
+
+    def __init__(self, statistics: ClassStatistics) -> None:
+        self.statistics = statistics
+        self.backend = statistics.backend
+        self._dense: _DensePrecision | None = None
+        self._nominal = 0.0
+        self._reference: Array | None = None  # the mean of means when the factor was made
+        self._base_weights: Array | None = None  # (means - reference) R0, as classes came
+        self._stale: set[int] = set()
+        self._pending: list[tuple[Array, int]] = []
+        self._n_pending = 0
+        self._probes: Array | None = None
+        self._probed: Array | None = None
+
+    def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
+        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved."""
+        if self._dense is None:
+            return
+        self._n_pending += len(rows)
+        since = self._n_pending + len(self._dense.gains)
+        if since > self.statistics.n_components // LARGEST_SHARE:
+            self.reset()
+            return
+        self._pending.append((rows, sign))
+        self._stale.update(self.statistics.locate(labels).tolist())
+
+    def note_reorder(self) -> None:
+        """Take note that classes were dropped: means have other positions now."""
+        self._base_weights = None
+        self._stale.clear()
+
+    def reset(self) -> None:
+        """Forget the factor; the next solve makes a new one."""
+        self._dense = None
+        self._base_weights = self._probed = None
+        self._stale.clear()
+        self._pending.clear()
+        self._n_pending = 0
+
+    def solve(self, *, ridge: float, priors: str, correct: bool, workspace: Workspace) -> Solution:
+        """Solve for the classifier of the statistics as they are now."""
+        statistics = self.statistics
+        rho = nominal = self.nominal_rho(ridge)
+        for attempt in range(MOST_RAISES + 1):
+            try:
+                return self._solve_with(rho, nominal, priors, correct, workspace)
+            except NotPositiveDefiniteError:
+                self.reset()
+                floor = np.finfo(self.backend.dtype).eps * self._scale()
+                rho = max(rho, floor) * 10
+                warnings.warn(
+                    f"The scatter of {statistics.n_scattered} samples is not positive definite in "
+                    f"{self.backend.dtype.name} with ridge={ridge:g}; solving with a ridge raised "
+                    f"to {rho / max(self._scale(), np.finfo(float).tiny):.1e} (step {attempt + 1})."
+                    " A larger ridge, or dtype='float64', avoids this.",
+                    RidgeRaisedWarning,
+                    stacklevel=2,
+                )
+        raise ArithmeticError("The scatter can't be factorised with any ridge.")
+
+    def nominal_rho(self, ridge: float) -> float:
+        """The ridge on the scale of the scatter, on the grid."""
+        scale = self._scale()
+        if scale <= self._noise():
+            # No spread within classes is known: all directions count alike, at the means' scale.
+            return _on_grid(self._mean_square() * max(self.statistics.n_scattered, 1))
+        return _on_grid(max(ridge * scale, self._noise()))
+
+    def _scale(self) -> float:
+        """Mean diagonal of the scatter."""
+        return max(self.statistics.scatter.trace(), 0.0) / self.statistics.n_components
+
+    def _mean_square(self) -> float:
+        means = self.statistics.means
+        square = float((means * means).sum()) / max(1, means.shape[0] * means.shape[1])
+        return square if square > 0 else 1.0
+
+    def _noise(self) -> float:
+        """What rounding alone may leave on the diagonal of the scatter."""
+        eps = float(np.finfo(self.backend.dtype).eps)
+        turnover = self.statistics.scatter.turnover / self.statistics.n_components
+        of_means = self._mean_square() * max(self.statistics.n_scattered, 1)
+        return 8 * eps * turnover + (64 * eps) ** 2 * of_means
+
+    def _solve_with(
+        self, rho: float, nominal: float, priors: str, correct: bool, workspace: Workspace
+    ) -> Solution:
+        statistics = self.statistics
+        scatter = statistics.scatter
+        if scatter.is_thin:
+            precision = _ThinPrecision(scatter, rho)
+            weights = precision.apply(statistics.means - statistics.means.mean(0))
+            trace = self._thin_trace(precision) if correct else 0.0
+        else:
+            dense = self._up_to_date(rho, nominal, workspace)
+            rho = dense.rho
+            base = self._base(dense)
+            weights = dense.bring_up(base, statistics.means - self._reference)
+            trace = self._dense_trace(dense) if correct else 0.0
+        spread = self._spread(rho, trace) if correct else 0.0
+        return self._classifier(weights, rho, spread, priors)
+
+    def _classifier(self, weights: Array, rho: float, spread: float, priors: str) -> Solution:
+        """Order the classes by label, scale to the covariance, and add the biases.
+
+        ``weights`` may be relative to any reference; they become relative to the mean of means.
+        """
+        statistics = self.statistics
+        order = sorted(range(len(statistics.labels)), key=statistics.labels.__getitem__)
+        at = self.backend.index(np.array(order, np.int64))
+        means = statistics.means[at]
+        centre = means.mean(0)
+        weights = weights[at]
+        weights -= weights.mean(0)
+        weights *= statistics.n_scattered
+        counts = statistics.counts[order]
+        extra = spread / (2 * counts)
+        if priors == "empirical":
+            extra = extra + np.log(counts / counts.sum())
+        means += centre
+        biases = (means * weights).sum(1) * -0.5 + self.backend.asarray(extra)
+        labels = tuple(statistics.labels[i] for i in order)
+        return Solution(labels, weights, biases, counts, rho, spread)
+
+    def _spread(self, rho: float, trace: float) -> float:
+        """``D_out``: the in-sample ``tr(P Sigma)`` seen from outside the sample."""
+        statistics = self.statistics
+        freedom = statistics.n_scattered - len(statistics.labels)
+        if freedom <= 0:
+            return 0.0
+        inside = max(statistics.n_components - rho * trace, 0.0)
+        return inside / max(1 - inside / freedom, SMALLEST_SLACK)
+
+    def _up_to_date(self, rho: float, nominal: float, workspace: Workspace) -> _DensePrecision:
+        if self._dense is None or self._nominal != nominal:
+            self.reset()
+            self._dense = _DensePrecision(self.statistics.scatter, rho, workspace)
+            self._nominal = nominal
+            self._reference = self.statistics.means.mean(0)
+        for rows, sign in self._pending:
+            self._dense.extend(rows, sign)
+        self._pending.clear()
+        self._n_pending = 0
+        return self._dense
+
+    def _base(self, dense: _DensePrecision) -> Array:
+        """``(means - reference) R0``, solved anew only for classes whose mean moved."""
+        means = self.statistics.means
+        if self._base_weights is None:
+            self._base_weights = dense.apply_base(means - self._reference)
+        else:
+            fresh = range(len(self._base_weights), len(means))
+            stale = np.array(sorted(self._stale.union(fresh)), np.int64)
+            if len(stale):
+                at = self.backend.index(stale)
+                missing = self.backend.empty((len(fresh), means.shape[1]))
+                grown = self.backend.concatenate([self._base_weights, missing])
+                grown[at] = dense.apply_base(means[at] - self._reference)
+                self._base_weights = grown
+        self._stale.clear()
+        return self._base_weights
+
+    def _probe_rows(self) -> tuple[Array, float]:
+        """Rows q and a weight such that ``weight * sum q R q^T`` is (close to) the trace of R."""
+        size = self.statistics.n_components
+        exact = size <= EXACT_TRACE_BELOW
+        if self._probes is None:
+            signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(N_PROBES, size))
+            self._probes = self.backend.asarray(np.eye(size) if exact else signs)
+        return self._probes, 1.0 if exact else 1 / N_PROBES
+
+    def _thin_trace(self, precision: _ThinPrecision) -> float:
+        probes, weight = self._probe_rows()
+        return weight * float((precision.apply(probes) * probes).sum())
+
+    def _dense_trace(self, dense: _DensePrecision) -> float:
+        probes, weight = self._probe_rows()
+        if self._probed is None:
+            self._probed = dense.apply_base(probes)
+        return weight * float((dense.bring_up(self._probed, probes) * probes).sum())
+
+
+def _on_grid(value: float) -> float:
+    return float(2.0 ** (round(np.log2(value) * STEPS_AN_OCTAVE) / STEPS_AN_OCTAVE))
+
+
+def _add_to_diagonal(matrix: Array, values: Array | float) -> None:
+    steps = range(len(matrix))
+    matrix[steps, steps] += values

@@ -1,0 +1,217 @@
+"""A classifier as named arrays and JSON-able values, and back.
+
+Arrays are named ``predict/...`` (needed to answer) and ``learn/...`` (needed to learn more). A
+state that is read back looks at the second group only when something is learned, so the arrays
+may be a lazy mapping. Without that group (a *compact* state) the classifier can answer only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from klda.backend import Array, Backend, choose_backend
+from klda.discriminant import Solution
+from klda.errors import KldaError
+from klda.kernel import FourierFeatures
+from klda.statistics import ClassStatistics, Scatter
+
+if TYPE_CHECKING:
+    from klda.classifiers import _ContinualClassifier, _Member
+
+
+class PredictionOnlyError(KldaError):
+    """A compact model was asked to learn."""
+
+
+def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
+    """Return arrays and meta of a model; see `klda.classifiers.from_state`."""
+    model._check_has_classes()
+    arrays: dict[str, np.ndarray] = {}
+    members = []
+    for i, (member, solution) in enumerate(zip(model._members, model._solve(), strict=True)):
+        _pack_prediction(member, solution, f"predict/{i}/", arrays)
+        entry: dict[str, Any] = {"rho": solution.rho, "spread": solution.spread}
+        if member.kernel is not None:
+            entry["gamma"] = member.kernel.gamma
+        if not compact:
+            entry |= _pack_learning(member.statistics, f"learn/{i}/", arrays)
+        members.append(entry)
+    meta = {
+        "kind": type(model).__name__,
+        "parameters": _plain_parameters(model),
+        "n_features": int(model.n_features_in_),
+        "classes": model.classes_.tolist(),
+        "counts": model.class_count_.tolist(),
+        "compact": compact,
+        "members": members,
+    }
+    return arrays, meta
+
+
+def unpack(
+    kinds: Mapping[str, type[_ContinualClassifier]],
+    make_member: Callable[..., _Member],
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    device: str | None,
+) -> _ContinualClassifier:
+    """Return the model of a packed state."""
+    if meta.get("kind") not in kinds:
+        raise KldaError(
+            f"kind={meta.get('kind')!r} is not a classifier of this version of klda; "
+            f"known kinds: {', '.join(kinds)}."
+        )
+    model = kinds[meta["kind"]](**meta["parameters"])
+    if device is not None:
+        model.set_params(device=device)
+    backend = choose_backend(model.device, model.dtype)
+    model.n_features_in_ = meta["n_features"]
+    model._members, solutions = [], []
+    for i, entry in enumerate(meta["members"]):
+        kernel, solution = _unpack_prediction(f"predict/{i}/", arrays, meta, entry, backend)
+        read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
+        model._members.append(make_member(backend, kernel, read))
+        solutions.append(solution)
+    model._restore(solutions)
+    return model
+
+
+def _plain_parameters(model: _ContinualClassifier) -> dict[str, Any]:
+    parameters = model.get_params()
+    state = parameters.get("random_state")
+    if state is not None and not isinstance(state, int | np.integer):
+        parameters["random_state"] = None  # a generator object; the drawn features are stored
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in parameters.items()
+    }
+
+
+def _pack_prediction(
+    member: _Member, solution: Solution, prefix: str, arrays: dict[str, np.ndarray]
+) -> None:
+    to_numpy = member.backend.to_numpy
+    if member.kernel is not None:
+        arrays[prefix + "frequencies"] = to_numpy(member.kernel.frequencies)
+        arrays[prefix + "phases"] = to_numpy(member.kernel.phases)
+    arrays[prefix + "weights"] = to_numpy(solution.weights)
+    arrays[prefix + "biases"] = to_numpy(solution.biases)
+
+
+def _unpack_prediction(
+    prefix: str,
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    backend: Backend,
+) -> tuple[FourierFeatures | None, Solution]:
+    kernel = None
+    if "gamma" in entry:
+        kernel = FourierFeatures(
+            backend.asarray(arrays[prefix + "frequencies"]),
+            backend.asarray(arrays[prefix + "phases"]),
+            entry["gamma"],
+            backend,
+        )
+    solution = Solution(
+        tuple(meta["classes"]),
+        backend.asarray(arrays[prefix + "weights"]),
+        backend.asarray(arrays[prefix + "biases"]),
+        np.asarray(meta["counts"], np.int64),
+        entry["rho"],
+        entry["spread"],
+    )
+    return kernel, solution
+
+
+def _pack_learning(
+    statistics: ClassStatistics, prefix: str, arrays: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    backend = statistics.backend
+    order = statistics.locate(sorted(statistics.labels))
+    arrays[prefix + "means"] = backend.to_numpy(statistics.means)[order]
+    entry: dict[str, Any] = {"n_scattered": statistics.n_scattered}
+    scatter = statistics.scatter
+    if scatter is None:
+        return entry
+    entry["turnover"] = scatter.turnover
+    if scatter.is_thin:
+        arrays[prefix + "rows"] = np.ascontiguousarray(backend.to_numpy(scatter.rows))
+        arrays[prefix + "signs"] = scatter.signs.astype(np.int8)
+    else:
+        arrays[prefix + "triangle"] = pack_triangle(backend.to_numpy(scatter.square))
+    return entry
+
+
+class _Reader:
+    """Reads the statistics of a member when they are first needed."""
+
+    def __init__(
+        self,
+        prefix: str,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        entry: Mapping[str, Any],
+        backend: Backend,
+    ) -> None:
+        self.prefix, self.arrays, self.meta = prefix, arrays, meta
+        self.entry, self.backend = entry, backend
+
+    @property
+    def counts(self) -> dict:
+        """Classes and their counts, known without reading any array."""
+        return dict(zip(self.meta["classes"], self.meta["counts"], strict=True))
+
+    def __call__(self) -> ClassStatistics:
+        """Read them."""
+        if self.meta["compact"]:
+            raise PredictionOnlyError(
+                "This model was saved compact: it can predict but not learn, remove or merge. "
+                "Use a model saved without compact=True."
+            )
+        means = self._read("means")
+        statistics = ClassStatistics(means.shape[1], self.backend, with_scatter=False)
+        statistics.restore(self.meta["classes"], np.asarray(self.meta["counts"], np.int64), means)
+        statistics.n_scattered = self.entry["n_scattered"]
+        if "turnover" in self.entry:
+            statistics.scatter = self._scatter(means.shape[1])
+        return statistics
+
+    def _read(self, name: str) -> Array:
+        # A copy: statistics change in place, and the arrays may be a read-only mapping of a file.
+        return self.backend.copy(self.backend.asarray(self.arrays[self.prefix + name]))
+
+    def _scatter(self, n_components: int) -> Scatter:
+        scatter = Scatter(n_components, self.backend)
+        if self.prefix + "rows" in self.arrays:
+            rows, signs = self._read("rows"), np.asarray(self.arrays[self.prefix + "signs"])
+            scatter.restore_rows(rows, signs.astype(np.int64))
+        else:
+            triangle = np.asarray(self.arrays[self.prefix + "triangle"])
+            scatter.square = self.backend.asarray(unpack_triangle(triangle, n_components))
+        scatter.turnover = self.entry["turnover"]
+        return scatter
+
+
+def pack_triangle(square: np.ndarray) -> np.ndarray:
+    """Lower triangle of a square as a vector, row after row."""
+    size = len(square)
+    packed = np.empty(size * (size + 1) // 2, square.dtype)
+    start = 0
+    for i in range(size):
+        packed[start : start + i + 1] = square[i, : i + 1]
+        start += i + 1
+    return packed
+
+
+def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
+    """Square whose lower triangle is the packed one and whose upper triangle is zero."""
+    square = np.zeros((size, size), packed.dtype)
+    start = 0
+    for i in range(size):
+        square[i, : i + 1] = packed[start : start + i + 1]
+        start += i + 1
+    return square

@@ -1,0 +1,276 @@
+"""What a model knows: for each class a count and a mean, for all classes one scatter matrix.
+
+Learning, removing and merging are exact: the statistics do not depend on how the samples were
+ordered, batched or mixed. A class that has ``n1`` samples with mean ``mu`` and gets ``n2`` more
+with mean ``m`` adds ``sum (z - c)(z - c)^T`` to the scatter, where
+
+    c = m - sqrt(n1 / (n1 + n2)) * (m - mu)
+
+because ``sum (z - c)(z - c)^T = sum (z - m)(z - m)^T + n2 (m - c)(m - c)^T``, and the last term is
+then the ``n1 n2 / (n1 + n2) * (m - mu)(m - mu)^T`` of Chan, Golub and LeVeque (1979). So a batch
+of n samples changes the scatter by n rows, whatever classes it holds, and taking the samples away
+takes the same rows away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from klda.backend import Array, Backend
+
+Label = str | int | float
+
+
+class Scatter:
+    """The within-class scatter S, a sum of outer products of rows.
+
+    While there are few rows it keeps the rows (*thin*); beyond half of D it keeps the square.
+    """
+
+    def __init__(self, n_components: int, backend: Backend) -> None:
+        self.n_components = n_components
+        self.backend = backend
+        self.square: Array | None = None
+        self._buffer = backend.empty((0, n_components))
+        self.signs = np.empty(0, np.int64)
+        self.turnover = 0.0  # sum of squares of every row ever added or taken away
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether rows are kept, and no square."""
+        return self.square is None
+
+    @property
+    def rows(self) -> Array:
+        """The rows kept while thin; ``signs`` says which were added (+1) and which taken (-1)."""
+        return self._buffer[: len(self.signs)]
+
+    def change(self, rows: Array, sign: int) -> None:
+        """Add (``sign=+1``) or take away (``sign=-1``) the outer products of rows."""
+        self.turnover += float((rows * rows).sum())
+        if self.is_thin and len(self.signs) + len(rows) <= self.n_components // 2:
+            self._keep(rows, sign)
+        else:
+            self.densify()
+            self.backend.add_gram(self.square, rows, sign)
+
+    def densify(self) -> None:
+        """Turn kept rows into the square."""
+        if self.square is not None:
+            return
+        self.square = self.backend.zeros((self.n_components, self.n_components))
+        for sign in (1, -1):
+            chosen = np.flatnonzero(self.signs == sign)
+            if len(chosen) == len(self.signs) > 0:
+                self.backend.add_gram(self.square, self.rows, sign)
+            elif len(chosen):
+                self.backend.add_gram(self.square, self.rows[self.backend.index(chosen)], sign)
+        self._drop_rows()
+
+    def merge(self, other: Scatter) -> None:
+        """Add another scatter."""
+        if other.is_thin:
+            for sign in (1, -1):
+                chosen = np.flatnonzero(other.signs == sign)
+                if len(chosen):
+                    rows = other.rows[other.backend.index(chosen)]
+                    self.change(self.backend.asarray(rows), sign)
+            return
+        self.densify()
+        self.backend.add_lower(self.square, self.backend.asarray(other.square))
+        self.turnover += other.turnover
+
+    def clear(self) -> None:
+        """Return to no samples at all."""
+        self.square = None
+        self.turnover = 0.0
+        self._drop_rows()
+
+    def trace(self) -> float:
+        """The sum of the diagonal of S."""
+        if self.is_thin:
+            if not len(self.signs):
+                return 0.0
+            lengths = self.backend.to_numpy((self.rows * self.rows).sum(1))
+            return float(lengths.astype(np.float64) @ self.signs)
+        diagonal = self.backend.to_numpy(self.square.diagonal())
+        return float(diagonal.astype(np.float64).sum())
+
+    def dense(self) -> np.ndarray:
+        """The full symmetric matrix S, as a NumPy array."""
+        if self.is_thin:
+            rows = self.backend.to_numpy(self.rows)
+            return np.asarray((rows * self.signs[:, None].astype(rows.dtype)).T @ rows)
+        lower = np.tril(self.backend.to_numpy(self.square))
+        return np.asarray(lower + np.tril(lower, -1).T)
+
+    def restore_rows(self, rows: Array, signs: np.ndarray) -> None:
+        """Take over rows that were kept before."""
+        self._buffer, self.signs = rows, signs
+
+    def copy(self) -> Scatter:
+        """Return an independent copy."""
+        twin = Scatter(self.n_components, self.backend)
+        twin.square = None if self.square is None else self.backend.copy(self.square)
+        twin._buffer = self.backend.copy(self.rows)
+        twin.signs = self.signs.copy()
+        twin.turnover = self.turnover
+        return twin
+
+    def _keep(self, rows: Array, sign: int) -> None:
+        kept = len(self.signs)
+        needed = kept + len(rows)
+        if needed > len(self._buffer):
+            grown = self.backend.empty((max(needed, 2 * kept), self.n_components))
+            grown[:kept] = self.rows
+            self._buffer = grown
+        self._buffer[kept:needed] = rows
+        self.signs = np.concatenate([self.signs, np.full(len(rows), sign)])
+
+    def _drop_rows(self) -> None:
+        self._buffer = self.backend.empty((0, self.n_components))
+        self.signs = np.empty(0, np.int64)
+
+
+class ClassStatistics:
+    """Counts, means and scatter of the classes learned so far, in the order they first came."""
+
+    def __init__(self, n_components: int, backend: Backend, *, with_scatter: bool = True) -> None:
+        self.backend = backend
+        self.n_components = n_components
+        self.labels: list[Label] = []
+        self.positions: dict[Hashable, int] = {}
+        self.counts = np.empty(0, np.int64)
+        self.scatter = Scatter(n_components, backend) if with_scatter else None
+        self.n_scattered = 0  # samples behind the scatter; forgotten classes stay in it
+        self._means = backend.empty((0, n_components))
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of the classes known now."""
+        return int(self.counts.sum())
+
+    @property
+    def means(self) -> Array:
+        """Class means, one row a class."""
+        return self._means[: len(self.labels)]
+
+    def locate(self, labels: Sequence[Label]) -> np.ndarray:
+        """Positions of known labels."""
+        return np.array([self.positions[label] for label in labels], np.int64)
+
+    def learn(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Array:
+        """Add samples: row i belongs to ``labels[groups[i]]``. Returns the rows of the change.
+
+        ``rows`` is overwritten.
+        """
+        self._admit([label for label in labels if label not in self.positions])
+        return self._change(rows, groups, labels, 1)
+
+    def remove(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Array:
+        """Take samples away that were learned before. Returns the rows of the change.
+
+        A class without samples left is dropped. ``rows`` is overwritten.
+        """
+        change = self._change(rows, groups, labels, -1)
+        self.drop([label for label in labels if self.counts[self.positions[label]] == 0])
+        self._settle()
+        return change
+
+    def merge(self, other: ClassStatistics) -> None:
+        """Add all that another model learned."""
+        self._admit([label for label in other.labels if label not in self.positions])
+        here = self.locate(other.labels)
+        theirs = self.backend.asarray(other.means)
+        before, after = self.counts[here], self.counts[here] + other.counts
+        at = self.backend.index(here)
+        shift = theirs - self._means[at]
+        if self.scatter is not None and other.scatter is not None:
+            self.scatter.merge(other.scatter)
+            weights = np.sqrt(before * (other.counts / after))
+            both = np.flatnonzero(before)
+            if len(both):
+                chosen = self.backend.index(both)
+                scaled = shift[chosen] * self.backend.asarray(weights[both, None])
+                self.scatter.change(scaled, 1)
+        self._means[at] += shift * self.backend.asarray((other.counts / after)[:, None])
+        self.counts[here] = after
+        self.n_scattered += other.n_scattered
+
+    def drop(self, labels: Sequence[Label]) -> None:
+        """Drop classes from the answers; what they left in the scatter stays."""
+        if not labels:
+            return
+        gone = set(self.locate(labels).tolist())
+        kept = np.array([i for i in range(len(self.labels)) if i not in gone], np.int64)
+        self._means = self.means[self.backend.index(kept)]
+        self.counts = self.counts[kept]
+        self.labels = [self.labels[i] for i in kept]
+        self.positions = {label: i for i, label in enumerate(self.labels)}
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Give a class another name."""
+        position = self.positions.pop(old)
+        self.labels[position] = new
+        self.positions[new] = position
+
+    def restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:
+        """Take over classes that were known before."""
+        self.labels = list(labels)
+        self.positions = {label: i for i, label in enumerate(self.labels)}
+        self.counts, self._means = counts, means
+
+    def copy(self) -> ClassStatistics:
+        """Return an independent copy."""
+        twin = ClassStatistics(self.n_components, self.backend, with_scatter=False)
+        twin.restore(self.labels, self.counts.copy(), self.backend.copy(self.means))
+        twin.scatter = None if self.scatter is None else self.scatter.copy()
+        twin.n_scattered = self.n_scattered
+        return twin
+
+    def _change(self, rows: Array, groups: np.ndarray, labels: Sequence[Label], sign: int) -> Array:
+        here = self.locate(labels)
+        at = self.backend.index(here)
+        batch = np.bincount(groups, minlength=len(labels))
+        batch_means = self.backend.group_sums(rows, groups, len(labels))
+        batch_means /= self.backend.asarray(batch[:, None])
+        before = self.counts[here]
+        after = before + sign * batch
+        gap = batch_means - self._means[at]
+        # Without (n1 = before when adding, after when removing) and with the batch:
+        without, whole = (before, after) if sign > 0 else (after, before)
+        if sign > 0:
+            self._means[at] += gap * self.backend.asarray((batch / after)[:, None])
+            distance = gap  # batch mean from the mean without the batch
+        else:
+            left = np.maximum(after, 1)
+            self._means[at] -= gap * self.backend.asarray((batch / left)[:, None])
+            distance = batch_means - self._means[at]
+        self.counts[here] = after
+        self.n_scattered += sign * len(groups)
+        if self.scatter is not None:
+            pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
+            centres = batch_means - pull * distance
+            rows -= centres[self.backend.index(groups)]
+            self.scatter.change(rows, sign)
+        return rows
+
+    def _admit(self, labels: Sequence[Label]) -> None:
+        known = len(self.labels)
+        needed = known + len(labels)
+        if needed > len(self._means):
+            grown = self.backend.zeros((max(needed, 2 * known), self.n_components))
+            grown[:known] = self.means
+            self._means = grown
+        self._means[known:needed] = 0
+        self.counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
+        for label in labels:
+            self.positions[label] = len(self.labels)
+            self.labels.append(label)
+
+    def _settle(self) -> None:
+        """With one sample a class or none the scatter is zero by definition: leave no rounding."""
+        if self.scatter is not None and self.n_scattered <= len(self.labels):
+            self.scatter.clear()
