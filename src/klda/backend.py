@@ -45,6 +45,9 @@ class Backend(Protocol):
     def copy(self, array: Array) -> Array:
         """Return a copy that shares no memory."""
 
+    def widen(self, array: Array) -> Array:
+        """Return the array in double precision."""
+
     def concatenate(self, arrays: list[Array]) -> Array:
         """Join arrays along the first axis."""
 
@@ -109,6 +112,10 @@ class NumpyBackend:
     def copy(self, array: np.ndarray) -> np.ndarray:
         """Return a copy that shares no memory."""
         return array.copy()
+
+    def widen(self, array: np.ndarray) -> np.ndarray:
+        """Return the array in double precision."""
+        return array.astype(np.float64)
 
     def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
         """Join arrays along the first axis."""
@@ -229,6 +236,10 @@ class TorchBackend:
     def copy(self, array: Array) -> Array:
         """Return a copy that shares no memory."""
         return array.clone()
+
+    def widen(self, array: Array) -> Array:
+        """Return the tensor in double precision."""
+        return array.double()
 
     def concatenate(self, arrays: list[Array]) -> Array:
         """Join tensors along the first axis."""

@@ -92,7 +92,7 @@ class _Member:
             apply = statistics.learn if sign > 0 else statistics.remove
             known = len(statistics.labels)
             rows = apply(self.transform(samples[part]), local, names)
-            if statistics.scatter is None:
+            if not statistics.has_scatter:
                 continue
             if sign < 0 and len(statistics.labels) < known:
                 self.discriminant.note_reorder()
@@ -115,6 +115,12 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     """What all classifiers share: input checks, learning, removing, merging, answers."""
 
     _keeps_scatter: ClassVar[bool] = True
+
+    n_features_in_: int
+    device: str
+    dtype: str
+    _members: list[_Member]
+    _solutions: list[Solution] | None
 
     # ---------------------------------------------------------------- learning
 
@@ -221,7 +227,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_known([label], "label")
         for member in self._members:
             member.statistics.drop([label])
-            if member.statistics.scatter is not None:
+            if member.statistics.has_scatter:
                 member.discriminant.note_reorder()
         self._solutions = None
         return self
@@ -275,7 +281,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_mergeable(other)
         for mine, theirs in zip(self._members, other._members, strict=True):
             mine.statistics.merge(theirs.statistics)
-            if mine.statistics.scatter is not None:
+            if mine.statistics.has_scatter:
                 mine.discriminant.reset()
         self._solutions = None
         return self
@@ -468,7 +474,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"other has n_members={len(other._members)}, this model {len(self._members)}."
             )
         for mine, theirs in zip(self._members, other._members, strict=True):
-            if mine.kernel is None:
+            if mine.kernel is None or theirs.kernel is None:
                 continue
             same_size = mine.kernel.n_components == theirs.kernel.n_components
             if not (same_size and mine.kernel.same_as(theirs.kernel)):
@@ -591,7 +597,9 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 class _Discriminants(_ContinualClassifier):
     """Classifiers that solve for weights from means and scatter."""
 
-    _solutions: list[Solution] | None
+    ridge: float
+    priors: str
+    small_sample_correction: bool
     _solved_with: tuple
 
     def _check_parameters(self) -> None:
@@ -774,7 +782,7 @@ class KLDA(_Discriminants):
         **parameters
             Other parameters of the constructor, such as ``random_state`` or ``device``.
         """
-        settings = {
+        settings: dict[str, Any] = {
             "n_components": 5000,
             "ridge": 1e-3,
             "random_features": "gaussian",
@@ -787,7 +795,9 @@ class KLDA(_Discriminants):
     def gamma_(self) -> float:
         """The kernel parameter in use."""
         self._check_started()
-        return self._members[0].kernel.gamma
+        kernel = self._members[0].kernel
+        assert kernel is not None
+        return kernel.gamma
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -882,14 +892,13 @@ device, dtype
         return int(self.n_members)
 
     def _block_scores(self, samples: Array, columns: np.ndarray | None) -> np.ndarray:
-        total: np.ndarray | None = None
-        for scores in self._member_scores(samples, columns):
-            part = softmax(scores) if self.combine == "probabilities" else scores
-            total = part if total is None else total + part
+        probabilities = self.combine == "probabilities"
+        parts = self._member_scores(samples, columns)
+        total = np.asarray(sum(map(softmax, parts) if probabilities else parts))
         mean = total / len(self._members)
-        if self.combine == "probabilities":
+        if probabilities:
             return np.log(np.maximum(mean, np.finfo(np.float64).tiny))
-        return mean
+        return np.asarray(mean)
 
     @property
     def means_(self) -> np.ndarray:

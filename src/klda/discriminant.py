@@ -84,13 +84,17 @@ class NotPositiveDefiniteError(ArithmeticError):
 
 
 class _ThinPrecision:
-    """``R = (V^T J V + rho I)^-1`` through the system between the rows V, for few rows."""
+    """``R = (V^T J V + rho I)^-1`` through the system between the rows V, for few rows.
+
+    Rows that were added and taken away again make that system ill-conditioned: with such rows it
+    is solved in double precision.
+    """
 
     def __init__(self, scatter: Scatter, rho: float) -> None:
         self.backend = scatter.backend
         self.rho = rho
-        self.rows = scatter.rows
         self.definite = bool((scatter.signs > 0).all())
+        self.rows = scatter.rows if self.definite else self.backend.widen(scatter.rows)
         self.system = self.rows @ self.rows.T
         _add_to_diagonal(self.system, self.backend.asarray(rho * scatter.signs))
 
@@ -98,11 +102,13 @@ class _ThinPrecision:
         """Return ``vectors R``."""
         if not len(self.rows):
             return vectors / self.rho
+        if not self.definite:
+            vectors = self.backend.widen(vectors)
         inner = vectors @ self.rows.T
         solved = self.backend.solve_small(self.system, inner, definite=self.definite)
         if solved is None:
             raise NotPositiveDefiniteError
-        return (vectors - solved @ self.rows) / self.rho
+        return self.backend.asarray((vectors - solved @ self.rows) / self.rho)
 
 
 class _DensePrecision:

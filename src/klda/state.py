@@ -134,9 +134,9 @@ def _pack_learning(
     order = statistics.locate(sorted(statistics.labels))
     arrays[prefix + "means"] = backend.to_numpy(statistics.means)[order]
     entry: dict[str, Any] = {"n_scattered": statistics.n_scattered}
-    scatter = statistics.scatter
-    if scatter is None:
+    if not statistics.has_scatter:
         return entry
+    scatter = statistics.scatter
     entry["turnover"] = scatter.turnover
     if scatter.is_thin:
         arrays[prefix + "rows"] = np.ascontiguousarray(backend.to_numpy(scatter.rows))

@@ -89,7 +89,7 @@ class Scatter:
         self._drop_rows()
 
     def trace(self) -> float:
-        """The sum of the diagonal of S."""
+        """Return the sum of the diagonal of S."""
         if self.is_thin:
             if not len(self.signs):
                 return 0.0
@@ -99,7 +99,7 @@ class Scatter:
         return float(diagonal.astype(np.float64).sum())
 
     def dense(self) -> np.ndarray:
-        """The full symmetric matrix S, as a NumPy array."""
+        """Return the full symmetric matrix S as a NumPy array."""
         if self.is_thin:
             rows = self.backend.to_numpy(self.rows)
             return np.asarray((rows * self.signs[:, None].astype(rows.dtype)).T @ rows)
@@ -143,9 +143,25 @@ class ClassStatistics:
         self.labels: list[Label] = []
         self.positions: dict[Hashable, int] = {}
         self.counts = np.empty(0, np.int64)
-        self.scatter = Scatter(n_components, backend) if with_scatter else None
+        self._scatter = Scatter(n_components, backend) if with_scatter else None
         self.n_scattered = 0  # samples behind the scatter; forgotten classes stay in it
         self._means = backend.empty((0, n_components))
+
+    @property
+    def has_scatter(self) -> bool:
+        """Whether a scatter is kept, or counts and means only."""
+        return self._scatter is not None
+
+    @property
+    def scatter(self) -> Scatter:
+        """The within-class scatter."""
+        if self._scatter is None:
+            raise AttributeError("These statistics keep counts and means only.")
+        return self._scatter
+
+    @scatter.setter
+    def scatter(self, scatter: Scatter) -> None:
+        self._scatter = scatter
 
     @property
     def n_samples(self) -> int:
@@ -187,7 +203,7 @@ class ClassStatistics:
         before, after = self.counts[here], self.counts[here] + other.counts
         at = self.backend.index(here)
         shift = theirs - self._means[at]
-        if self.scatter is not None and other.scatter is not None:
+        if self.has_scatter:
             self.scatter.merge(other.scatter)
             weights = np.sqrt(before * (other.counts / after))
             both = np.flatnonzero(before)
@@ -226,7 +242,7 @@ class ClassStatistics:
         """Return an independent copy."""
         twin = ClassStatistics(self.n_components, self.backend, with_scatter=False)
         twin.restore(self.labels, self.counts.copy(), self.backend.copy(self.means))
-        twin.scatter = None if self.scatter is None else self.scatter.copy()
+        twin._scatter = None if self._scatter is None else self._scatter.copy()
         twin.n_scattered = self.n_scattered
         return twin
 
@@ -250,7 +266,7 @@ class ClassStatistics:
             distance = batch_means - self._means[at]
         self.counts[here] = after
         self.n_scattered += sign * len(groups)
-        if self.scatter is not None:
+        if self.has_scatter:
             pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
             centres = batch_means - pull * distance
             rows -= centres[self.backend.index(groups)]
@@ -272,5 +288,5 @@ class ClassStatistics:
 
     def _settle(self) -> None:
         """With one sample a class or none the scatter is zero by definition: leave no rounding."""
-        if self.scatter is not None and self.n_scattered <= len(self.labels):
+        if self.has_scatter and self.n_scattered <= len(self.labels):
             self.scatter.clear()
