@@ -212,9 +212,8 @@ def save(
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
         _check_target(folder, replaces)
-        temporaries: list[Path] = []
         try:
-            files = _write_arrays(folder, arrays, temporaries)
+            files = _write_arrays(folder, arrays)
             content = {
                 "format": FORMAT,
                 "format_version": FORMAT_VERSION,
@@ -223,13 +222,11 @@ def save(
                 **document,
                 "files": files,
             }
-            _commit(folder, content, temporaries)
+            _commit(folder, content)
         except OSError as error:
             raise _write_error(folder, error) from error
         finally:
-            for temporary in temporaries:
-                temporary.unlink(missing_ok=True)
-        _remove_unnamed(folder, {str(file["name"]) for file in files})
+            _remove_unnamed(folder)
         return StoredModel(content, dict(arrays))
 
 
@@ -255,9 +252,7 @@ def _is_ours(name: str) -> bool:
     return name in (LOCK, DOCUMENT) or bool(_ARRAY_FILE.match(name) or _TEMPORARY.match(name))
 
 
-def _write_arrays(
-    folder: Path, arrays: Mapping[str, np.ndarray], temporaries: list[Path]
-) -> list[dict[str, Any]]:
+def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         array = np.asarray(array, order="C")
@@ -267,12 +262,10 @@ def _write_arrays(
     for part, content in parts.items():
         order = sorted(content, key=lambda name: (-content[name].itemsize, name))
         parts[part] = {name: content[name] for name in order}
-    return [_write_part(folder, part, content, temporaries) for part, content in parts.items()]
+    return [_write_part(folder, part, content) for part, content in parts.items()]
 
 
-def _write_part(
-    folder: Path, part: str, arrays: dict[str, np.ndarray], temporaries: list[Path]
-) -> dict[str, Any]:
+def _write_part(folder: Path, part: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     header = _header(arrays)
     digest = hashlib.sha256(header)
     for array in arrays.values():
@@ -283,7 +276,7 @@ def _write_part(
     name = f"{stem}-{checksum[:16]}.safetensors"
     target = folder / name
     if not (target.is_file() and target.stat().st_size == size):
-        temporary = _temporary(folder, temporaries)
+        temporary = _temporary(folder)
         with temporary.open("xb") as file:
             file.write(header)
             for array in arrays.values():
@@ -318,8 +311,8 @@ def _bytes(array: np.ndarray) -> memoryview:
     return little.reshape(-1).view(np.uint8).data
 
 
-def _commit(folder: Path, content: dict[str, Any], temporaries: list[Path]) -> None:
-    temporary = _temporary(folder, temporaries)
+def _commit(folder: Path, content: dict[str, Any]) -> None:
+    temporary = _temporary(folder)
     with temporary.open("x", encoding="utf-8") as file:
         json.dump(content, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
@@ -330,10 +323,8 @@ def _commit(folder: Path, content: dict[str, Any], temporaries: list[Path]) -> N
     _sync_folder(folder.parent)
 
 
-def _temporary(folder: Path, temporaries: list[Path]) -> Path:
-    temporary = folder / f".new-{uuid.uuid4().hex}"
-    temporaries.append(temporary)
-    return temporary
+def _temporary(folder: Path) -> Path:
+    return folder / f".new-{uuid.uuid4().hex}"
 
 
 def _sync(descriptor: int, file: Any) -> None:
@@ -351,13 +342,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _remove_unnamed(folder: Path, named: set[str]) -> None:
-    """Remove what earlier saves, finished or killed, have left behind."""
-    for entry in folder.iterdir():
-        leftover = _ARRAY_FILE.match(entry.name) and entry.name not in named
-        if leftover or _TEMPORARY.match(entry.name):
-            with suppress(OSError):  # in use (Windows): the next save removes it
-                entry.unlink()
+def _remove_unnamed(folder: Path) -> None:
+    """Remove what saves that were finished, failed or killed have left behind."""
+    with suppress(OSError, ModelFolderError):
+        named = {file["name"] for file in _read_document(folder)["files"]} if exists(folder) else ()
+        for entry in folder.iterdir():
+            leftover = _ARRAY_FILE.match(entry.name) and entry.name not in named
+            if leftover or _TEMPORARY.match(entry.name):
+                with suppress(OSError):  # in use (Windows): the next save removes it
+                    entry.unlink()
 
 
 def _write_error(folder: Path, error: OSError) -> ModelFolderError:

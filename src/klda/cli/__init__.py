@@ -1,0 +1,14 @@
+"""The command line: ``klda learn``, ``predict``, ``evaluate`` and the rest.
+
+Results go to standard output and nothing else does; progress and messages go to standard error.
+Exit codes: 0 done, 1 something is wrong with the data or the model, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command line."""
+    from klda.cli.app import app
+
+    app(prog_name="klda")

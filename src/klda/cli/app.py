@@ -1,0 +1,121 @@
+"""The ``klda`` command: its commands, and what happens when one fails."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from klda.cli import evaluate, learn, manage, predict
+from klda.cli.console import complain, say
+from klda.errors import KldaError
+
+# Commands whose modules are imported only when they are called: name -> (module, help).
+LATER = {
+    "bench": ("klda.cli.bench", "Measure accuracy, speed and scale; reproduce the paper's tables."),
+    "serve": ("klda.cli.serve", "Serve a model over HTTP, with a page to teach and ask."),
+}
+
+
+class _Commands(TyperGroup):
+    """The group of all commands; turns errors into messages and exit codes."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        present = [name for name, (module, _) in LATER.items() if importlib.util.find_spec(module)]
+        return [*super().list_commands(ctx), *present]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        module, summary = LATER[cmd_name]
+        if importlib.util.find_spec(module) is None:
+            return None
+        if not _is_called(cmd_name):
+            # Listed in the help: what it says of itself is not worth importing it for.
+            return typer.main.get_command(_placeholder(summary))
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("Interrupted. The model is as it was before.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except KldaError as error:
+            complain(str(error))
+            raise typer.Exit(1) from error
+        except OSError as error:
+            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            raise typer.Exit(1) from error
+
+
+def _is_called(name: str) -> bool:
+    return name in sys.argv[1:3]
+
+
+def _placeholder(summary: str) -> typer.Typer:
+    app = typer.Typer(help=summary)
+    app.callback()(lambda: None)
+    return app
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from klda import __version__
+
+        sys.stdout.write(f"klda {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def klda(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Teach a classifier new classes for ever, without forgetting, without keeping the data.
+
+    A model is a folder. Teach it from files of texts, images or features, any time, a class or a
+    thousand; ask it; make it forget.
+
+    **klda learn** tickets.csv **--model** bot/
+
+    **klda predict** new.csv **--model** bot/
+
+    **klda evaluate** test.csv **--model** bot/
+
+    Files: CSV, TSV, JSONL (also .gz), parquet, .npy and .npz, folders with one folder of images a
+    class. Columns named text, label, intent, category and the like are found by themselves.
+
+    Results go to standard output, all else to standard error. Exit codes: 0 done, 1 something is
+    wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as it was).
+    """
+
+
+app.command(rich_help_panel="Teach")(learn.learn)
+app.command(rich_help_panel="Teach")(manage.forget)
+app.command(rich_help_panel="Teach")(manage.merge)
+app.command(rich_help_panel="Ask")(predict.predict)
+app.command(rich_help_panel="Ask")(evaluate.evaluate)
+app.command(rich_help_panel="Look")(manage.show)
+app.command(rich_help_panel="Look")(manage.models)

@@ -1,0 +1,99 @@
+"""Where output goes: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+
+messages = Console(stderr=True, highlight=False)
+
+
+def results() -> Console:
+    """Return the console for results; made anew so that it sees a redirected standard output."""
+    return Console(highlight=False)
+
+
+def say(text: str) -> None:
+    """Tell the user something, on standard error.
+
+    Parameters
+    ----------
+    text : str
+        Shown as it is; file names and labels need no escaping.
+    """
+    messages.print(text, markup=False, soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """Report an error, on standard error.
+
+    Parameters
+    ----------
+    text : str
+        What went wrong and what to do about it.
+    """
+    messages.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on standard output.
+
+    Parameters
+    ----------
+    value : object
+        Anything that JSON can hold.
+    """
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold off Ctrl-C for the moment it takes to save.
+
+    Without this an interrupt between the save and the end of the command would leave the model
+    changed by a command that says it was interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def output(path: Path | None) -> Iterator[TextIO]:
+    """Open where results are written: standard output, or a file that appears when complete.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file; None is standard output.
+
+    Yields
+    ------
+    text file
+        To write to.
+    """
+    if path is None:
+        yield sys.stdout
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

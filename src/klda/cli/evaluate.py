@@ -1,0 +1,94 @@
+"""``klda evaluate``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from klda.cli import options, reading
+from klda.cli.console import print_json, results, say
+
+if TYPE_CHECKING:
+    from klda.evaluation import Evaluation
+
+
+def evaluate(
+    files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
+    model: options.Model,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
+    confusion: Annotated[
+        Path | None,
+        typer.Option(help="Save a picture of the confusion here (.png, .svg, .pdf)."),
+    ] = None,
+    all_classes: Annotated[
+        bool, typer.Option("--all", help="List every class, not only the 20 worst.")
+    ] = False,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    cache: options.Cache = None,
+    json: options.Json = False,
+) -> None:
+    """Compare a model's answers with the true labels.
+
+    Prints the accuracy, a table by class with the worst first, and the pairs most often confused.
+    With --json one object: accuracy as a fraction, samples, classes, confused, seconds.
+
+    **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
+    """
+    from klda.learner import Learner
+
+    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    tables = reading.open_tables(files, learner.modality, input_column, label_column)
+    start = time.perf_counter()
+    chunks = reading.batches(tables, "Evaluating", labels=True)
+    integers = reading.has_integer_classes(learner.classes)
+    result = learner.evaluate(reading.labelled(chunks, integers))
+    seconds = time.perf_counter() - start
+    if confusion is not None:
+        from klda.cli.pictures import draw_confusion
+
+        draw_confusion(result, confusion)
+        say(f"The confusion is drawn in {confusion}.")
+    if json:
+        print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})
+    else:
+        _print(result, seconds, all_classes)
+
+
+def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
+    console = results()
+    correct = round(result.accuracy * result.samples)
+    console.print(
+        f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of {result.samples:,} samples, "
+        f"{seconds:.1f} s)\n"
+    )
+    # Classes that occur only as wrong answers have no recall; they come last.
+    ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
+    shown = ordered if all_classes else ordered[:20]
+    table = RichTable(box=None, pad_edge=False)
+    for name in ("class", "samples", "recall", "precision", "F1"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for each in shown:
+        figures = [_percent(value) for value in (each.recall, each.precision, each.f1)]
+        table.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
+    console.print(table)
+    if len(shown) < len(ordered):
+        console.print(f"... and {len(ordered) - len(shown)} more classes (--all lists them)")
+    if pairs := result.confused(limit=10):
+        console.print()
+        confused = RichTable(box=None, pad_edge=False)
+        for name in ("label", "taken for", "samples"):
+            confused.add_column(name, justify="right" if name == "samples" else "left")
+        for label, answer, count in pairs:
+            confused.add_row(Text(str(label)), Text(str(answer)), str(count))
+        console.print(confused)
+
+
+def _percent(value: float) -> str:
+    return "-" if value != value else f"{value:.1%}"

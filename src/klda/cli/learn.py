@@ -1,0 +1,205 @@
+"""``klda learn``."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from klda.cli import options, reading
+from klda.cli.console import print_json, say, undisturbed
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.learner import Learner
+    from klda.tables import Chunk
+
+NEW = "For a new model"
+KINDS = ("klda", "lda", "ncm")
+
+
+def learn(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Files with a column of texts and one of labels, or image folders."),
+    ],
+    model: options.Model,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
+    foundation: Annotated[
+        str | None,
+        typer.Option(
+            help="Foundation model: a name that **klda models** lists, a hub name or a folder. "
+            "For texts minilm, for features none is needed.",
+            rich_help_panel=NEW,
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Layers of the foundation model: auto, last, or numbers as 4,5,6.",
+            rich_help_panel=NEW,
+        ),
+    ] = None,
+    classifier: Annotated[
+        str | None,
+        typer.Option(help="klda (by default), lda or ncm.", rich_help_panel=NEW),
+    ] = None,
+    components: Annotated[
+        int | None,
+        typer.Option(min=1, help="Random features D (5000).", rich_help_panel=NEW),
+    ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(min=1, help="Members of an ensemble (1).", rich_help_panel=NEW),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="Bandwidth of the kernel; chosen by itself.", rich_help_panel=NEW),
+    ] = None,
+    ridge: Annotated[
+        float | None,
+        typer.Option(help="Regularisation, relative to the variance.", rich_help_panel=NEW),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the random features (0).", rich_help_panel=NEW),
+    ] = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    cache: options.Cache = None,
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Teach a model new classes, or more of old ones.
+
+    The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
+    time, so a file may be larger than memory; they are not kept. The folder is changed once, at the
+    end: a command that fails, is interrupted or is killed leaves the model as it was.
+
+    **klda learn** tickets.csv **--model** bot/
+
+    **klda learn** more.jsonl others.tsv.gz **--model** bot/ **--text-column** body
+    **--label-column** queue
+
+    **klda learn** photos/ **--model** cats/ **--foundation** dinov2-small
+    """
+    from klda import storage
+
+    settings = {
+        "foundation": foundation,
+        "layers": layers,
+        "classifier": classifier,
+        "components": components,
+        "members": members,
+        "gamma": gamma,
+        "ridge": ridge,
+        "seed": seed,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    encoding = options.encoding(device, batch_size, cache)
+    start = time.perf_counter()
+    with storage.writer_lock(model, timeout=wait):
+        existing = _open_existing(model, given, encoding) if storage.exists(model) else None
+        modality = existing.modality if existing else None
+        tables = reading.open_tables(files, modality, input_column, label_column)
+        # The first rows are read before the foundation model is loaded: a bad file shows at once.
+        chunks = _peeked(reading.batches(tables, "Learning", labels=True))
+        learner = existing or _make(tables[0].modality, given, encoding)
+        integers = reading.has_integer_classes(learner.classes)
+        before = learner.classes
+        source = ", ".join(path.name for path in files)
+        learner.learn(reading.labelled(chunks, integers), source=source)
+        with undisturbed():
+            learner.save(model)
+    _report(learner, before, model, time.perf_counter() - start, json)
+
+
+def _peeked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    first = next(chunks)
+    return itertools.chain([first], chunks)
+
+
+def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
+    from klda.learner import Learner
+
+    fixed = [name for name in given if name != "foundation"]
+    if fixed:
+        raise KldaError(
+            f"--{fixed[0]} was fixed when the model in {model} was made. Leave it out, or make a "
+            "new model in another folder."
+        )
+    return Learner.load(model, model=given.get("foundation"), **encoding)
+
+
+def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
+    from klda.learner import Learner
+
+    foundation = given.get("foundation")
+    if foundation is None:
+        if modality == "image":
+            raise KldaError(
+                "--foundation is needed for images: for instance --foundation dinov2-small, or "
+                "efficientnet-lite0, which needs no network."
+            )
+        foundation = "minilm" if modality == "text" else "features"
+    chosen = {"layers": given["layers"]} if "layers" in given else {}
+    say(f"Making a new model with {foundation}.")
+    learner = Learner(foundation, **chosen, **encoding)
+    if learner.modality != modality:
+        raise KldaError(
+            f"--foundation {foundation} takes {learner.modality} inputs, but the file holds "
+            f"{modality} rows."
+        )
+    learner.classifier = _classifier(given, learner.classifier)
+    return learner
+
+
+def _classifier(given: dict[str, Any], default: Any) -> Any:
+    """Return the default classifier with what the options change."""
+    from klda.classifiers import LDA, NCM, KLDAEnsemble
+
+    kind = given.get("classifier", "klda")
+    if kind not in KINDS:
+        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(KINDS)}.")
+    names = {"components": "n_components", "seed": "random_state", "members": "n_members"}
+    names |= {"gamma": "gamma", "ridge": "ridge"}
+    changes = {names[name]: value for name, value in given.items() if name in names}
+    if kind == "klda":
+        if changes.get("n_members", 1) > 1:
+            return KLDAEnsemble(**(default.get_params() | changes))
+        changes.pop("n_members", None)
+        return default.set_params(**changes)
+    estimator = {"lda": LDA, "ncm": NCM}[kind]()
+    useless = sorted(set(changes) - set(estimator.get_params()))
+    if useless:
+        raise typer.BadParameter(f"--classifier {kind} has no {useless[0]}.")
+    return estimator.set_params(**changes)
+
+
+def _report(
+    learner: Learner, before: dict[Any, int], model: Path, seconds: float, as_json: bool
+) -> None:
+    after = learner.classes
+    new = [label for label in after if label not in before]
+    samples = sum(after.values()) - sum(before.values())
+    if as_json:
+        print_json(
+            {
+                "model": str(model),
+                "learned": samples,
+                "new_classes": new,
+                "classes": len(after),
+                "samples": sum(after.values()),
+                "seconds": round(seconds, 3),
+            }
+        )
+        return
+    say(
+        f"Learned {samples:,} samples, {len(new):,} new classes, in {seconds:.1f} s. "
+        f"{model} now knows {len(after):,} classes from {sum(after.values()):,} samples."
+    )

@@ -1,0 +1,241 @@
+"""``klda forget``, ``merge``, ``show`` and ``models``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from klda.cli import options, reading
+from klda.cli.console import print_json, results, say, undisturbed
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.learner import Learner
+
+
+def forget(
+    labels: Annotated[list[str], typer.Argument(help="Classes to forget.")],
+    model: options.Model,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="File with the rows that were learned: undoes them exactly."),
+    ] = None,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Make a model forget classes.
+
+    A forgotten class is never an answer again. The covariance that all classes share keeps a trace
+    of it, unless the rows that were learned are given with --rows: then the model is as if it had
+    never seen them. Of that file only the rows of the named classes are used.
+
+    **klda forget --model** bot/ old_class "another class"
+
+    **klda forget --model** bot/ old_class **--rows** tickets.csv
+    """
+    from klda import storage
+    from klda.learner import Learner
+
+    with storage.writer_lock(_existing(model), timeout=wait):
+        learner = Learner.load(model)
+        before = learner.samples
+        integers = reading.has_integer_classes(learner.classes)
+        names = [reading.as_label(label, integers) for label in labels]
+        if rows is None:
+            learner.forget(names)
+        else:
+            tables = reading.open_tables([rows], learner.modality, input_column, label_column)
+            _forget_rows(learner, tables, names, integers)
+        with undisturbed():
+            learner.save(model)
+    gone = [name for name in dict.fromkeys(names) if name not in learner.classes]
+    if json:
+        print_json(
+            {
+                "model": str(model),
+                "forgotten_classes": gone,
+                "forgotten": before - learner.samples,
+                "exact": rows is not None,
+                "classes": len(learner.classes),
+            }
+        )
+        return
+    trace = "exactly" if rows else "(the shared covariance keeps a trace; --rows would leave none)"
+    say(
+        f"Forgot {len(gone)} classes, {before - learner.samples:,} samples {trace}. "
+        f"{model} now knows {len(learner.classes):,} classes."
+    )
+
+
+def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], integers: bool) -> None:
+    wanted = set(names)
+    found = False
+    for inputs, labels in reading.labelled(
+        reading.batches(tables, "Forgetting", labels=True), integers
+    ):
+        keep = [i for i, label in enumerate(labels) if label in wanted]
+        if keep:
+            found = True
+            chosen = inputs[keep] if hasattr(inputs, "shape") else [inputs[i] for i in keep]
+            learner.forget([labels[i] for i in keep], chosen)
+    if not found:
+        raise KldaError(f"{tables[0].path} has no rows of the classes to forget.")
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    json: options.Json = False,
+) -> None:
+    """Merge models that were taught apart, exactly.
+
+    The result is the model that would have learned everything itself. The models must have the same
+    foundation model and the same random features (the default for all of them, unless --seed,
+    --gamma or --components differed).
+
+    **klda merge** north/ south/ **--output** all/
+    """
+    if len(models) < 2:
+        raise typer.BadParameter("Give at least two model folders to merge.")
+    from klda import storage
+    from klda.learner import Learner
+
+    merged = Learner.load(models[0])
+    for path in models[1:]:
+        merged.merge(Learner.load(path))
+    with storage.writer_lock(output), undisturbed():
+        merged.save(output)
+    classes = merged.classes
+    if json:
+        print_json({"model": str(output), "classes": len(classes), "samples": merged.samples})
+        return
+    say(
+        f"Merged {len(models)} models into {output}: {len(classes):,} classes from "
+        f"{merged.samples:,} samples."
+    )
+
+
+def show(
+    model: options.Model,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also read every file and compare its checksum.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Show what a model is, what it knows and how it came to be.
+
+    **klda show --model** bot/
+    """
+    from klda import storage
+
+    document = storage.load(model, verify=verify).document
+    if json:
+        print_json(document)
+        return
+    console = results()
+    console.print(_summary(model, document))
+    console.print()
+    table = RichTable(box=None, pad_edge=False)
+    table.add_column("class")
+    table.add_column("samples", justify="right")
+    for label, count in document["classes"].items():
+        table.add_row(Text(label), f"{count:,}")
+    console.print(table)
+    console.print()
+    console.print(_history(document["history"]))
+    if verify:
+        say("All files agree with their checksums.")
+
+
+def _summary(model: Path, document: dict[str, Any]) -> RichTable:
+    foundation, classifier = document["foundation_model"], document["classifier"]
+    size = sum(file["bytes"] for file in document["files"])
+    parameters = ", ".join(f"{name}={value}" for name, value in classifier["parameters"].items())
+    entries = {
+        "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
+        "foundation model": f"{foundation['name']}, {foundation['modality']}, "
+        f"{classifier['n_features']} features",
+        "classifier": f"{classifier['kind']}({parameters})",
+        "knows": f"{len(document['classes']):,} classes from {document['samples']:,} samples",
+        "size": f"{size / 1e6:.1f} MB",
+        "saved": f"{document['saved']} by klda {document['klda_version']}",
+    }
+    table = RichTable(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in entries.items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def _history(entries: list[dict[str, Any]]) -> RichTable:
+    table = RichTable(box=None, pad_edge=False)
+    for name in ("when", "action", "samples", "classes", "source"):
+        table.add_column(name, justify="right" if name in ("samples", "classes") else "left")
+    shown = entries[-20:]
+    if len(shown) < len(entries):
+        table.add_row("...", f"{len(entries) - len(shown)} earlier", "", "", "")
+    for entry in shown:
+        change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
+        table.add_row(
+            entry["when"],
+            entry["action"],
+            f"{entry['samples']:+,}",
+            f"{change:+,}",
+            Text(entry.get("source", "")),
+        )
+    return table
+
+
+def models(json: options.Json = False) -> None:
+    """List the foundation models that have a name, and which of them are here offline.
+
+    Any other model works too, by its hub name or as a folder.
+    """
+    from klda.features import MODELS
+
+    if json:
+        print_json(
+            [
+                {
+                    "name": info.name,
+                    "modality": info.modality,
+                    "hub_id": info.hub_id,
+                    "dimension": info.dimension,
+                    "parameters": info.n_parameters,
+                    "offline": info.available_offline(),
+                    "note": info.note,
+                }
+                for info in MODELS.values()
+            ]
+        )
+        return
+    table = RichTable(box=None, pad_edge=False)
+    for name in ("name", "takes", "features", "parameters", "here", "note"):
+        table.add_column(name, justify="right" if name in ("features", "parameters") else "left")
+    for info in MODELS.values():
+        here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
+        table.add_row(
+            info.name,
+            info.modality,
+            str(info.dimension),
+            info.n_parameters,
+            here,
+            f"{info.note} ({info.how_to_get})",
+        )
+    results().print(table)
+
+
+def _existing(model: Path) -> Path:
+    """Return the folder if it holds a model; a lock must not create one that isn't there."""
+    from klda import storage
+
+    if not storage.exists(model):
+        storage.load(model)  # says what is wrong
+    return model

@@ -1,0 +1,138 @@
+"""``klda predict``."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from klda.cli import options, reading
+from klda.cli.console import output, results
+
+if TYPE_CHECKING:
+    from klda.learner import Learner
+    from klda.tables import Chunk
+
+Answer = tuple[Any, list[tuple[Any, float]]]
+
+
+class Format(enum.StrEnum):
+    """How predictions are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def predict(
+    model: options.Model,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File or image folder; - or nothing is standard input, a text a line."),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", "-t", help="A text to classify; may be repeated.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Classes to show for each input.")] = 1,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="By default a table on a terminal, csv otherwise.", show_default=False),
+    ] = None,
+    output_file: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
+    ] = None,
+    input_column: options.InputColumn = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    cache: options.Cache = None,
+) -> None:
+    """Classify texts, images or features.
+
+    **klda predict** new.csv **--model** bot/ **--output** answers.csv
+
+    **klda predict --model** bot/ **--text** "where is my card?" **--top-k** 3
+
+    cat questions.txt | **klda predict --model** bot/ **--format** jsonl
+    """
+    if text and file is not None:
+        raise typer.BadParameter("Give a file or --text, not both.")
+    from klda.learner import Learner
+
+    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    chunks = _chunks(learner.modality, file, text or [], input_column)
+    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
+    answers = _answers(learner, chunks, top_k)
+    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
+    # A model with fewer classes than asked for has fewer columns to fill.
+    columns = min(top_k, len(learner.classes))
+    with output(output_file) as stream:
+        write(stream, answers, learner.modality, columns)
+
+
+def _chunks(
+    modality: str, file: Path | None, texts: Sequence[str], input_column: str | None
+) -> Iterator[Chunk]:
+    from klda.tables import Chunk, read_lines
+
+    if texts or file is None or str(file) == "-":
+        if modality != "text":
+            raise typer.BadParameter(f"This model takes {modality} inputs: give a file.")
+        return iter([Chunk(list(texts), None)]) if texts else read_lines(sys.stdin)
+    tables = reading.open_tables([file], modality, input_column, None)
+    return reading.batches(tables, "Predicting", labels=False)
+
+
+def _answers(learner: Learner, chunks: Iterator[Chunk], top_k: int) -> Iterator[Answer]:
+    row = 0
+    for chunk in chunks:
+        tops = learner.predict_top(chunk.inputs, top_k)
+        for value, top in zip(chunk.inputs, tops, strict=True):
+            row += 1
+            shown = str(value) if isinstance(value, str | Path) else row
+            yield shown, top
+
+
+def _input_name(modality: str) -> str:
+    return {"text": "text", "image": "image"}.get(modality, "row")
+
+
+def _write_csv(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [_input_name(modality), "label", "probability"]
+    for i in range(2, columns + 1):
+        names += [f"label_{i}", f"probability_{i}"]
+    writer.writerow(names)
+    for value, top in answers:
+        cells = [cell for label, p in top for cell in (label, f"{p:.6f}")]
+        writer.writerow([value, *cells])
+
+
+def _write_jsonl(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+    for value, top in answers:
+        label, probability = top[0]
+        entry = {_input_name(modality): value, "label": label, "probability": round(probability, 6)}
+        if columns > 1:
+            entry["top"] = [{"label": name, "probability": round(p, 6)} for name, p in top]
+        stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _write_table(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+    table = RichTable(box=None, pad_edge=False)
+    table.add_column(_input_name(modality), overflow="fold")
+    for i in range(1, columns + 1):
+        table.add_column("label" if i == 1 else f"label {i}", style="bold" if i == 1 else "")
+        table.add_column("prob.", justify="right")
+    for value, top in answers:
+        cells = [cell for label, p in top for cell in (Text(str(label)), f"{p:.1%}")]
+        table.add_row(Text(str(value)), *cells)
+    console = results()
+    console.file = stream
+    console.print(table)
