@@ -315,7 +315,7 @@ class EfficientNetLite(ImageEncoder):
         network = package.EfficientNet.from_name("efficientnet-lite0")
         weights = torch.load(files.weights[0], map_location="cpu", weights_only=True)
         network.load_state_dict(weights)
-        network.eval().requires_grad_(False)
+        _fold_batch_norms(network.eval().requires_grad_(False))
         # Channels last is the layout that convolutions are fastest in, on CPUs too.
         self._network = network.to(self._device, self._dtype, memory_format=torch.channels_last)
         super().__init__(
@@ -324,7 +324,7 @@ class EfficientNetLite(ImageEncoder):
             layers="last",
             pooling="average",
             dimension=1280,
-            batch_size=check_batch_size(batch_size, 64 if self._device.type == "cuda" else 16),
+            batch_size=check_batch_size(batch_size, 64 if self._device.type == "cuda" else 8),
         )
 
     def _pixels(self, image: Any) -> np.ndarray:
@@ -343,3 +343,18 @@ def _has_class_token(network: Any) -> bool:
     embeddings = getattr(network, "embeddings", None)
     names = ("cls_token", "class_embedding", "class_token")
     return any(getattr(embeddings, name, None) is not None for name in names)
+
+
+def _fold_batch_norms(network: Any) -> None:
+    """Fold EfficientNet's frozen batch normalisations into the convolutions before them."""
+    import torch
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    block_pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+    pairs = [(network, "_conv_stem", "_bn0"), (network, "_conv_head", "_bn1")]
+    pairs += [(block, *pair) for block in network._blocks for pair in block_pairs]
+    for part, convolution, norm in pairs:
+        if hasattr(part, convolution):  # a block that does not expand has no such convolution
+            fused = fuse_conv_bn_eval(getattr(part, convolution), getattr(part, norm))
+            setattr(part, convolution, fused)
+            setattr(part, norm, torch.nn.Identity())

@@ -32,6 +32,14 @@ from klda.features.networks import (
 
 _WINDOW = 16384  # texts tokenised at a time: bounds memory, still sorts well by length
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+# Settings of sentence-transformers' Transformer module that are read here, and those that say no
+# more than "the last hidden state of a text".
+_READ = ("max_seq_length", "do_lower_case")
+_PLAIN = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,9 @@ def read_recipe(files: ModelFiles) -> Recipe | None:
     pooling = _pooling_mode(files.read_json(f"{folders[1]}config.json") or {})
     settings = files.read_json(f"{folders[0]}sentence_bert_config.json") or {}
     prompts = files.read_json("config_sentence_transformers.json") or {}
-    plain = set(settings) <= {"max_seq_length", "do_lower_case", "model_args", "tokenizer_args"}
-    if pooling is None or prompts.get("default_prompt_name") or not plain:
+    special = {key: value for key, value in settings.items() if key not in _READ and value}
+    # A new kind of setting may change the features: what is not known here is not guessed at.
+    if pooling is None or prompts.get("default_prompt_name") or _PLAIN | special != _PLAIN:
         return None
     return Recipe(
         transformer=folders[0],
@@ -198,10 +207,13 @@ class TextEncoder(FrozenModel):
     """Texts through one transformer, pooled over its tokens.
 
     With ``layers="last"`` a row is what the model's makers made of the last hidden state: for a
-    plain transformer the mean over the tokens, which is what the paper used. With layer numbers it
-    is the mean over the tokens of each of these layers, scaled to unit length, side by side, from
-    the same forward pass. Layer 0 is the embedding; a model with encoder and decoder (BART) counts
-    on through the decoder, whose output is its last hidden state. Earlier layers of a network that
+    plain transformer, decoders included, the mean over the tokens, as in the paper. For BART that
+    state is the decoder's, which is what sentence-transformers, and so the authors, read from it;
+    of T5 only the encoder is loaded.
+
+    With layer numbers a row is the mean over the tokens of each of these layers, scaled to unit
+    length, side by side, from the same forward pass. Layer 0 is the embedding; BART's layers are
+    counted through the encoder and on through the decoder. Earlier layers of a network that
     normalises only at its end (T5, Mistral) go through that final normalisation first.
 
     Parameters
