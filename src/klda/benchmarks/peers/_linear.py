@@ -1,0 +1,110 @@
+"""Linear algebra and bookkeeping that the peers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
+
+
+class Classes:
+    """Labels in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def indices(self, y: np.ndarray) -> np.ndarray:
+        """Column of each label; a new label gets the next column."""
+        for label in np.unique(y).tolist():
+            if label not in self._index:
+                self._index[label] = len(self.labels)
+                self.labels.append(label)
+        return np.asarray([self._index[label] for label in np.asarray(y).tolist()])
+
+    def names(self, columns: np.ndarray) -> np.ndarray:
+        """Labels of columns."""
+        return np.asarray(self.labels)[columns]
+
+
+def one_hot(columns: np.ndarray, n_classes: int) -> np.ndarray:
+    """Make an indicator matrix of shape (n_samples, n_classes), float32."""
+    targets = np.zeros((len(columns), n_classes), dtype=np.float32)
+    targets[np.arange(len(columns)), columns] = 1.0
+    return targets
+
+
+def widen(matrix: np.ndarray, n_columns: int) -> np.ndarray:
+    """Add columns of zeros up to `n_columns`."""
+    missing = n_columns - matrix.shape[1]
+    if missing <= 0:
+        return matrix
+    return np.hstack([matrix, np.zeros((len(matrix), missing), dtype=matrix.dtype)])
+
+
+def unit_rows(X: np.ndarray) -> np.ndarray:
+    """Rows scaled to unit length; a row of zeros stays."""
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    return X / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def add_gram(gram: np.ndarray, H: np.ndarray) -> np.ndarray:
+    """Add ``H.T @ H`` to the lower triangle of a Fortran-ordered float32 `gram`, in place."""
+    return blas.ssyrk(1.0, H.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+
+
+def empty_gram(n: int) -> np.ndarray:
+    """Make a zero matrix that :func:`add_gram` can add to."""
+    return np.zeros((n, n), dtype=np.float32, order="F")
+
+
+def ridge_solve(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
+    """Solve ``(G + ridge I) W = right`` from the lower triangle of ``G``.
+
+    Cholesky in float32; in float64 where float32 cannot tell the matrix from a singular one.
+    """
+    for dtype in (np.float32, np.float64):
+        matrix: Any = np.array(gram_lower, dtype=dtype, order="F")
+        matrix[np.diag_indices_from(matrix)] += dtype(ridge)
+        try:
+            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            continue
+        return cho_solve(factor, right.astype(dtype), check_finite=False).astype(np.float32)
+    full = np.tril(gram_lower).astype(np.float64)
+    full += np.tril(full, -1).T
+    full[np.diag_indices_from(full)] += ridge
+    return np.linalg.lstsq(full, right.astype(np.float64), rcond=None)[0].astype(np.float32)
+
+
+class ClassMeans:
+    """Count and mean of each class, and the scatter of all rows around their class's mean.
+
+    Exact for a class that comes in several parts (Chan, Golub and LeVeque, 1983).
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self.counts = np.zeros(0)
+        self.means = np.zeros((0, dimension))
+        self.scatter = np.zeros((dimension, dimension))
+
+    def add(self, X: np.ndarray, columns: np.ndarray) -> None:
+        """Add rows; `columns` holds the class of each."""
+        X = np.asarray(X, dtype=np.float64)
+        missing = int(columns.max()) + 1 - len(self.counts)
+        if missing > 0:
+            self.counts = np.append(self.counts, np.zeros(missing))
+            self.means = np.vstack([self.means, np.zeros((missing, X.shape[1]))])
+        for column in np.unique(columns):
+            rows = X[columns == column]
+            mean, n, old = rows.mean(axis=0), len(rows), self.counts[column]
+            centred = rows - mean
+            step = mean - self.means[column]
+            self.scatter += centred.T @ centred
+            self.scatter += old * n / (old + n) * np.outer(step, step)
+            self.means[column] += step * (n / (old + n))
+            self.counts[column] += n

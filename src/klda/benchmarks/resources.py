@@ -1,0 +1,132 @@
+"""Time, memory and versions: what a result line says about the machine it came from."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import resource
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_PACKAGES = ("klda", "numpy", "scipy", "scikit-learn", "torch", "transformers")
+
+
+class PeakMemory:
+    """Largest resident memory of this process inside a ``with`` block.
+
+    On Linux the kernel's high-water mark is reset on entry, so that a run is not charged with
+    what ran before it; elsewhere the mark of the whole process is the best there is.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        Set on exit.
+    """
+
+    peak_bytes: int = 0
+
+    def __enter__(self) -> PeakMemory:
+        with contextlib.suppress(OSError):
+            _CLEAR.write_text("5")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.peak_bytes = _high_water_mark()
+
+
+def _high_water_mark() -> int:
+    with contextlib.suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    scale = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * scale
+
+
+def held_bytes(thing: Any) -> int:
+    """Bytes of all distinct arrays and tensors reachable from an object.
+
+    Parameters
+    ----------
+    thing : object
+        A fitted method or estimator. Attributes, dictionaries, lists and tuples are followed;
+        an array seen twice, or a view of one already counted, counts once.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
+    buffers: dict[int, int] = {}
+    visited: set[int] = set()
+    stack = [thing]
+    while stack:
+        item = stack.pop()
+        if id(item) in visited:
+            continue
+        visited.add(id(item))
+        if isinstance(item, np.ndarray):
+            owner = item
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            buffers[owner.__array_interface__["data"][0]] = owner.nbytes
+        elif hasattr(item, "untyped_storage"):
+            storage = item.untyped_storage()
+            buffers[storage.data_ptr()] = storage.nbytes()
+        else:
+            stack.extend(_children(item))
+    return sum(buffers.values())
+
+
+def _children(item: Any) -> list[Any]:
+    if isinstance(item, dict):
+        return list(item.values())
+    if isinstance(item, (list, tuple, set)):
+        return list(item)
+    if isinstance(item, (str, bytes, int, float, type)) or callable(item):
+        return []
+    slots = [getattr(item, name, None) for name in getattr(type(item), "__slots__", ())]
+    return [*vars(item).values(), *slots] if hasattr(item, "__dict__") else slots
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages whose arithmetic a number depends on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Cores, threads and kind of the machine; nothing that names it."""
+    return {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def resolve_device(device: str) -> str:
+    """``"auto"`` as the device that will be used; anything else unchanged."""
+    if device != "auto":
+        return device
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

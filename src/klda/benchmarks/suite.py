@@ -1,0 +1,387 @@
+"""Walk the grid of data sets, methods and seeds; run what is not finished, and keep it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from klda.benchmarks import datasets
+from klda.benchmarks.datasets import Dataset, DatasetNotAvailableError, Split
+from klda.benchmarks.methods import Context, MethodSpec, protocol_gamma
+from klda.benchmarks.protocol import Evaluate, Outcome, Samples, run, split_classes
+from klda.benchmarks.resources import held_bytes, machine, resolve_device, versions
+from klda.benchmarks.results import ResultStore, key_of
+from klda.errors import KldaError
+
+CurveChoice = Literal["auto", "all", "end"]
+Status = Literal["done", "found", "unavailable"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid of runs.
+
+    Parameters
+    ----------
+    methods : sequence of MethodSpec
+        Rows.
+    datasets : sequence of str
+        Names or folders.
+    backbones : sequence of str
+        Foundation models.
+    seeds : int
+        Seeds 0 to ``seeds - 1``.
+    data : path-like, optional
+        Data folder.
+    split : {"paper", "official"}
+        Split of the text sets.
+    device : str
+        ``"auto"``, ``"cpu"``, ``"cuda"``...
+    gamma : float or "auto", optional
+        Kernel parameter of the paper's mode; the protocol's for each model when not given.
+    layers : str
+        Layers whose features are used.
+    tasks : int, optional
+        Number of tasks; the paper's when not given.
+    classes, per_class : int, optional
+        Use a stated part of the data only.
+    options : mapping of str to mapping
+        Settings of single methods.
+    curve : {"auto", "all", "end"}
+        When accuracy is measured: as each method says, after each task, or at the end only.
+    cache : path-like, optional
+        Folder of cached features.
+    download : bool
+        Whether data sets may be fetched.
+    command : str
+        The command line, for the result lines.
+    """
+
+    methods: Sequence[MethodSpec]
+    datasets: Sequence[str]
+    backbones: Sequence[str] = ("minilm",)
+    seeds: int = 3
+    data: str | None = None
+    split: Split = "paper"
+    device: str = "auto"
+    gamma: float | Literal["auto"] | None = None
+    layers: str = "last"
+    tasks: int | None = None
+    classes: int | None = None
+    per_class: int | None = None
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    curve: CurveChoice = "auto"
+    cache: str | None = None
+    download: bool = True
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise KldaError(f"seeds={self.seeds} must be at least 1.")
+        unknown = set(self.options) - {spec.name for spec in self.methods}
+        if unknown:
+            raise KldaError(
+                f"Options were given for {', '.join(sorted(unknown))}, which --methods leaves out."
+            )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid and what became of it.
+
+    Parameters
+    ----------
+    backbone, dataset, method : str
+        Where it stands.
+    seed : int
+        Seed of class order and of the method.
+    status : {"done", "found", "unavailable"}
+        Run now, found in the store, or not possible here.
+    record : dict or None
+        The result line.
+    reason : str
+        Why it is not possible here.
+    """
+
+    backbone: str
+    dataset: str
+    method: str
+    seed: int
+    status: Status
+    record: dict[str, Any] | None = None
+    reason: str = ""
+
+
+Notify = Callable[[str], None]
+
+
+class FeatureSource:
+    """Frozen features, computed once for a foundation model and a data set.
+
+    Parameters
+    ----------
+    cache : path-like, optional
+        Folder of features on disk; the features room's own when not given.
+    device : str
+        Device of the foundation model.
+    notify : callable
+        Told what is being computed.
+    """
+
+    def __init__(self, cache: str | None, device: str, notify: Notify) -> None:
+        self._cache, self._device, self._notify = cache, device, notify
+        self._encoders: dict[tuple[str, str], Any] = {}
+        self._held: tuple[tuple[str, str, str], tuple[Samples, Samples]] | None = None
+
+    def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
+        """Identity of the features, if their encoder was needed."""
+        encoder = self._encoders.get((backbone, layers))
+        return None if encoder is None else dict(encoder.fingerprint())
+
+    def of(self, dataset: Dataset, backbone: str, layers: str) -> tuple[Samples, Samples]:
+        """Feature rows of both parts."""
+        if dataset.modality == "features":
+            return dataset.train, dataset.test
+        key = (dataset.sha256, backbone, layers)
+        if self._held is None or self._held[0] != key:
+            encoder = self._encoder(backbone, layers, dataset.modality)
+            self._notify(f"features of {dataset.title} from {backbone}")
+            parts = [
+                Samples(encoder.encode(part.X, progress=True), part.y)
+                for part in (dataset.train, dataset.test)
+            ]
+            self._held = (key, (parts[0], parts[1]))
+        return self._held[1]
+
+    def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
+        from klda import features
+
+        key = (backbone, layers)
+        if key not in self._encoders:
+            self._encoders[key] = features.load(
+                backbone, device=self._device, layers=layers, cache=self._cache or True
+            )
+        encoder = self._encoders[key]
+        if encoder.modality != modality:
+            raise KldaError(
+                f"backbone={backbone!r} encodes {encoder.modality} inputs; the data set holds "
+                f"{modality} inputs."
+            )
+        return encoder
+
+
+def walk(plan: Plan, store: ResultStore, notify: Notify = lambda message: None) -> list[Cell]:
+    """Run every cell of a plan that the store does not hold.
+
+    Parameters
+    ----------
+    plan : Plan
+        The grid.
+    store : ResultStore
+        Finished runs; grows.
+    notify : callable
+        Told about progress.
+
+    Returns
+    -------
+    list of Cell
+        One for each run of the grid, in its order.
+    """
+    device = resolve_device(plan.device)
+    source = FeatureSource(plan.cache, device, notify)
+    finished = store.latest()
+    cells: list[Cell] = []
+    for backbone in plan.backbones:
+        for name in plan.datasets:
+            try:
+                dataset = datasets.load(
+                    name, data=plan.data, split=plan.split, download=plan.download
+                )
+            except DatasetNotAvailableError as error:
+                cells.extend(_unavailable(plan, backbone, name, str(error)))
+                continue
+            for seed in range(plan.seeds):
+                part = datasets.subset(dataset, classes=plan.classes, per_class=plan.per_class)
+                here = _Place(plan, store, finished, source, part, backbone, seed, device, notify)
+                cells.extend(here.cell(spec) for spec in plan.methods)
+    return cells
+
+
+def _unavailable(plan: Plan, backbone: str, name: str, reason: str) -> Iterator[Cell]:
+    for seed in range(plan.seeds):
+        for spec in plan.methods:
+            yield Cell(backbone, name, spec.name, seed, "unavailable", None, reason)
+
+
+@dataclass
+class _Place:
+    """Everything that the methods of one data set and seed have in common."""
+
+    plan: Plan
+    store: ResultStore
+    finished: dict[str, dict[str, Any]]
+    source: FeatureSource
+    dataset: Dataset
+    backbone: str
+    seed: int
+    device: str
+    notify: Notify
+
+    def cell(self, spec: MethodSpec) -> Cell:
+        context = self.context(spec)
+        settings = self.settings(spec, context)
+        key = key_of(settings)
+        evaluate = self.evaluate(spec)
+        known = self.finished.get(key)
+        make = dataclasses.replace(
+            Cell(self.backbone, self.dataset.name, spec.name, self.seed, "found"), record=known
+        )
+        if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
+            return make
+        self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
+        try:
+            record = self.run(spec, context, settings, evaluate)
+        except (KldaError, ImportError, OSError) as error:
+            return dataclasses.replace(make, status="unavailable", record=None, reason=str(error))
+        record["key"] = key
+        self.store.append(record)
+        self.finished[key] = record
+        return dataclasses.replace(make, status="done", record=record)
+
+    def context(self, spec: MethodSpec) -> Context:
+        gamma = self.plan.gamma
+        if gamma is None:
+            gamma = protocol_gamma(self.backbone, self.plan.layers)
+        options = self.plan.options.get(spec.name, {})
+        checkpoints = None
+        if spec.needs == "inputs":
+            name = f"{spec.name}-{self.dataset.name}-{self.seed}"
+            checkpoints = str(self.store.path.parent / "checkpoints" / name)
+        return Context(self.backbone, gamma, self.seed, self.device, options, checkpoints)
+
+    def settings(self, spec: MethodSpec, context: Context) -> dict[str, Any]:
+        """All that determines the numbers, and nothing else: this names the cell."""
+        return {
+            "dataset": self.dataset.name,
+            "split": self.dataset.split,
+            "data_sha256": self.dataset.sha256,
+            "subset": self.dataset.note,
+            "tasks": self.n_tasks,
+            "method": spec.name,
+            "options": spec.options(context),
+            "backbone": self.backbone,
+            "layers": self.plan.layers,
+            "seed": self.seed,
+            "device": self.device,
+        }
+
+    @property
+    def n_tasks(self) -> int:
+        return self.plan.tasks if self.plan.tasks is not None else self.dataset.tasks
+
+    def evaluate(self, spec: MethodSpec) -> Evaluate:
+        if self.plan.curve == "all":
+            return "each"
+        if self.plan.curve == "end":
+            return "end"
+        each = spec.curve == "each" or (spec.curve == "first-seed" and self.seed == 0)
+        return "each" if each else "end"
+
+    def run(
+        self, spec: MethodSpec, context: Context, settings: dict[str, Any], evaluate: Evaluate
+    ) -> dict[str, Any]:
+        tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
+        if spec.needs == "features":
+            train, test = self.source.of(self.dataset, self.backbone, self.plan.layers)
+        else:
+            train, test = self.dataset.train, self.dataset.test
+        method = spec.make(context)
+        outcome = run(method, train, test, tasks, evaluate=evaluate)
+        record = to_record(outcome, settings, evaluate)
+        record["gamma"] = _gamma_of(method)
+        record["method_settings"] = getattr(method, "settings", None)
+        record["held_bytes"] = held_bytes(method)
+        record["features"] = self.source.fingerprint(self.backbone, self.plan.layers)
+        record["dataset"] = {
+            "source": self.dataset.source,
+            "train_rows": len(self.dataset.train),
+            "test_rows": len(self.dataset.test),
+            "classes": len(self.dataset.classes),
+        }
+        record["command"] = self.plan.command
+        return record
+
+
+def _gamma_of(method: Any) -> float | None:
+    gamma = getattr(getattr(method, "estimator", None), "gamma_", None)
+    return None if gamma is None else float(gamma)
+
+
+def to_record(outcome: Outcome, settings: dict[str, Any], evaluate: str) -> dict[str, Any]:
+    """One result line, without the parts that the caller knows better.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        What the protocol measured.
+    settings : dict
+        What determines the numbers.
+    evaluate : {"each", "end"}
+        When accuracy was measured.
+    """
+    predict = [seconds for seconds in outcome.predict_seconds if seconds is not None]
+    return {
+        "settings": settings,
+        "evaluate": evaluate,
+        "metrics": {name: _number(value) for name, value in outcome.metrics.items()},
+        "seen_accuracy": [_number(value) for value in outcome.seen_accuracy],
+        "matrix": [
+            None if row is None else [_number(value) for value in row] for row in outcome.matrix
+        ],
+        "samples_seen": outcome.samples_seen,
+        "task_sizes": [len(task) for task in outcome.tasks],
+        "seconds": {
+            "learn": _number(sum(outcome.learn_seconds)),
+            "learn_each": [_number(value) for value in outcome.learn_seconds],
+            "predict_last": _number(predict[-1]),
+            "predict_all": _number(sum(predict)),
+        },
+        "rows_predicted": outcome.rows_predicted,
+        "correct": pack_bits(outcome.correct),
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+        "versions": versions(),
+        "machine": machine(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or math.isnan(value):
+        return None
+    return round(float(value), 6)
+
+
+def pack_bits(bits: np.ndarray) -> str:
+    """Booleans as hexadecimal digits, the first one the highest bit."""
+    return np.packbits(np.asarray(bits, dtype=bool)).tobytes().hex()
+
+
+def unpack_bits(text: str, count: int) -> np.ndarray:
+    """Invert :func:`pack_bits`."""
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), count=count) > 0
+
+
+def command_line() -> str:
+    """Return the command that is running, as a user would type it."""
+    program = Path(sys.argv[0]).name
+    name = "python -m klda.benchmarks" if program == "__main__.py" else program
+    return shlex.join([*name.split(), *sys.argv[1:]])
