@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import random
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -710,6 +711,9 @@ def _read_folder(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
         pairs.extend((image, folder.name) for image in images)
     if not classes:
         pairs.extend((image, None) for image in _images(table.path))
+    if labels:
+        # Mixed, so that the first chunk, from which a bandwidth may be taken, shows all classes.
+        random.Random(0).shuffle(pairs)
     for start in range(0, len(pairs), rows):
         block = pairs[start : start + rows]
         names = None if not classes else [str(name) for _, name in block]

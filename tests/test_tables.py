@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from klda.tables import Columns, TableError, open_table, read_lines
+
+ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
+
+
+def rows_of(path, *, labels=True, size=4096, **options):
+    chunks = list(open_table(path, **options).chunks(labels=labels, rows=size))
+    inputs = [value for chunk in chunks for value in chunk.inputs]
+    names = None if chunks[0].labels is None else [name for c in chunks for name in c.labels]
+    return inputs, names
+
+
+def write_csv(path, text):
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+@pytest.fixture
+def formats(tmp_path):
+    """The same four rows in every text format."""
+    import csv
+
+    import pyarrow
+    import pyarrow.parquet
+
+    for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
+        with (tmp_path / f"rows{suffix}").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, delimiter=delimiter).writerows([("text", "label"), *ROWS])
+    lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in ROWS)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    for suffix in (".csv", ".tsv", ".jsonl"):
+        plain = (tmp_path / f"rows{suffix}").read_bytes()
+        (tmp_path / f"rows{suffix}.gz").write_bytes(gzip.compress(plain))
+    columns = {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "rows.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "suffix", ["csv", "tsv", "jsonl", "csv.gz", "tsv.gz", "jsonl.gz", "parquet"]
+)
+@pytest.mark.parametrize("size", [1, 3, 4096])
+def test_every_text_format_gives_the_same_rows_in_any_chunks(formats, suffix, size):
+    inputs, labels = rows_of(formats / f"rows.{suffix}", size=size)
+    assert list(zip(inputs, labels, strict=True)) == ROWS
+
+
+def test_words_that_look_like_missing_values_are_texts(tmp_path):
+    words = ["no", "null", "NA", "NaN", "None", "n/a", "true"]
+    path = write_csv(tmp_path / "a.csv", "text,label\n" + "".join(f"{w},{w}\n" for w in words))
+    assert rows_of(path) == (words, words)
+
+
+@pytest.mark.parametrize(
+    "header, expected",
+    [
+        ("text,label", ("text", "label")),
+        ("Utterance,Intent", ("Utterance", "Intent")),
+        ("id,category,query", ("query", "category")),
+        ("label,anything", ("anything", "label")),
+        ("message,queue", ("message", "queue")),
+    ],
+)
+def test_obvious_columns_are_guessed(tmp_path, header, expected):
+    names = header.split(",")
+    path = write_csv(tmp_path / "a.csv", header + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
+    inputs, labels = rows_of(path)
+    assert (inputs[0], labels[0]) == tuple(f"<{name}>" for name in expected)
+
+
+def test_columns_by_name_win_over_guesses(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "text,label,body,queue\nt,l,b,q\n")
+    assert rows_of(path, columns=Columns("body", "queue")) == (["b"], ["q"])
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbftext,label\r\nhello,a\r\n\r\nworld,b\r\n")
+    assert rows_of(path) == (["hello", "world"], ["a", "b"])
+
+
+def test_labels_are_optional_for_predicting(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "text\nhello\n")
+    assert rows_of(path, labels=False) == (["hello"], None)
+    path = write_csv(tmp_path / "a.txt", "hello\n\nworld\n")
+    assert rows_of(path, labels=False) == (["hello", "world"], None)
+
+
+def test_read_lines_leaves_out_empty_ones():
+    chunks = list(read_lines(["a\n", "\n", " b \n", "c"], rows=2))
+    assert [chunk.inputs for chunk in chunks] == [["a", "b"], ["c"]]
+
+
+def test_integer_labels_become_strings(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": 3}\n')
+    assert rows_of(path) == (["a"], ["3"])
+
+
+BROKEN = {
+    "more fields": ("a.csv", b"text,label\nfine,a\nx,y,z\n", "line 3.*3 fields.*header has 2"),
+    "fewer fields": ("a.csv", b"text,label\nfine,a\nx\n", "line 3.*1 fields"),
+    "line after a multi-line field": (
+        "a.csv",
+        b'text,label\n"two\nlines",a\nx\n',
+        "line 4.*1 fields",
+    ),
+    "open quote": ("a.csv", b'text,label\nfine,a\n"open,b\nmore,c\n', "line 3.*never closed"),
+    "empty text": ("a.csv", b"text,label\nfine,a\n  ,b\n", "line 3: the text is empty"),
+    "empty label": ("a.csv", b"text,label\nfine,\n", "line 2: the label is empty"),
+    "not UTF-8": ("a.csv", b"text,label\nfine,a\ncaf\xe9,b\n", "line 3: not UTF-8 .byte 0xe9"),
+    "UTF-16": ("a.csv", "text,label\n".encode("utf-16"), "UTF-16"),
+    "no text column": ("a.csv", b"foo,bar,label\na,b,c\n", "columns are: foo, bar, label.*--input"),
+    "no label column": ("a.csv", b"text,foo,bar\na,b,c\n", "label.*columns are.*--label-column"),
+    "same column twice": ("a.csv", b"text,label,text\na,b,c\n", "occurs twice"),
+    "empty file": ("a.csv", b"", "is empty"),
+    "header only": ("a.csv", b"text,label\n", "is empty: it holds no rows"),
+    "empty jsonl": ("a.jsonl", b"", "is empty"),
+    "not JSON": ("a.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', "line 2.*not JSON"),
+    "not an object": ("a.jsonl", b"[1, 2]\n", "line 1.*one JSON object"),
+    "null text": ("a.jsonl", b'{"text": null, "label": "b"}\n', "line 1: the text is empty"),
+    "text is a number": ("a.jsonl", b'{"text": 5, "label": "b"}\n', "line 1: the text is 5"),
+    "label is a list": ("a.jsonl", b'{"text": "a", "label": ["b"]}\n', "line 1: the label is"),
+    "key missing later": (
+        "a.jsonl",
+        b'{"text": "a", "label": "b"}\n{"text": "a"}\n',
+        "line 2: the label is empty",
+    ),
+    "not gzip": ("a.csv.gz", b"text,label\na,b\n", "damaged"),
+    "cut gzip": ("a.csv.gz", gzip.compress(b"text,label\n" + b"abc,d\n" * 9)[:-9], "cut short"),
+    "unknown kind": ("a.xlsx", b"PK", "unknown kind of file '.xlsx'"),
+    "no parquet": ("a.parquet", b"text,label\n", "not a parquet file"),
+    "no npz": ("a.npz", b"text,label\n", "not an .npz"),
+    "no npy": ("a.npz", b"", "not an .npz"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_named_with_the_place_and_the_fix(tmp_path, case):
+    name, content, message = BROKEN[case]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=message) as caught:
+        rows_of(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TableError, match=r"nothing\.csv: there is no such file"):
+        open_table(tmp_path / "nothing.csv")
+
+
+def test_a_missing_column_lists_those_there_are(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "text,label\na,b\n")
+    with pytest.raises(TableError, match="no column 'body'; its columns are: text, label"):
+        rows_of(path, columns=Columns("body"))
+
+
+def test_another_modality_than_needed_says_what_to_give(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 3)))
+    with pytest.raises(TableError, match="holds features rows, but text rows are needed"):
+        open_table(tmp_path / "x.npy", modality="text")
+
+
+# ------------------------------------------------------------------------------- features
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("size", [3, 100])
+def test_npz_gives_features_and_labels_in_chunks(tmp_path, save, size):
+    features = np.arange(30, dtype=np.float32).reshape(10, 3)
+    labels = np.array([f"c{i % 3}" for i in range(10)])
+    save(tmp_path / "x.npz", features=features, labels=labels)
+    table = open_table(tmp_path / "x.npz")
+    chunks = list(table.chunks(rows=size))
+    assert table.modality == "features"
+    np.testing.assert_array_equal(np.concatenate([c.inputs for c in chunks]), features)
+    assert [name for c in chunks for name in c.labels] == labels.tolist()
+    assert chunks[-1].fraction == 1.0
+
+
+def test_npz_of_images_is_an_image_table(tmp_path):
+    np.savez(tmp_path / "x.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4))
+    table = open_table(tmp_path / "x.npz")
+    (chunk,) = table.chunks()
+    assert table.modality == "image"
+    assert chunk.inputs.shape == (4, 8, 8, 3)
+    assert chunk.labels == ["0", "1", "2", "3"]
+
+
+def test_npy_is_for_predicting(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((5, 2)))
+    assert len(rows_of(tmp_path / "x.npy", labels=False)[0]) == 5
+    with pytest.raises(TableError, match=r"no labels.*savez"):
+        rows_of(tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [
+        ({"features": np.zeros((3, 2)), "labels": np.zeros(2, int)}, "3 rows.*one label a row"),
+        ({"features": np.zeros(3), "labels": np.zeros(3, int)}, "expected .rows, features."),
+        ({"other": np.zeros((3, 2))}, "can't tell"),
+        ({"features": np.zeros((3, 2))}, "label"),
+        ({"features": np.zeros((3, 2)), "labels": np.array(["a", 1, None], object)}, "objects"),
+        ({"features": np.asfortranarray(np.ones((3, 2))), "labels": np.arange(3)}, "Fortran"),
+        ({"features": np.zeros((3, 2)), "labels": np.array(["a", " ", "b"])}, "row 2.*empty"),
+    ],
+)
+def test_a_wrong_npz_says_what_is_wrong(tmp_path, arrays, message):
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(TableError, match=message):
+        rows_of(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_parquet_of_features(tmp_path, wide):
+    import pyarrow
+    import pyarrow.parquet
+
+    features = np.random.default_rng(0).normal(size=(10, 3))
+    columns = (
+        {f"f{i}": features[:, i] for i in range(3)}
+        if wide
+        else {"embedding": pyarrow.array(features.tolist())}
+    )
+    table = pyarrow.table({**columns, "label": [f"c{i}" for i in range(10)]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    opened = open_table(tmp_path / "x.parquet")
+    chunks = list(opened.chunks(rows=4))
+    assert opened.modality == "features"
+    np.testing.assert_array_equal(np.concatenate([c.inputs for c in chunks]), features)
+    assert chunks[0].labels == ["c0", "c1", "c2", "c3"]
+
+
+def test_parquet_with_texts_and_vectors_is_a_text_table_unless_asked(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": ["a"], "embedding": [[1.0, 2.0]], "label": ["b"]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    assert open_table(tmp_path / "x.parquet").modality == "text"
+    assert open_table(tmp_path / "x.parquet", modality="features").modality == "features"
+
+
+def test_rows_of_different_lengths_are_refused(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"features": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "label": list("abc")})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(TableError, match="different lengths"):
+        rows_of(tmp_path / "x.parquet")
+
+
+# ------------------------------------------------------------------------------- images
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for name in ("cats/1.jpg", "cats/deep/2.PNG", "dogs/3.jpeg", "dogs/notes.txt", "dogs/.4.jpg"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    return tmp_path / "photos"
+
+
+def test_a_folder_of_folders_is_one_class_each(photos):
+    inputs, labels = rows_of(photos)
+    found = sorted(
+        (path.relative_to(photos).as_posix(), name)
+        for path, name in zip(inputs, labels, strict=True)
+    )
+    assert found == [("cats/1.jpg", "cats"), ("cats/deep/2.PNG", "cats"), ("dogs/3.jpeg", "dogs")]
+
+
+def test_a_flat_folder_is_for_predicting(photos):
+    inputs, labels = rows_of(photos / "cats" / "deep", labels=False)
+    assert [path.name for path in inputs] == ["2.PNG"]
+    assert labels is None
+    with pytest.raises(TableError, match="has no folders"):
+        rows_of(photos / "cats" / "deep")
+
+
+def test_a_class_without_images_is_an_error(photos):
+    (photos / "empty").mkdir()
+    with pytest.raises(TableError, match="empty holds no images"):
+        rows_of(photos)
+
+
+def test_learning_sees_the_classes_of_a_folder_mixed(tmp_path):
+    for i in range(20):
+        for name in "ab":
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"{i:02}.jpg").touch()
+    first = next(open_table(tmp_path).chunks(rows=10))
+    again = next(open_table(tmp_path).chunks(rows=10))
+    assert set(first.labels) == {"a", "b"}
+    assert first == again
+    order = [path.as_posix() for path in rows_of(tmp_path, labels=False)[0]]
+    assert order == sorted(order)
+
+
+def test_a_table_of_image_paths_is_relative_to_the_table(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "image,label\ncats/1.jpg,cat\n")
+    inputs, labels = rows_of(path, modality="image")
+    assert inputs == [tmp_path / "cats/1.jpg"]
+    assert labels == ["cat"]
+
+
+# ------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_a_large_file_never_sits_in_memory(tmp_path, kind):
+    path = tmp_path / f"large.{kind}"
+    if kind == "csv":
+        with path.open("w") as file:
+            file.write("text,label\n")
+            file.writelines(f"{'word ' * 40}{i},class{i % 7}\n" for i in range(100_000))
+    else:
+        np.savez(path, features=np.zeros((200_000, 32), np.float32), labels=np.zeros(200_000, int))
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        rows = sum(len(chunk) for chunk in open_table(path).chunks(rows=1000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == (100_000 if kind == "csv" else 200_000)
+    assert peak < size / 10
