@@ -105,7 +105,7 @@ class FeatureCache:
                     else:
                         damaged += 1
         if damaged:
-            self._warn(f"{damaged} damaged rows are computed anew")
+            self._warn(f"{damaged} of its rows are damaged")
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:

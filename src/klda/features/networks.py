@@ -49,9 +49,9 @@ def quiet(name: str) -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
-    except KldaError:
+    except (KldaError, MemoryError):
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError) as error:
+    except Exception as error:  # safetensors, tokenizers and the models raise what they like
         hint = ""
         if "trust_remote_code" in str(error):
             hint = " It runs code of its own: if you trust it, load it with trust_remote_code=True."
