@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,36 @@ def _registered_name(name: str) -> str:
     return name if info is None else str(info.hub_id)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' bars and load reports: half of a seq2seq file is unused on purpose."""
+    log = transformers.utils.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
 def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
-    """Model and tokenizer, in float32 whatever the file holds."""
+    """Model and tokenizer, from a folder, the hub or a GGUF file."""
     path = resolve_backbone(name)
     source: dict[str, Any] = {}
     if path.endswith(".gguf"):
         source = {"gguf_file": Path(path).name}
         path = str(Path(path).parent)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, **source)
-    model = loader.from_pretrained(path, **source).float()
+    with _quiet():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **source)
+        model = loader.from_pretrained(path, **source)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    # Weights train in float32 whatever the file holds; nn.Module's own conversion, because
+    # transformers refuses its one for a GGUF file, which it has dequantised already.
+    return nn.Module.float(model), tokenizer
 
 
 class TextEncoder(nn.Module):
@@ -173,9 +192,7 @@ class TextGenerator(nn.Module):
 
     def add_tokens(self, tokens: Sequence[str]) -> list[int]:
         """Give the model special tokens and return their ids; new ones start at the mean."""
-        self.tokenizer.add_special_tokens(
-            {"additional_special_tokens": list(tokens)}, replace_extra_special_tokens=False
-        )
+        self.tokenizer.add_tokens(list(tokens), special_tokens=True)
         ids = [int(i) for i in self.tokenizer.convert_tokens_to_ids(list(tokens))]
         self.resize(max(*ids, self.size - 1) + 1 if ids else self.size)
         return ids

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from klda.baselines.training import Batch, ClassifierBaseline, ClassifierModule, Rows, seeded
+from klda.baselines.training import (
+    Batch,
+    ClassifierBaseline,
+    ClassifierModule,
+    Rows,
+    State,
+    seeded,
+)
 from klda.errors import KldaError
 
 
@@ -51,18 +58,23 @@ class PromptedModule(ClassifierModule):
         with torch.autocast(batch["ids"].device.type, enabled=False):
             return self.encoder(batch["ids"], batch["ids_mask"])
 
-    def select(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Equation 3: the N nearest keys of each query, and their cosine distances gamma."""
+    def select(self, query: Tensor, frequency: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Select the N nearest keys of each query; also gives their cosine distances gamma.
+
+        Equation 3; with the `frequency` of each prompt's use in earlier tasks, equation 4.
+        """
         with torch.autocast(query.device.type, enabled=False):
             keys = functional.normalize(self.keys, dim=1)
-            similarity = functional.normalize(query, dim=1) @ keys.T
-        nearest = similarity.topk(self.top_n, dim=1)
-        return nearest.indices, 1 - nearest.values
+            distance = 1 - functional.normalize(query, dim=1) @ keys.T
+        # The floor keeps prompts that no task has used in the order of their distance.
+        cost = distance if frequency is None else distance * (frequency + 1e-3)
+        chosen = cost.topk(self.top_n, dim=1, largest=False).indices
+        return chosen, distance.gather(1, chosen)
 
-    def prompted(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def prompted(self, batch: Batch, frequency: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Scores of the prompted text, and the sum of the chosen keys' distances."""
         query = batch["query"] if "query" in batch else self.query(batch)
-        chosen, distance = self.select(query)
+        chosen, distance = self.select(query, frequency)
         prompts = self.prompts[chosen].flatten(1, 2)
         words = self.encoder.embed(batch["ids"])
         # Equation 2: x_p = [P_s1; ...; P_sN; x_e].
@@ -83,7 +95,9 @@ class L2P(ClassifierBaseline):
     """Learning to prompt (Wang et al. 2022).
 
     Only the prompts, their keys and the head are trained. As in the authors' code, cross-entropy
-    runs over the current task's classes alone.
+    runs over the current task's classes alone. While a task is learned, prompts that earlier tasks
+    used often are passed over (equation 4): without it the first task's few prompts draw near to
+    every query and no other is ever selected.
 
     Parameters
     ----------
@@ -97,6 +111,8 @@ class L2P(ClassifierBaseline):
         N, prompts selected for a text.
     pull : float, default=0.5
         lambda of equation 5: how strongly the chosen keys are drawn to the query.
+    diversify : bool, default=True
+        Use equation 4 while learning.
     **training
         Options of `klda.baselines.training.Baseline`; prompts and keys learn at `head_lr`.
     """
@@ -112,13 +128,16 @@ class L2P(ClassifierBaseline):
         prompt_length: int = 5,
         top_n: int = 5,
         pull: float = 0.5,
+        diversify: bool = True,
         **training: Any,
     ) -> None:
         if not 1 <= top_n <= pool_size:
             raise KldaError(f"top_n={top_n} must lie between 1 and pool_size={pool_size}.")
         self.pool_size, self.prompt_length, self.top_n = pool_size, prompt_length, top_n
-        self.pull = pull
+        self.pull, self.diversify = pull, diversify
         super().__init__(backbone, **training)
+        # How often the learned tasks' texts selected each prompt.
+        self._uses = torch.zeros(pool_size, device=self._device)
 
     def _make_module(self) -> PromptedModule:
         with seeded(self.seed, self._device):
@@ -138,6 +157,23 @@ class L2P(ClassifierBaseline):
 
     def _loss(self, batch: Batch) -> Tensor:
         """Equation 5."""
-        scores, distance = self.module.prompted(batch)
+        scores, distance = self.module.prompted(batch, self._frequency())
         scores = scores.masked_fill(self._absent, float("-inf"))
         return functional.cross_entropy(scores, batch["labels"]) + self.pull * distance.mean()
+
+    def _frequency(self) -> Tensor | None:
+        """Share of each prompt in all selections of the earlier tasks."""
+        return self._uses / self._uses.sum() if self.diversify and self.n_tasks_ else None
+
+    def _after_task(self, rows: Rows) -> None:
+        with torch.no_grad():
+            chosen, _ = self.module.select(rows.columns["query"], self._frequency())
+        self._uses = self._uses + torch.bincount(chosen.flatten(), minlength=self.pool_size)
+
+    def _state(self) -> State:
+        tensors, meta = super()._state()
+        return {**tensors, "uses": self._uses.clone()}, meta
+
+    def _restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        super()._restore(tensors, meta)
+        self._uses = tensors["uses"]

@@ -143,12 +143,12 @@ class Head(nn.Module):
         old = len(self.bias)
         if n_classes == old:
             return
-        fresh = nn.Linear(self.weight.shape[1], n_classes).to(self.weight.device)
-        keep = min(old, n_classes)
-        with torch.no_grad():
-            fresh.weight[:keep] = self.weight[:keep]
-            fresh.bias[:keep] = self.bias[:keep]
-        self.weight, self.bias = fresh.weight, fresh.bias
+        keep, device = min(old, n_classes), self.weight.device
+        bound = 1 / math.sqrt(self.weight.shape[1])
+        weight = torch.empty(n_classes, self.weight.shape[1]).uniform_(-bound, bound).to(device)
+        bias = torch.empty(n_classes).uniform_(-bound, bound).to(device)
+        weight[:keep], bias[:keep] = self.weight.detach()[:keep], self.bias.detach()[:keep]
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores, (n, classes)."""
