@@ -319,8 +319,14 @@ def _commit(folder: Path, content: dict[str, Any]) -> None:
         _sync(file.fileno(), file)
     _sync_folder(folder)
     temporary.replace(folder / DOCUMENT)
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    try:
+        _sync_folder(folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        raise ModelFolderError(
+            f"The model was saved to {folder}, but the disk did not confirm it "
+            f"({error.strerror or error}): after a power failure it may be the old one."
+        ) from error
 
 
 def _temporary(folder: Path) -> Path:
