@@ -11,7 +11,9 @@ diagonal of ones needs no room. So a model at rest holds one square and nothing 
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -19,9 +21,10 @@ from scipy.linalg import blas, lapack
 
 from klda.errors import KldaError
 
+T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 
-BLOCK = 1024  # columns a block, where a triangle is walked in blocks
+BLOCK = 512  # columns a block, where a triangle is walked in blocks
 
 
 class Backend(Protocol):
@@ -74,6 +77,15 @@ class Backend(Protocol):
 
     def solve_small(self, matrix: Array, rows: Array, *, definite: bool) -> Array | None:
         """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+
+    def softmax(self, scores: Array) -> Array:
+        """Return probabilities in double precision, each row summing to one."""
+
+    def log(self, probabilities: Array) -> Array:
+        """Return the logarithm, finite at zero."""
+
+    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
+        """Run independent actions and return their results in order."""
 
 
 class NumpyBackend:
@@ -192,6 +204,22 @@ class NumpyBackend:
             return None
         return solved if np.all(np.isfinite(solved)) else None
 
+    def softmax(self, scores: np.ndarray) -> np.ndarray:
+        """Return probabilities in double precision, each row summing to one."""
+        shifted = np.asarray(scores, dtype=np.float64)
+        shifted = shifted - shifted.max(axis=1, keepdims=True)
+        np.exp(shifted, out=shifted)
+        shifted /= shifted.sum(axis=1, keepdims=True)
+        return shifted
+
+    def log(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the logarithm, finite at zero."""
+        return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+
+    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
+        """Run actions one after another: each keeps all cores busy, and scratch is shared."""
+        return [action() for action in actions]
+
 
 class TorchBackend:
     """The engine's operations on a torch device; nothing leaves the device in between.
@@ -303,6 +331,35 @@ class TorchBackend:
         if int(info) != 0 or not bool(torch.isfinite(solved).all()):
             return None
         return solved.contiguous()
+
+    def softmax(self, scores: Array) -> Array:
+        """Return probabilities in double precision, each row summing to one."""
+        return self._torch.softmax(scores.double(), dim=1)
+
+    def log(self, probabilities: Array) -> Array:
+        """Return the logarithm, finite at zero."""
+        return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
+
+    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
+        """Run actions side by side, each in a stream of its own.
+
+        A factorisation leaves most of a GPU idle; another member's matrix products fill it.
+        """
+        torch = self._torch
+        if len(actions) == 1 or not self.device.startswith("cuda"):
+            return [action() for action in actions]
+        caller = torch.cuda.current_stream(self.device)
+
+        def run(action: Callable[[], T]) -> T:
+            stream = torch.cuda.Stream(self.device)
+            stream.wait_stream(caller)
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                result = action()
+                stream.synchronize()
+            return result
+
+        with ThreadPoolExecutor(len(actions)) as pool:
+            return list(pool.map(run, actions))
 
 
 def is_torch(values: Any) -> bool:

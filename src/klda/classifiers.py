@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -84,20 +85,17 @@ class _Member:
         return self.kernel.transform(self.backend.asarray(samples))
 
     def change(self, samples: Array, groups: np.ndarray, labels: list, sign: int) -> None:
-        """Learn (``sign=+1``) or remove (``sign=-1``) samples, a block of rows at a time."""
+        """Learn (``sign=+1``) or remove (``sign=-1``) samples, all in memory at once."""
         statistics = self.statistics
-        for part in _blocks(len(groups), statistics.n_components, self.backend):
-            present, local = np.unique(groups[part], return_inverse=True)
-            names = [labels[i] for i in present]
-            apply = statistics.learn if sign > 0 else statistics.remove
-            known = len(statistics.labels)
-            rows = apply(self.transform(samples[part]), local, names)
-            if not statistics.has_scatter:
-                continue
-            if sign < 0 and len(statistics.labels) < known:
-                self.discriminant.note_reorder()
-                names = [name for name in names if name in statistics.positions]
-            self.discriminant.note_change(rows, sign, names)
+        apply = statistics.learn if sign > 0 else statistics.remove
+        known = len(statistics.labels)
+        rows = apply(self.transform(samples), groups, labels)
+        if not statistics.has_scatter:
+            return
+        if sign < 0 and len(statistics.labels) < known:
+            self.discriminant.note_reorder()
+            labels = [label for label in labels if label in statistics.positions]
+        self.discriminant.note_change(rows, sign, labels)
 
     def copy(self) -> _Member:
         """Return an independent copy; the feature map, which never changes, is shared."""
@@ -141,8 +139,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_parameters()
         samples, groups, labels = self._check_batch(X, y, fresh=True)
         members = self._draw_members(samples)
-        for member in members:
-            member.change(samples, groups, labels, 1)
+        self._change(members, samples, groups, labels, 1)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._members = members
         self._solutions = None
@@ -169,8 +166,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         fresh = not hasattr(self, "_members")
         samples, groups, labels = self._check_batch(X, y, fresh=fresh)
         members = self._draw_members(samples) if fresh else self._members
-        for member in members:
-            member.change(samples, groups, labels, 1)
+        self._change(members, samples, groups, labels, 1)
         if fresh:
             validate_data(self, X=X, reset=True, skip_check_array=True)
             self._members = members
@@ -204,8 +200,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                     f"y asks to remove {n} samples of class {label!r}, which has {held}; "
                     "remove at most as many as were learned."
                 )
-        for member in self._members:
-            member.change(samples, groups, labels, -1)
+        self._change(self._members, samples, groups, labels, -1)
         self._solutions = None
         return self
 
@@ -403,8 +398,19 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _solve(self) -> list[Solution]:
         raise NotImplementedError
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> np.ndarray:
+    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
         raise NotImplementedError
+
+    def _change(
+        self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
+    ) -> None:
+        """Let all members learn or remove a batch, a block of rows at a time."""
+        backend = members[0].backend
+        for part in _blocks(len(groups), members[0].statistics.n_components, backend):
+            rows = backend.asarray(samples[part])  # moved to the device once for all members
+            present, local = np.unique(groups[part], return_inverse=True)
+            names = [labels[i] for i in present]
+            backend.each([partial(member.change, rows, local, names, sign) for member in members])
 
     # ---------------------------------------------------------------- checks at the door
 
@@ -415,11 +421,10 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         samples = self._check_samples(X, fresh=False)
         self._solve()
         backend = self._members[0].backend
-        width = self._width()
-        parts = [
-            self._block_scores(samples[part], columns)
-            for part in _blocks(len(samples), width, backend)
-        ]
+        parts = []
+        for part in _blocks(len(samples), self._width(), backend):
+            rows = backend.asarray(samples[part])
+            parts.append(backend.to_numpy(self._block_scores(rows, columns)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _width(self) -> int:
@@ -447,7 +452,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        if not len(self.classes_):
+        if not self._counts():
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
@@ -594,6 +599,10 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         )
 
 
+def _solve_member(member: _Member, **settings: Any) -> Solution:
+    return member.discriminant.solve(**settings)
+
+
 class _Discriminants(_ContinualClassifier):
     """Classifiers that solve for weights from means and scatter."""
 
@@ -610,16 +619,15 @@ class _Discriminants(_ContinualClassifier):
         settings = (self.ridge, self.priors, self.small_sample_correction)
         if self._solutions is None or self._solved_with != settings:
             self._check_parameters()
-            workspace = Workspace()
-            self._solutions = [
-                member.discriminant.solve(
-                    ridge=self.ridge,
-                    priors=self.priors,
-                    correct=self.small_sample_correction,
-                    workspace=workspace,
-                )
-                for member in self._members
-            ]
+            solve = partial(
+                _solve_member,
+                ridge=self.ridge,
+                priors=self.priors,
+                correct=self.small_sample_correction,
+                workspace=Workspace(),
+            )
+            backend = self._members[0].backend
+            self._solutions = backend.each([partial(solve, member) for member in self._members])
             self._solved_with = settings
         return self._solutions
 
@@ -627,7 +635,7 @@ class _Discriminants(_ContinualClassifier):
         super()._restore(solutions)
         self._solved_with = (self.ridge, self.priors, self.small_sample_correction)
 
-    def _member_scores(self, samples: Array, columns: np.ndarray | None) -> Iterator[np.ndarray]:
+    def _member_scores(self, samples: Array, columns: np.ndarray | None) -> Iterator[Array]:
         for member, solution in zip(self._members, self._solve(), strict=True):
             weights, biases = solution.weights, solution.biases
             if columns is not None:
@@ -635,9 +643,9 @@ class _Discriminants(_ContinualClassifier):
                 weights, biases = weights[at], biases[at]
             scores = member.transform(samples) @ weights.T
             scores += biases
-            yield member.backend.to_numpy(scores)
+            yield scores
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> np.ndarray:
+    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
         (scores,) = self._member_scores(samples, columns)
         return scores
 
@@ -891,14 +899,12 @@ device, dtype
     def _n_members(self) -> int:
         return int(self.n_members)
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> np.ndarray:
-        probabilities = self.combine == "probabilities"
+    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
+        backend = self._members[0].backend
         parts = self._member_scores(samples, columns)
-        total = np.asarray(sum(map(softmax, parts) if probabilities else parts))
-        mean = total / len(self._members)
-        if probabilities:
-            return np.log(np.maximum(mean, np.finfo(np.float64).tiny))
-        return np.asarray(mean)
+        if self.combine == "scores":
+            return sum(parts) / len(self._members)
+        return backend.log(sum(map(backend.softmax, parts)) / len(self._members))
 
     @property
     def means_(self) -> np.ndarray:
@@ -969,15 +975,13 @@ class NCM(_ContinualClassifier):
             self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0)]
         return self._solutions
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> np.ndarray:
+    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
         backend = self._members[0].backend
         directions = self._solve()[0].weights
         if columns is not None:
             directions = directions[backend.index(columns)]
-        rows = backend.asarray(samples)
-        lengths = (rows * rows).sum(1)[:, None] ** 0.5
-        scores = (rows @ directions.T) / (lengths + float(np.finfo(backend.dtype).tiny))
-        return backend.to_numpy(scores)
+        lengths = (samples * samples).sum(1)[:, None] ** 0.5
+        return (samples @ directions.T) / (lengths + float(np.finfo(backend.dtype).tiny))
 
 
 KINDS = {kind.__name__: kind for kind in (KLDA, KLDAEnsemble, LDA, NCM)}

@@ -15,6 +15,7 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,14 +70,18 @@ class Workspace:
     """Room for one square, shared by all who solve one after another."""
 
     def __init__(self) -> None:
-        self._square: Array | None = None
+        self._squares: dict[int, Array] = {}
 
     def like(self, scatter: Scatter) -> Array:
-        """Return a square of the scatter's size; what was in it is lost."""
-        shape = tuple(scatter.square.shape)
-        if self._square is None or tuple(self._square.shape) != shape:
-            self._square = scatter.backend.empty(shape)
-        return self._square
+        """Return a square of the scatter's size; what was in it is lost.
+
+        Those who solve side by side, each in a thread, get a square each.
+        """
+        square = self._squares.get(threading.get_ident())
+        if square is None or len(square) != scatter.n_components:
+            square = scatter.backend.empty((scatter.n_components, scatter.n_components))
+            self._squares[threading.get_ident()] = square
+        return square
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -225,7 +230,7 @@ class Discriminant:
         raise ArithmeticError("The scatter can't be factorised with any ridge.")
 
     def nominal_rho(self, ridge: float) -> float:
-        """The ridge on the scale of the scatter, on the grid."""
+        """Return the ridge on the scale of the scatter, on the grid."""
         scale = self._scale()
         if scale <= self._noise():
             # No spread within classes is known: all directions count alike, at the means' scale.
@@ -242,7 +247,7 @@ class Discriminant:
         return square if square > 0 else 1.0
 
     def _noise(self) -> float:
-        """What rounding alone may leave on the diagonal of the scatter."""
+        """Return what rounding alone may leave on the diagonal of the scatter."""
         eps = float(np.finfo(self.backend.dtype).eps)
         turnover = self.statistics.scatter.turnover / self.statistics.n_components
         of_means = self._mean_square() * max(self.statistics.n_scattered, 1)
