@@ -272,7 +272,7 @@ class Learner:
         ndarray of shape (n,)
             Labels.
         """
-        return self.classifier.predict(self._encode(inputs, progress))
+        return self.classifier.predict(self._ask(inputs, progress))
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Answer with the probability of every class.
@@ -289,7 +289,7 @@ class Learner:
         ndarray of shape (n, n_classes)
             Columns in the order of :attr:`classes`.
         """
-        return self.classifier.predict_proba(self._encode(inputs, progress))
+        return self.classifier.predict_proba(self._ask(inputs, progress))
 
     def predict_top(
         self, inputs: Any, k: int = 3, *, progress: bool = False
@@ -336,7 +336,7 @@ class Learner:
         ndarray of shape (n, n_classes)
             Columns in the order of :attr:`classes`, also where there are only two.
         """
-        return self.classifier._scores(self._encode(inputs, progress), None)
+        return self.classifier._scores(self._ask(inputs, progress), None)
 
     def evaluate(
         self,
@@ -387,7 +387,7 @@ class Learner:
         """
         folder = Path(path).resolve()
         if not self.classes:
-            raise KldaError("This learner has no classes yet: learn something before saving it.")
+            raise KldaError("This learner has no classes: learn something before saving it.")
         arrays, meta = self.classifier.to_state(compact=compact)
         document = {
             "saved": _now(),
@@ -459,9 +459,25 @@ class Learner:
     def _encode(self, inputs: Any, progress: bool = False) -> np.ndarray:
         if isinstance(inputs, str | bytes):
             raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-        if not isinstance(inputs, np.ndarray | Sequence) and hasattr(inputs, "__iter__"):
-            inputs = inputs if hasattr(inputs, "shape") else list(inputs)
-        return self.encoder.encode(inputs, progress=progress)
+        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+            inputs = list(inputs)
+        if len(inputs) == 0:
+            raise KldaError("inputs is empty: give at least one.")
+        if self.modality == "text":
+            _check_texts(inputs)
+        rows = self.encoder.encode(inputs, progress=progress)
+        expected = getattr(self.classifier, "n_features_in_", rows.shape[1])
+        if rows.shape[1] != expected:
+            raise KldaError(
+                f"inputs has rows of {rows.shape[1]} features, but this learner's have {expected}: "
+                "compute them with the same foundation model."
+            )
+        return rows
+
+    def _ask(self, inputs: Any, progress: bool) -> np.ndarray:
+        if not self.classes:
+            raise KldaError("This learner has no classes yet: learn something before asking it.")
+        return self._encode(inputs, progress)
 
     def _encode_batches(self, batches: Iterable[Batch], progress: bool) -> Iterator[Batch]:
         if isinstance(batches, str | bytes | np.ndarray):
@@ -504,6 +520,12 @@ def _open_encoder(
     if str(model) not in features.MODELS and Path(model).is_dir():
         model = Path(model).resolve()  # the model folder must find it from any working directory
     return features.load(model, **({"layers": "auto"} | options))
+
+
+def _check_texts(inputs: Sequence[Any]) -> None:
+    for i, text in enumerate(inputs):
+        if isinstance(text, str) and not text.strip():
+            raise KldaError(f"inputs[{i}] is an empty text: leave it out.")
 
 
 def _open_stored(

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
+from klda.bandwidth import gamma_for
+from klda.demo import examples
+from klda.learner import HISTORY_LENGTH, FoundationModelError, Learner
+from klda.state import PredictionOnlyError
+from klda.storage import ModelChangedError
+
+
+def blobs(labels, *, rows=30, dimension=12, seed=0):
+    """Feature rows around one centre a class; the centre depends on the label alone."""
+    parts = []
+    for label in labels:
+        centre = np.random.default_rng(sum(map(ord, str(label)))).normal(size=dimension)
+        noise = np.random.default_rng(seed + 1).normal(size=(rows, dimension))
+        parts.append(centre * 2 + noise)
+    return np.concatenate(parts).astype(np.float32), [
+        label for label in labels for _ in range(rows)
+    ]
+
+
+def assert_close(scores, expected):
+    """Equal but for rounding, relative to the largest score: most scores are differences."""
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+def small(**changes):
+    return KLDA(**({"n_components": 400, "gamma": 0.02, "random_state": 0} | changes))
+
+
+def taught(labels="abcd", **changes):
+    return Learner("features", classifier=small(**changes)).learn(*blobs(labels))
+
+
+PROBE = blobs("abcdef", rows=20, seed=50)[0]
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return features.load("minilm", layers="auto")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    data = examples()
+    return {
+        part: ([e.text for e in data if e.part == part], [e.intent for e in data if e.part == part])
+        for part in ("learn", "test")
+    }
+
+
+# ------------------------------------------------------------------------------- learning
+
+
+@pytest.fixture(scope="module")
+def at_once(minilm, texts):
+    return Learner(minilm).learn(*texts["learn"])
+
+
+@pytest.mark.parametrize(
+    "pieces, streamed",
+    [(7, True), (77, False), ("class by class", False), ("class by class", True)],
+)
+def test_learning_texts_in_pieces_gives_what_learning_at_once_gives(
+    minilm, texts, at_once, pieces, streamed
+):
+    inputs, labels = texts["learn"]
+    if pieces == "class by class":
+        groups = [[i for i, name in enumerate(labels) if name == each] for each in set(labels)]
+    else:
+        order = np.random.default_rng(0).permutation(len(inputs))
+        groups = np.array_split(order, pieces)
+    batches = [([inputs[i] for i in group], [labels[i] for i in group]) for group in groups]
+    learner = Learner(minilm)
+    if streamed:
+        learner.learn(iter(batches))
+    else:
+        for batch in batches:
+            learner.learn(*batch)
+    assert learner.classes == at_once.classes
+    questions = texts["test"][0]
+    np.testing.assert_array_equal(learner.predict(questions), at_once.predict(questions))
+    assert_close(learner.scores(questions), at_once.scores(questions))
+
+
+def test_texts_are_learned_well(at_once, texts):
+    assert at_once.evaluate(*texts["test"]).accuracy > 0.9
+
+
+def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm):
+    assert gamma_for(minilm) == gamma_for(minilm)
+    assert 0.01 < gamma_for(minilm) < 0.5
+    assert gamma_for(features.load("features")) == "auto"
+
+
+@pytest.mark.parametrize(
+    "classifier",
+    [small(), KLDAEnsemble(n_components=200, gamma=0.02, random_state=0), LDA(), NCM()],
+    ids=lambda classifier: type(classifier).__name__,
+)
+def test_every_classifier_learns_is_saved_and_loaded(tmp_path, classifier):
+    learner = Learner("features", classifier=classifier).learn(*blobs("abcdef"))
+    learner.save(tmp_path / "m")
+    loaded = Learner.load(tmp_path / "m", verify=True)
+    assert type(loaded.classifier) is type(classifier)
+    np.testing.assert_allclose(loaded.scores(PROBE), learner.scores(PROBE), rtol=1e-6)
+    loaded.learn(*blobs("g"))
+    learner.learn(*blobs("g"))
+    assert_close(loaded.scores(PROBE), learner.scores(PROBE))
+
+
+def test_integer_labels_survive_a_save(tmp_path):
+    rows, labels = blobs([3, 10, 2])
+    Learner("features", classifier=small()).learn(rows, labels).save(tmp_path / "m")
+    loaded = Learner.load(tmp_path / "m")
+    assert loaded.classes == {2: 30, 3: 30, 10: 30}
+    assert loaded.predict(rows[:1]).tolist() == [3]
+
+
+# ------------------------------------------------------------------------------- all or nothing
+
+BAD_CALLS = {
+    "fewer labels": lambda bot: bot.learn(PROBE, ["a"] * 3),
+    "no rows": lambda bot: bot.learn(PROBE[:0], []),
+    "no batches": lambda bot: bot.learn(iter([])),
+    "labels missing": lambda bot: bot.learn(PROBE),
+    "not a number": lambda bot: bot.learn(np.full((1, 12), np.nan), ["a"]),
+    "other width": lambda bot: bot.learn(np.ones((1, 5)), ["a"]),
+    "other kind of label": lambda bot: bot.learn(PROBE[:2], [1, 2]),
+    "second batch broken": lambda bot: bot.learn(iter([(PROBE[:9], ["n"] * 9), (PROBE, ["x"])])),
+    "third batch broken": lambda bot: bot.learn(
+        iter([(PROBE[:9], ["n"] * 9), (PROBE[9:12], list("opq")), (PROBE[:1, :4], ["x"])])
+    ),
+    "forget a stranger": lambda bot: bot.forget("zebra"),
+    "forget one of two": lambda bot: bot.forget(["a", "zebra"]),
+    "forget nothing": lambda bot: bot.forget([]),
+    "forget too many rows": lambda bot: bot.forget("a", np.tile(blobs("a")[0], (2, 1))),
+    "rename to a class": lambda bot: bot.rename("a", "b"),
+    "merge another width": lambda bot: bot.merge(
+        Learner("features", classifier=small()).learn(np.ones((3, 5)), ["a"] * 3)
+    ),
+    "merge other random features": lambda bot: bot.merge(taught("ab", random_state=1)),
+    "predict one text": lambda bot: bot.predict("hello"),
+    "top 0": lambda bot: bot.predict_top(PROBE, 0),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_failed_call_leaves_the_learner_as_it_was(case):
+    bot = taught()
+    scores, history = bot.scores(PROBE), bot.history
+    with pytest.raises(KldaError):
+        BAD_CALLS[case](bot)
+    assert bot.classes == dict.fromkeys("abcd", 30)
+    assert bot.history == history
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+
+
+def test_a_stream_that_raises_leaves_the_learner_as_it_was():
+    bot = taught()
+    scores = bot.scores(PROBE)
+
+    def stream():
+        yield blobs("e")
+        yield blobs("f")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bot.learn(stream())
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+
+
+def test_a_failed_first_call_leaves_a_new_learner_empty():
+    bot = Learner("features", classifier=small())
+    with pytest.raises(KldaError):
+        bot.learn(iter([blobs("a"), (PROBE, ["x"])]))
+    assert bot.classes == {}
+    assert bot.learn(*blobs("ab")).classes == {"a": 30, "b": 30}
+
+
+@pytest.mark.parametrize("inputs", [[""], ["fine", "  "], [3], "one text", [None]])
+def test_texts_that_are_none(minilm, inputs):
+    bot = Learner(minilm, classifier=NCM())
+    with pytest.raises(KldaError):
+        bot.learn(inputs, ["a"] * len(inputs))
+    assert bot.classes == {}
+
+
+# ------------------------------------------------------------------------------- other verbs
+
+
+def test_forgetting_with_the_rows_is_as_if_they_had_never_been_learned():
+    bot = taught("abcdef").forget("e", blobs("e")[0])
+    never = Learner("features", classifier=small()).learn(*blobs("abcdf"))
+    assert bot.classes == never.classes
+    assert_close(bot.scores(PROBE), never.scores(PROBE))
+
+
+def test_forgetting_without_rows_drops_the_classes_from_the_answers():
+    bot = taught("abcdef").forget(["a", "b"])
+    assert list(bot.classes) == list("cdef")
+    assert not set(bot.predict(PROBE)) & {"a", "b"}
+
+
+def test_merging_gives_what_learning_everything_gives():
+    north, south = taught("abc"), taught("cdef")
+    both = Learner("features", classifier=small()).learn(*blobs("abccdef"))
+    merged = north.merge(south)
+    assert merged.classes == both.classes
+    assert_close(merged.scores(PROBE), both.scores(PROBE))
+    assert list(south.classes) == list("cdef")
+
+
+def test_learners_with_different_foundation_models_do_not_merge(minilm):
+    texts = Learner(minilm, classifier=NCM()).learn(["hello"], ["a"])
+    rows = Learner("features", classifier=NCM()).learn(np.ones((1, minilm.dimension)), ["a"])
+    with pytest.raises(FoundationModelError, match="same foundation model"):
+        rows.merge(texts)
+
+
+def test_a_copy_goes_its_own_way():
+    bot = taught("ab")
+    twin = bot.copy().learn(*blobs("c"))
+    assert list(bot.classes) == ["a", "b"]
+    assert list(twin.classes) == ["a", "b", "c"]
+    assert len(bot.history) == 1
+    assert len(twin.history) == 2
+
+
+def test_renaming_keeps_the_rest():
+    bot = taught("abc")
+    expected = np.where(bot.predict(PROBE) == "a", "z", bot.predict(PROBE))
+    np.testing.assert_array_equal(bot.rename("a", "z").predict(PROBE), expected)
+
+
+def test_the_likeliest_classes_come_first():
+    bot = taught("abcd")
+    tops = bot.predict_top(PROBE, 3)
+    probabilities = bot.predict_proba(PROBE)
+    assert [top[0][0] for top in tops] == bot.predict(PROBE).tolist()
+    np.testing.assert_allclose([top[0][1] for top in tops], probabilities.max(axis=1))
+    assert all(a >= b >= c for (_, a), (_, b), (_, c) in tops)
+    assert all(len(top) == 4 for top in bot.predict_top(PROBE, 99))
+
+
+@pytest.mark.parametrize("labels", ["a", "ab", "abc"])
+def test_scores_have_one_column_a_class(labels):
+    assert taught(labels).scores(PROBE).shape == (len(PROBE), len(labels))
+
+
+def test_many_threads_may_ask_at_once():
+    bot = taught()
+    expected = bot.predict(PROBE)
+    wrong = []
+
+    def ask():
+        for _ in range(20):
+            if (bot.predict(PROBE) != expected).any():
+                wrong.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# ------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_counts_what_it_should():
+    bot = taught("abc")
+    rows, labels = blobs("abcz", rows=10, seed=9)
+    answers = bot.predict(rows)
+    result = bot.evaluate(rows, labels)
+    assert result.labels == ["a", "b", "c", "z"]
+    assert result.samples == 40
+    assert result.accuracy == np.mean(answers == np.array(labels)) <= 0.75
+    assert result.confusion[3].sum() == 10
+    by_label = {each.label: each for each in result.classes}
+    assert by_label["z"].recall == 0
+    assert np.isnan(by_label["z"].precision)
+    assert by_label["a"].predicted == np.sum(answers == "a")
+    assert sum(count for *_, count in result.confused(None)) == 40 - np.trace(result.confusion)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["accuracy"] == result.accuracy
+
+
+def test_evaluation_in_batches_is_the_same():
+    bot = taught("abc")
+    rows, labels = blobs("abc", seed=9)
+    batches = ((rows[i : i + 7], labels[i : i + 7]) for i in range(0, len(rows), 7))
+    np.testing.assert_array_equal(
+        bot.evaluate(batches).confusion, bot.evaluate(rows, labels).confusion
+    )
+
+
+def test_labels_of_another_kind_are_not_silently_wrong():
+    with pytest.raises(KldaError, match="type that was learned"):
+        taught("abc").evaluate(PROBE[:2], [1, 2])
+
+
+# ------------------------------------------------------------------------------- model folders
+
+
+def test_history_tells_what_was_learned_when(tmp_path):
+    bot = Learner("features", classifier=small()).learn(*blobs("ab"), source="first.csv")
+    bot.save(tmp_path / "m")
+    again = Learner.load(tmp_path / "m").learn(*blobs("bc")).forget("a")
+    again.save(tmp_path / "m")
+    history = json.loads((tmp_path / "m" / "model.json").read_text())["history"]
+    assert [entry["action"] for entry in history] == ["learn", "learn", "forget"]
+    assert history[0] | {"when": ""} == {
+        "when": "",
+        "action": "learn",
+        "samples": 60,
+        "new_classes": ["a", "b"],
+        "source": "first.csv",
+    }
+    assert history[1]["new_classes"] == ["c"]
+    assert history[2]["dropped_classes"] == ["a"]
+    assert history[2]["samples"] == -30
+
+
+def test_history_does_not_grow_for_ever():
+    bot = Learner("features", classifier=NCM())
+    for _ in range(HISTORY_LENGTH + 5):
+        bot.learn(np.ones((1, 2)), ["a"])
+    assert len(bot.history) == HISTORY_LENGTH
+
+
+def test_a_compact_model_of_150_classes_is_small_and_answers_alike(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 384)).astype(np.float32)
+    labels = [f"class {i % 150}" for i in range(300)]
+    bot = Learner("features", classifier=KLDA(gamma=1e-3, random_state=0)).learn(rows, labels)
+    bot.save(tmp_path / "full")
+    bot.save(tmp_path / "compact", compact=True)
+    size = sum(path.stat().st_size for path in (tmp_path / "compact").iterdir())
+    assert size <= 25e6
+    compact = Learner.load(tmp_path / "compact")
+    np.testing.assert_allclose(compact.scores(rows[:20]), bot.scores(rows[:20]), rtol=1e-6)
+    assert compact.classes == bot.classes
+    with pytest.raises(PredictionOnlyError, match="compact"):
+        compact.learn(rows[:2], labels[:2])
+
+
+def test_answering_reads_nothing_that_only_learning_needs(tmp_path):
+    bot = taught()
+    bot.save(tmp_path / "m")
+    expected = bot.scores(PROBE)
+    spoilt = 0
+    for path in (tmp_path / "m").glob("learn_*"):
+        content = bytearray(path.read_bytes())
+        content[-4000:] = b"\xff" * 4000
+        path.write_bytes(bytes(content))
+        spoilt += 1
+    assert spoilt
+    np.testing.assert_array_equal(Learner.load(tmp_path / "m").scores(PROBE), expected)
+
+
+def test_an_empty_learner_says_so():
+    with pytest.raises(KldaError, match="no classes yet"):
+        Learner("features").predict(PROBE)
+
+
+def test_an_empty_learner_is_not_saved(tmp_path):
+    with pytest.raises(KldaError, match="no classes"):
+        Learner("features").save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_save_does_not_undo_what_someone_else_saved(tmp_path):
+    taught("ab").save(tmp_path / "m")
+    mine, theirs = Learner.load(tmp_path / "m"), Learner.load(tmp_path / "m")
+    theirs.learn(*blobs("c")).save(tmp_path / "m")
+    with pytest.raises(ModelChangedError):
+        mine.learn(*blobs("d")).save(tmp_path / "m")
+    assert list(Learner.load(tmp_path / "m").classes) == ["a", "b", "c"]
+    mine.save(tmp_path / "m", overwrite=True)
+    assert list(Learner.load(tmp_path / "m").classes) == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("change", [{"revision": "0" * 64}, {"layers": "last"}, {"dimension": 5}])
+def test_a_model_made_with_another_foundation_model_is_refused(tmp_path, minilm, change):
+    Learner(minilm, classifier=NCM()).learn(["hello"], ["a"]).save(tmp_path / "m")
+    path = tmp_path / "m" / "model.json"
+    document = json.loads(path.read_text())
+    document["foundation_model"] |= change
+    path.write_text(json.dumps(document))
+    with pytest.raises(FoundationModelError, match=r"was made with the foundation model 'minilm'"):
+        Learner.load(tmp_path / "m", model=minilm)
+
+
+def test_a_loaded_learner_opens_the_foundation_model_it_was_made_with(tmp_path, minilm):
+    bot = Learner(minilm, classifier=NCM()).learn(["hello", "goodbye"], ["a", "b"])
+    bot.save(tmp_path / "m")
+    loaded = Learner.load(tmp_path / "m")
+    assert loaded._encoder is None
+    assert loaded.predict(["hello", "goodbye"]).tolist() == ["a", "b"]
+    assert features.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
+
+
+def test_a_moved_folder_is_the_same_model(tmp_path):
+    bot = taught()
+    bot.save(tmp_path / "m")
+    shutil.move(tmp_path / "m", tmp_path / "n")
+    moved = Learner.load(tmp_path / "n")
+    np.testing.assert_array_equal(moved.scores(PROBE), bot.scores(PROBE))
+    moved.learn(*blobs("e")).save(tmp_path / "n")
+
+
+def test_a_damaged_document_is_named(tmp_path):
+    taught().save(tmp_path / "m")
+    path = tmp_path / "m" / "model.json"
+    document = json.loads(path.read_text())
+    del document["classifier"]["members"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(KldaError, match=r"model\.json is damaged"):
+        Learner.load(tmp_path / "m")
