@@ -66,7 +66,7 @@ def table_figure(table: Table, file: Path) -> Path:
     plt = _pyplot()
     height = 1.2 + 0.3 * len(table.rows)
     figure, axes = plt.subplots(
-        1, len(table.columns), figsize=(2.6 * len(table.columns) + 1.6, height), sharey=True
+        1, len(table.columns), figsize=(2.5 * len(table.columns) + 3.0, height), sharey=True
     )
     positions = np.arange(len(table.rows))[::-1]
     for axis, column, title in zip(
@@ -78,12 +78,13 @@ def table_figure(table: Table, file: Path) -> Path:
         axis.set_xlabel("final accuracy (%)")
         axis.set_yticks(positions, table.rows)
         axis.set_ylim(-0.6, len(table.rows) - 0.4)
-    ours = plt.Line2D([], [], color=_COLOURS[0], marker="o", linestyle="-", label="measured here")
+    label = "measured here (bar: standard deviation over seeds)"
+    ours = plt.Line2D([], [], color=_COLOURS[0], marker="o", linestyle="-", label=label)
     theirs = plt.Line2D(
         [], [], color=_COLOURS[1], marker="D", fillstyle="none", linestyle="", label="paper"
     )
     figure.legend(handles=[ours, theirs], loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(f"{table.title}: mean, bar = standard deviation over seeds")
+    figure.suptitle(table.title, fontsize=10)
     return _save(plt, figure, file)
 
 
@@ -144,8 +145,8 @@ def curve_figure(
         axis.set_xlabel("training samples seen")
         axis.set_ylabel("accuracy on classes seen (%)")
     handles = [plt.Line2D([], [], label=name, **_style(i)) for i, name in enumerate(names)]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
-    figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)")
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
+    figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)", fontsize=10)
     return _save(plt, figure, file)
 
 
@@ -192,8 +193,8 @@ def sweep_figure(
     axis.set_xscale("log")
     axis.set_xlabel(xlabel)
     axis.set_ylabel("final accuracy (%)")
-    figure.legend(loc="outside right upper", frameon=False)
-    axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)")
+    figure.legend(loc="outside right center", frameon=False)
+    axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)", fontsize=10)
     return _save(plt, figure, file)
 
 

@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def held_bytes(thing: Any) -> int:
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
             buffers[owner.__array_interface__["data"][0]] = owner.nbytes
-        elif hasattr(item, "untyped_storage"):
+        elif not isinstance(item, ModuleType) and hasattr(item, "untyped_storage"):
             storage = item.untyped_storage()
             buffers[storage.data_ptr()] = storage.nbytes()
         else:
@@ -96,7 +96,7 @@ def _children(item: Any) -> list[Any]:
         return list(item.values())
     if isinstance(item, (list, tuple, set)):
         return list(item)
-    if isinstance(item, (str, bytes, int, float, type)) or callable(item):
+    if isinstance(item, (str, bytes, int, float, type, ModuleType, FunctionType)):
         return []
     slots = [getattr(item, name, None) for name in getattr(type(item), "__slots__", ())]
     return [*vars(item).values(), *slots] if hasattr(item, "__dict__") else slots

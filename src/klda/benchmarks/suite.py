@@ -167,8 +167,15 @@ class FeatureSource:
 
         key = (backbone, layers)
         if key not in self._encoders:
+            info = features.MODELS.get(backbone)
+            # The same features on every device, but for the models that need half precision to fit.
+            large = info is not None and info.wide_range
             self._encoders[key] = features.load(
-                backbone, device=self._device, layers=layers, cache=self._cache or True
+                backbone,
+                device=self._device,
+                layers=layers,
+                cache=self._cache or True,
+                precision="auto" if large else "float32",
             )
         encoder = self._encoders[key]
         if encoder.modality != modality:

@@ -9,8 +9,10 @@ the steps and the constants follow the program its authors published. (2) That p
 separated prototypes back with the whitening matrix itself, Sigma^-1/2, where undoing the whitening
 would take Sigma^1/2. ``unwhiten`` offers both and the published one is the default. (3) Its running
 covariance counts the current task's rows twice in the weights; here the pooled covariance is exact.
-(4) The pseudo-samples depend on the statistics alone, so the systems are solved at the first
-prediction after a task instead of after every task.
+(4) Centred means of M classes span M - 1 directions at most; raising the singular value that is
+zero would push along whatever direction rounding chose, so zeros stay zeros. (5) The pseudo-samples
+depend on the statistics alone, so the systems are solved at the first prediction after a task
+instead of after every task.
 """
 
 from __future__ import annotations
@@ -152,7 +154,8 @@ def separate(means: np.ndarray, covariance: np.ndarray, unwhiten: str = "publish
     back = whitening if unwhiten == "published" else (vectors * root) @ vectors.T
     centre = means.mean(axis=0, keepdims=True)
     U, S, Vt = np.linalg.svd((means - centre) @ whitening, full_matrices=False)
-    return unit_rows((U * (S + 1.0)) @ Vt @ back + centre)
+    raised = np.where(1e-6 * S.max() < S, S + 1.0, 0.0)
+    return unit_rows((U * raised) @ Vt @ back + centre)
 
 
 def _add_class_sums(

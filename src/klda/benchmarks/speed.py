@@ -1,0 +1,339 @@
+"""How fast the engine is, beside a plain re-implementation, scikit-learn, and the bare BLAS.
+
+Run as ``klda bench speed`` or ``python -m klda.benchmarks.speed``. All rows come from one run on
+one machine, on synthetic features of CLINC150's size unless told otherwise:
+
+- *klda*: learning is update and solve together, from features to a classifier that answers.
+- *authors' form*: per-class updates, the pseudo-inverse of the scatter, and one sample at a time
+  through the full Mahalanobis form (`klda.benchmarks.reference`). One member is measured; five
+  take five times as long.
+- *scikit-learn*: ``LinearDiscriminantAnalysis(solver="lsqr", shrinkage=...)`` on the same random
+  features; one member.
+- *floor*: the matrix product, Cholesky and solve that no exact method can do without, as bare
+  calls on arrays in memory, with no random features made and nothing checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.backend import choose_backend
+from klda.benchmarks.reference import AuthorsKLDA
+from klda.benchmarks.resources import PeakMemory, machine, resolve_device, versions
+from klda.classifiers import KLDA, KLDAEnsemble
+
+GAMMA = 0.2
+NEW_CLASS = 70  # samples of the class that is added to a fitted model
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is learned: by default as many samples, features and classes as CLINC150 has."""
+
+    n_samples: int = 10_500
+    n_features: int = 384
+    n_classes: int = 150
+    n_components: int = 5000
+    members: int = 5
+    n_test: int = 750
+    n_one_at_a_time: int = 20
+
+
+QUICK = {"n_samples": 3000, "n_features": 64, "n_classes": 30, "n_components": 800}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured program; times in seconds, None where it was not measured."""
+
+    name: str
+    members: int
+    learn: float
+    add_class: float | None
+    predict_one: float | None
+    peak_memory: int | None = None
+
+
+def measure(sizes: Sizes, device: str = "auto", *, reference: bool = True) -> dict[str, Any]:
+    """Measure all programs.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        What is learned.
+    device : str
+        ``"auto"``, ``"cpu"`` or a torch device.
+    reference : bool
+        Whether to run the slow ones, the authors' form and scikit-learn.
+
+    Returns
+    -------
+    dict
+        Settings, machine, versions, rows, and the ratios that the project promises.
+    """
+    device = resolve_device(device)
+    samples, labels = make_samples(sizes)
+    rows = [_floor(sizes, device, 1)]
+    if sizes.members > 1:
+        rows.append(_ours(sizes, device, samples, labels, sizes.members, paper=True))
+    rows.append(_ours(sizes, device, samples, labels, 1, paper=True))
+    rows.append(_ours(sizes, device, samples, labels, 1, paper=False))
+    rows.append(_floor(sizes, device, 1))  # before and after: machines are noisy
+    if reference:
+        rows.append(_authors(sizes, device, samples, labels))
+        rows.append(_scikit_learn(sizes, samples, labels))
+    peak = _peak_memory(sizes) if device == "cpu" else None
+    return {
+        "sizes": asdict(sizes),
+        "device": device,
+        "machine": machine(),
+        "versions": versions(),
+        "rows": [asdict(row) for row in rows],
+        "peak_memory_beyond_data": peak,
+        "ratios": _ratios(rows, sizes.members),
+    }
+
+
+def make_samples(sizes: Sizes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Unit-length features of overlapping classes, and their labels."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(sizes.n_samples) % sizes.n_classes
+    centres = rng.standard_normal((sizes.n_classes, sizes.n_features), dtype=np.float32)
+    samples = rng.standard_normal((sizes.n_samples, sizes.n_features), dtype=np.float32)
+    samples += 0.7 * centres[labels]
+    samples /= np.linalg.norm(samples, axis=1, keepdims=True)
+    return samples, labels
+
+
+class _Clock:
+    """Seconds of a call, with the device's queue emptied before and after."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, action: Callable[[], Any], repeats: int = 1) -> float:
+        best = np.inf
+        for _ in range(repeats):
+            self._wait()
+            start = time.perf_counter()
+            action()
+            self._wait()
+            best = min(best, time.perf_counter() - start)
+        return float(best)
+
+    def _wait(self) -> None:
+        if self.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+
+def _model(sizes: Sizes, device: str, members: int, paper: bool) -> KLDA:
+    options: dict[str, Any] = {
+        "n_components": sizes.n_components,
+        "gamma": GAMMA,
+        "random_state": 0,
+        "device": device,
+    }
+    if members > 1:
+        options["n_members"] = members
+    kind = KLDAEnsemble if members > 1 else KLDA
+    return kind.paper(**options) if paper else kind(ridge=1e-2, **options)
+
+
+def _ours(
+    sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray, members: int, *, paper: bool
+) -> Row:
+    clock = _Clock(device)
+    model = _model(sizes, device, members, paper)
+    test = samples[: sizes.n_test]
+    # One pass first: random features are drawn and the device wakes up outside the clock.
+    model.partial_fit(samples, labels).predict(test[:1])
+    model.remove(samples, labels)
+
+    def learn() -> None:
+        model.partial_fit(samples, labels)
+        model.predict(test[:1])
+
+    times = []
+    for _ in range(2):
+        times.append(clock(learn))
+        predict = clock(lambda: model.predict(test), repeats=5) / sizes.n_test
+        new = (test[:NEW_CLASS] + 0.05, np.full(NEW_CLASS, sizes.n_classes + 1))
+        add = clock(lambda new=new: model.partial_fit(*new).predict(test[:1]))
+        model.remove(*new).remove(samples, labels)
+    mode = "the paper's mode" if paper else "default, ridge 1e-2"
+    return Row(f"klda, {mode}", members, min(times), add, predict)
+
+
+def _floor(sizes: Sizes, device: str, members: int) -> Row:
+    backend = choose_backend(device, "float32")
+    clock = _Clock(device)
+    rng = np.random.default_rng(0)
+    rows = backend.asarray(
+        rng.standard_normal((sizes.n_samples, sizes.n_components), dtype=np.float32)
+    )
+    means = backend.copy(rows[: sizes.n_classes])
+    work = _numpy_floor if device == "cpu" else _torch_floor
+    work(rows[:100], means)
+    return Row(
+        "floor: product, Cholesky, solve", members, clock(lambda: work(rows, means)), None, None
+    )
+
+
+def _numpy_floor(rows: np.ndarray, means: np.ndarray) -> None:
+    from scipy.linalg import blas, lapack
+
+    size = rows.shape[1]
+    square = np.zeros((size, size), np.float32)
+    blas.ssyrk(1.0, rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1)
+    square[range(size), range(size)] += 1000.0
+    lapack.spotrf(square.T, lower=0, clean=0, overwrite_a=1)
+    lapack.spotrs(square.T, means.copy().T, lower=0, overwrite_b=1)
+
+
+def _torch_floor(rows: Any, means: Any) -> None:
+    import torch
+
+    square = rows.T @ rows
+    square.diagonal().add_(1000.0)
+    torch.cholesky_solve(means.T, torch.linalg.cholesky(square))
+
+
+def _authors(sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray) -> Row:
+    clock = _Clock(device)
+    model = AuthorsKLDA(n_components=sizes.n_components, gamma=GAMMA, device=device)
+
+    def learn() -> None:
+        model.learn_task(samples, labels)
+        model.predict(samples[:1])
+
+    seconds = clock(learn)
+    few = samples[: sizes.n_one_at_a_time]
+    predict = clock(lambda: model.predict(few)) / len(few)
+    return Row("authors' form", 1, seconds, seconds, predict)
+
+
+def _scikit_learn(sizes: Sizes, samples: np.ndarray, labels: np.ndarray) -> Row:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    kernel = _model(sizes, "cpu", 1, True).fit(samples[:200], labels[:200])._members[0].kernel
+    assert kernel is not None
+    model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3)
+    clock = _Clock("cpu")
+    seconds = clock(lambda: model.fit(kernel.transform(samples), labels))
+    test = samples[: sizes.n_test]
+    predict = clock(lambda: model.predict(kernel.transform(test)), repeats=3) / len(test)
+    return Row("scikit-learn LDA (lsqr) on the same features", 1, seconds, seconds, predict)
+
+
+def _peak_memory(sizes: Sizes) -> int:
+    """Bytes that learning and answering with all members takes beyond the data."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_report_peak, args=(sizes, queue))
+    process.start()
+    peak = int(queue.get(timeout=3600))
+    process.join()
+    return peak
+
+
+def _report_peak(sizes: Sizes, queue: Any) -> None:
+    samples, labels = make_samples(sizes)
+    _model(sizes, "cpu", 1, True).fit(samples[:100], labels[:100]).predict(samples[:10])
+    with PeakMemory() as idle:
+        pass
+    with PeakMemory() as memory:
+        model = _model(sizes, "cpu", sizes.members, True)
+        model.partial_fit(samples, labels).predict(samples[: sizes.n_test])
+    queue.put(memory.peak_bytes - idle.peak_bytes)
+
+
+def _ratios(rows: list[Row], members: int) -> dict[str, float]:
+    """Return the ratios that the project promises, ours in the denominator where faster."""
+    floor = min(row.learn for row in rows if row.name.startswith("floor"))
+    paper = {row.members: row for row in rows if "paper's mode" in row.name}
+    default = next(row for row in rows if "default" in row.name)
+    most = paper[max(paper)]
+    ratios = {
+        "learning, one member, over the floor": paper[1].learn / floor,
+        "learning, all members, over the floor for as many": most.learn / (floor * most.members),
+        "adding a class, over learning, one member": paper[1].add_class / paper[1].learn,
+        "learning, default, over the floor": default.learn / floor,
+    }
+    authors = next((row for row in rows if row.name == "authors' form"), None)
+    if authors is not None:
+        ratios |= {
+            "learning, authors' form over ours, as many members": authors.learn
+            * most.members
+            / most.learn,
+            "learning, authors' five members over our one, default": 5
+            * authors.learn
+            / default.learn,
+            "predicting, authors' form over ours, as many members": authors.predict_one
+            * most.members
+            / most.predict_one,
+        }
+    return {name: round(value, 3) for name, value in ratios.items()}
+
+
+def table(result: dict[str, Any]) -> Any:
+    """Return the result as a rich table."""
+    from rich.table import Table
+
+    sizes = result["sizes"]
+    title = "N = {n_samples}, d = {n_features}, D = {n_components}, M = {n_classes}".format(**sizes)
+    grid = Table(title=f"{title} on {result['device']}")
+    for column in ("program", "members", "learning (s)", "adding a class (s)", "predicting (µs)"):
+        grid.add_column(column, justify="left" if column == "program" else "right")
+    for row in result["rows"]:
+        grid.add_row(
+            row["name"],
+            str(row["members"]),
+            f"{row['learn']:.4g}",
+            "-" if row["add_class"] is None else f"{row['add_class']:.4g}",
+            "-" if row["predict_one"] is None else f"{1e6 * row['predict_one']:.4g}",
+        )
+    return grid
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print a table, and write JSON."""
+    from rich.console import Console
+
+    parser = argparse.ArgumentParser(prog="klda bench speed", description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--n-components", type=int)
+    parser.add_argument("--members", type=int)
+    parser.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
+    parser.add_argument("--no-reference", action="store_true", help="leave out the slow programs")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    options = parser.parse_args(arguments)
+    chosen: dict[str, int] = dict(QUICK) if options.quick else {}
+    for name in ("n_components", "members"):
+        if getattr(options, name) is not None:
+            chosen[name] = getattr(options, name)
+    result = measure(Sizes(**chosen), options.device, reference=not options.no_reference)
+    console = Console()
+    console.print(table(result))
+    for name, value in result["ratios"].items():
+        console.print(f"{name}: {value:g}x")
+    if result["peak_memory_beyond_data"] is not None:
+        peak = result["peak_memory_beyond_data"] / 1e9
+        console.print(f"peak memory beyond the data, all members: {peak:.2f} GB")
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
