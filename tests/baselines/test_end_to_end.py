@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from klda.baselines import METHODS, make
+from klda.benchmarks.protocol import Samples, run, split_classes
 from tests.baselines.toys import NAMES, accuracy
 
 OPTIONS = {
@@ -34,3 +35,18 @@ def test_every_baseline_learns_two_toy_tasks_on_a_tiny_bart(tiny, fast, tasks, n
     late = np.array(tasks.all_test[1]) == answers
     assert late[len(late) // 2 :].mean() > 0.4
     assert time.perf_counter() - start < 60
+
+
+@pytest.mark.parametrize("name", ["joint", "vanilla"])
+def test_the_benchmarks_protocol_runs_a_baseline_as_it_is(tiny, fast, tasks, name):
+    train, test = (
+        Samples(texts, np.array(labels)) for texts, labels in (tasks.all, tasks.all_test)
+    )
+    method = make(name, tiny["bert"], **fast)
+    outcome = run(method, train, test, split_classes(NAMES, 2, seed=0))
+    if name == "joint":
+        assert outcome.seen_accuracy[0] is None
+        assert outcome.seen_accuracy[1] > 90
+    else:
+        assert outcome.seen_accuracy[0] > 90
+        assert outcome.matrix[1][0] < 50 < outcome.matrix[1][1]

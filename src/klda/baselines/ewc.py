@@ -57,17 +57,20 @@ class EWC(ClassifierBaseline):
         self._anchor: dict[str, Tensor] = {}
 
     def _loss(self, batch: Batch) -> Tensor:
-        loss = super()._loss(batch)
-        return loss + self.penalty / 2 * self.distance() if self._anchor else loss
+        return super()._loss(batch) + self.penalty / 2 * self.distance()
 
     def distance(self) -> Tensor:
         """Sum of F_i (theta_i - theta*_i)^2 over all weights that an earlier task had."""
-        total = torch.zeros((), device=self._device)
-        for name, parameter in self.module.named_parameters():
-            if name in self._anchor:
-                old = parameter[: len(self._anchor[name])]  # a head has grown since
-                total = total + (self._precision[name] * (old - self._anchor[name]).square()).sum()
-        return total
+        if not self._anchor:
+            return torch.zeros((), device=self._device)
+        now = dict(self.module.named_parameters())
+        anchors = self._anchor.items()
+        # One long vector: on a GPU a few large operations instead of hundreds of small ones. A
+        # head may have grown since, so only its first rows are compared.
+        old = torch.cat([now[name][: len(anchor)].flatten() for name, anchor in anchors])
+        anchor = torch.cat([anchor.flatten() for _, anchor in anchors])
+        precision = torch.cat([self._precision[name].flatten() for name, _ in anchors])
+        return (precision * (old - anchor).square()).sum()
 
     def _after_task(self, rows: Rows) -> None:
         fisher = self.fisher_diagonal(rows)
