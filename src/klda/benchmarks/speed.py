@@ -263,27 +263,23 @@ def _ratios(rows: list[Row], members: int) -> dict[str, float]:
     floor = min(row.learn for row in rows if row.name.startswith("floor"))
     paper = {row.members: row for row in rows if "paper's mode" in row.name}
     default = next(row for row in rows if "default" in row.name)
-    most = paper[max(paper)]
+    most, one = paper[max(paper)], paper[1]
     ratios = {
-        "learning, one member, over the floor": paper[1].learn / floor,
+        "learning, one member, over the floor": one.learn / floor,
         "learning, all members, over the floor for as many": most.learn / (floor * most.members),
-        "adding a class, over learning, one member": paper[1].add_class / paper[1].learn,
         "learning, default, over the floor": default.learn / floor,
+        "adding a class, over learning, one member": (one.add_class or 0.0) / one.learn,
     }
-    authors = next((row for row in rows if row.name == "authors' form"), None)
-    if authors is not None:
-        ratios |= {
-            "learning, authors' form over ours, as many members": authors.learn
-            * most.members
-            / most.learn,
-            "learning, authors' five members over our one, default": 5
-            * authors.learn
-            / default.learn,
-            "predicting, authors' form over ours, as many members": authors.predict_one
-            * most.members
-            / most.predict_one,
-        }
-    return {name: round(value, 3) for name, value in ratios.items()}
+    for authors in rows:
+        if authors.name != "authors' form":
+            continue
+        same = "authors' form over ours, as many members"
+        alone = "learning, authors' five members over our one, default"
+        ours = most.predict_one or np.nan
+        ratios[f"learning, {same}"] = authors.learn * most.members / most.learn
+        ratios[alone] = 5 * authors.learn / default.learn
+        ratios[f"predicting, {same}"] = (authors.predict_one or 0.0) * most.members / ours
+    return {name: round(float(value), 3) for name, value in ratios.items()}
 
 
 def table(result: dict[str, Any]) -> Any:
