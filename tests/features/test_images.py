@@ -53,6 +53,15 @@ def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pic
     np.testing.assert_allclose(rows[:, :32], early, atol=1e-5)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_gpu_gives_the_cpu_s_features_to_half_precision(tiny_dinov2, pictures):
+    expected = features.load(tiny_dinov2, device="cpu").encode(pictures)
+    encoder = features.load(tiny_dinov2)
+    assert encoder.precision == "float16"
+    error = np.linalg.norm(encoder.encode(pictures) - expected) / np.linalg.norm(expected)
+    assert error < 0.01
+
+
 def test_convolutional_networks_are_pooled_over_positions(tmp_path, tiny_dinov2, pictures):
     torch.manual_seed(0)
     config = transformers.ResNetConfig(

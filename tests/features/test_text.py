@@ -260,6 +260,21 @@ def test_half_precision_is_close_and_pooled_in_full(tiny_models, texts):
     assert half.cache_key() != full.cache_key()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@everyone
+@pytest.mark.parametrize("layers", ["last", (1, -1)])
+def test_a_gpu_gives_the_cpu_s_features_to_half_precision(name, layers, tiny_models, texts):
+    folder = tiny_models(name)
+    expected = features.load(folder, device="cpu", layers=layers).encode(texts)
+    full = features.load(folder, layers=layers, precision="float32").encode(texts)
+    np.testing.assert_allclose(full, expected, atol=2e-3)  # the GPU may use TF32
+    half = features.load(folder, layers=layers)
+    assert half._device.type == "cuda"
+    assert half.precision == ("bfloat16" if name == "t5-3b" else "float16")
+    error = np.linalg.norm(half.encode(texts) - expected) / np.linalg.norm(expected)
+    assert error < (0.05 if half.precision == "bfloat16" else 0.01)
+
+
 def test_minilm_equals_sentence_transformers(minilm, published, texts):
     many = [f"{text} {number}" for number in range(20) for text in texts]
     np.testing.assert_allclose(minilm.encode(many), published.encode(many), atol=1e-5)
