@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
-from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from klda.errors import KldaError
 
+if TYPE_CHECKING:
+    from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
+    from klda.learner import Learner
+
 __version__ = "0.1.0"
-__all__ = ["KLDA", "LDA", "NCM", "KLDAEnsemble", "KldaError"]
+__all__ = ["KLDA", "LDA", "NCM", "KLDAEnsemble", "KldaError", "Learner"]
+
+# Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.
+_MODULES = {
+    "KLDA": "klda.classifiers",
+    "LDA": "klda.classifiers",
+    "NCM": "klda.classifiers",
+    "KLDAEnsemble": "klda.classifiers",
+    "Learner": "klda.learner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

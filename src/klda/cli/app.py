@@ -15,10 +15,14 @@ from klda.cli import evaluate, learn, manage, predict
 from klda.cli.console import complain, say
 from klda.errors import KldaError
 
-# Commands whose modules are imported only when they are called: name -> (module, help).
+# Commands whose modules are imported only when they are called: name -> (module, panel, help).
 LATER = {
-    "bench": ("klda.cli.bench", "Measure accuracy, speed and scale; reproduce the paper's tables."),
-    "serve": ("klda.cli.serve", "Serve a model over HTTP, with a page to teach and ask."),
+    "serve": ("klda.cli.serve", "Ask", "Serve a model over HTTP, with a page to teach and ask."),
+    "bench": (
+        "klda.cli.bench",
+        "Measure",
+        "Measure accuracy, speed and scale; reproduce the paper's tables.",
+    ),
 }
 
 
@@ -26,21 +30,23 @@ class _Commands(TyperGroup):
     """The group of all commands; turns errors into messages and exit codes."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        present = [name for name, (module, _) in LATER.items() if importlib.util.find_spec(module)]
+        present = [name for name, (module, *_) in LATER.items() if importlib.util.find_spec(module)]
         return [*super().list_commands(ctx), *present]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in LATER:
             return super().get_command(ctx, cmd_name)
-        module, summary = LATER[cmd_name]
+        module, panel, summary = LATER[cmd_name]
         if importlib.util.find_spec(module) is None:
             return None
-        if not _is_called(cmd_name):
-            # Listed in the help: what it says of itself is not worth importing it for.
-            return typer.main.get_command(_placeholder(summary))
-        command = typer.main.get_command(importlib.import_module(module).app)
-        command.name = cmd_name
-        return command
+        # Enough for the list in the help, which is not worth an import.
+        return TyperGroup(name=cmd_name, help=summary, rich_help_panel=panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in LATER:
+            command = typer.main.get_command(importlib.import_module(LATER[name][0]).app)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -60,12 +66,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
-def _is_called(name: str) -> bool:
-    return name in sys.argv[1:3]
-
-
-def _placeholder(summary: str) -> typer.Typer:
-    app = typer.Typer(help=summary)
+app = typer.Typer(help=summary)
     app.callback()(lambda: None)
     return app
 
