@@ -66,11 +66,6 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
-app = typer.Typer(help=summary)
-    app.callback()(lambda: None)
-    return app
-
-
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
