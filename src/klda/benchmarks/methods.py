@@ -111,6 +111,11 @@ class MethodSpec:
     needs: str = "features"
     about: str = ""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether it can use a GPU; the peers are NumPy programs and run on the CPU."""
+        return self.group != "peer"
+
     def options(self, context: Context) -> dict[str, Any]:
         """Return the settings of a run: the defaults, with what was asked for in their place."""
         return self.defaults(context) | dict(context.options)

@@ -288,7 +288,7 @@ class _Place:
             "backbone": self.backbone,
             "layers": self.plan.layers,
             "seed": self.seed,
-            "device": self.device,
+            "device": self.device if spec.on_device else "cpu",
         }
 
     @property

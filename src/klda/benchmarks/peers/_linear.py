@@ -65,20 +65,28 @@ def empty_gram(n: int) -> np.ndarray:
 def ridge_solve(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
     """Solve ``(G + ridge I) W = right`` from the lower triangle of ``G``.
 
-    Cholesky in float32; in float64 where float32 cannot tell the matrix from a singular one.
+    Cholesky in float32. A Gram matrix of fewer rows than columns, summed in float32, can have
+    negative eigenvalues larger than a small ridge; then LU in float64, as the peers' own programs
+    do (``torch.linalg.solve``).
     """
-    for dtype in (np.float32, np.float64):
-        matrix: Any = np.array(gram_lower, dtype=dtype, order="F")
-        matrix[np.diag_indices_from(matrix)] += dtype(ridge)
-        try:
-            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            continue
-        return cho_solve(factor, right.astype(dtype), check_finite=False).astype(np.float32)
+    matrix: Any = np.array(gram_lower, dtype=np.float32, order="F")
+    matrix[np.diag_indices_from(matrix)] += np.float32(ridge)
+    try:
+        factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return _solve_indefinite(gram_lower, right, ridge)
+    return cho_solve(factor, right, check_finite=False)
+
+
+def _solve_indefinite(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
     full = np.tril(gram_lower).astype(np.float64)
     full += np.tril(full, -1).T
     full[np.diag_indices_from(full)] += ridge
-    return np.linalg.lstsq(full, right.astype(np.float64), rcond=None)[0].astype(np.float32)
+    try:
+        solved = np.linalg.solve(full, right.astype(np.float64))
+    except np.linalg.LinAlgError:
+        solved = np.linalg.lstsq(full, right.astype(np.float64), rcond=None)[0]
+    return solved.astype(np.float32)
 
 
 class ClassMeans:
