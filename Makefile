@@ -13,7 +13,7 @@ TEST_WORKERS ?= 2
 .PHONY: demo test lint types tests clean help
 
 help:
-	@echo "make demo    set up, then teach fifteen intents in five tasks (out/demo.png)"
+	@echo "make demo    set up, then teach twenty intents in five tasks (out/demo.png)"
 	@echo "make test    set up, then lint, types and tests"
 	@echo "make clean   remove the virtual environment and what the commands made"
 
