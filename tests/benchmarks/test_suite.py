@@ -150,8 +150,19 @@ def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
 
 def test_an_option_that_a_method_does_not_have_is_named(features_folder, tmp_path):
     grid = plan(features_folder, "slda", seeds=1, options={"slda": {"colour": 3}})
-    (cell,) = walk(grid, ResultStore(tmp_path / "results.jsonl"))
-    assert "colour" in cell.reason
+    with pytest.raises(KldaError, match="colour"):
+        walk(grid, ResultStore(tmp_path / "results.jsonl"))
+
+
+def test_a_device_that_is_not_here_leaves_a_gap_and_says_why(features_folder, tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    (cell,) = walk(
+        plan(features_folder, "lda", seeds=1, device="cuda"), ResultStore(tmp_path / "r.jsonl")
+    )
+    assert (cell.status, cell.gap) == ("unavailable", "not run here")
+    assert "device='cuda'" in cell.reason
 
 
 def test_unknown_methods_are_named_with_the_known_ones():

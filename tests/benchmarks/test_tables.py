@@ -10,7 +10,7 @@ from klda.benchmarks import experiments, memory, paper
 from klda.benchmarks.metrics import Spread
 from klda.benchmarks.report import write_report
 from klda.benchmarks.results import ResultStore
-from klda.benchmarks.suite import Cell, pack_bits, walk
+from klda.benchmarks.suite import NOT_HERE, Cell, pack_bits, walk
 from klda.benchmarks.tables import Entry, entry_of, pairs_against
 from klda.errors import KldaError
 from tests.benchmarks.test_suite import plan, write_features
@@ -36,7 +36,7 @@ def test_an_entry_shows_mean_spread_paper_and_difference():
 
 
 def test_an_entry_without_runs_shows_no_number():
-    entry = entry_of([Cell("m", "d", "k", 0, "unavailable", None, "no model")], None)
+    entry = entry_of([Cell("m", "d", "k", 0, "unavailable", None, "no model", NOT_HERE)], None)
     assert entry.ours is None
     assert entry.own_text == "not available offline"
     assert Entry().paper_text == "-"

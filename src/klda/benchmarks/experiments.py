@@ -114,34 +114,55 @@ def _title(dataset: str) -> str:
     return info.title if info is not None else dataset
 
 
+# Methods of very different accuracy would flatten each other, so they share no plot.
+_CURVE_PLOTS = {
+    "curves": ("Accuracy while learning", ("paper", "ours", "peer")),
+    "curves-authors": ("The authors' form beside ours", ("reference",)),
+    "curves-tuned": ("Fine-tuned methods beside ours", ("fine-tuned",)),
+}
+_ALWAYS = ("lda", "klda", "klda-default")
+_Curve = tuple[list[int], list[float]]
+
+
 def _curves(plan: Plan, cells: Sequence[Cell], output: Path) -> list[Path]:
-    """Accuracy after each task: a plot, and a table with one line a run and task."""
-    titles = {name: spec.title for name, spec in registry().items()}
-    curves: dict[str, dict[str, list[tuple[list[int], list[float]]]]] = {}
-    lines = []
-    for cell in cells:
-        record = cell.record
-        if record is None or len(record["seen_accuracy"]) < 2 or None in record["seen_accuracy"]:
-            continue
-        run = (record["samples_seen"], record["seen_accuracy"])
-        methods = curves.setdefault(_title(cell.dataset), {})
-        methods.setdefault(titles[cell.method], []).append(run)
-        lines += [
-            [cell.dataset, cell.method, cell.seed, task, seen, accuracy]
-            for task, (seen, accuracy) in enumerate(zip(*run, strict=True), start=1)
-        ]
-    if not curves:
+    """Accuracy after each task: a table with one line a run and task, and its plots."""
+    measured = [
+        cell
+        for cell in cells
+        if cell.record is not None
+        and len(cell.record["seen_accuracy"]) > 1
+        and None not in cell.record["seen_accuracy"]
+    ]
+    if not measured:
         return []
-    file = output / "curves.csv"
-    with file.open("w", encoding="utf-8", newline="") as stream:
+    files = [output / "curves.csv"]
+    with files[0].open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["dataset", "method", "seed", "task", "samples_seen", "accuracy"])
-        writer.writerows(lines)
+        for cell in measured:
+            for task, point in enumerate(zip(*_curve(cell), strict=True), start=1):
+                writer.writerow([cell.dataset, cell.method, cell.seed, task, *point])
+    known = registry()
     kernel = any(spec.name.startswith("klda") for spec in plan.methods)
-    plot = figures.curve_figure(
-        curves, output / "curves.png", n_components=5000 if kernel else None
-    )
-    return [file, plot]
+    for name, (title, groups) in _CURVE_PLOTS.items():
+        own = {spec.name for spec in plan.methods if spec.group in groups}
+        curves: dict[str, dict[str, list[_Curve]]] = {}
+        for dataset in dict.fromkeys(cell.dataset for cell in measured if cell.method in own):
+            methods = curves.setdefault(_title(dataset), {})
+            for cell in measured:
+                if cell.dataset == dataset and cell.method in own | set(_ALWAYS):
+                    methods.setdefault(known[cell.method].title, []).append(_curve(cell))
+        if curves:
+            file = output / f"{name}.png"
+            components = 5000 if kernel else None
+            figures.curve_figure(curves, file, n_components=components, title=title)
+            files.append(file)
+    return files
+
+
+def _curve(cell: Cell) -> _Curve:
+    assert cell.record is not None
+    return cell.record["samples_seen"], cell.record["seen_accuracy"]
 
 
 def _write_pairs(methods: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) -> Path:

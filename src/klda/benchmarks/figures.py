@@ -18,6 +18,7 @@ _COLOURS = (
 )
 _MARKERS = "osD^vP*Xh<>p"
 _DPI = 150
+_WIDEST = 30.0  # points; beyond, a method is written at the edge of the panel instead of drawn
 
 
 def _pyplot() -> Any:
@@ -72,8 +73,11 @@ def table_figure(table: Table, file: Path) -> Path:
     for axis, column, title in zip(
         np.atleast_1d(axes), table.column_names, table.columns, strict=True
     ):
+        low = _left_edge(table, column)
         for position, row in zip(positions, table.row_names, strict=True):
-            _table_point(axis, table, row, column, position)
+            _table_point(axis, table, row, column, position, low)
+        if low is not None:
+            axis.set_xlim(left=low)
         axis.set_title(title)
         axis.set_xlabel("final accuracy (%)")
         axis.set_yticks(positions, table.rows)
@@ -88,14 +92,35 @@ def table_figure(table: Table, file: Path) -> Path:
     return _save(plt, figure, file)
 
 
-def _table_point(axis: Any, table: Table, row: str, column: str, position: float) -> None:
+def _left_edge(table: Table, column: str) -> float | None:
+    """Where the axis starts, if far lower methods would squeeze the others together."""
+    entries = [table.entries[row, column] for row in table.row_names]
+    means = [entry.ours.mean for entry in entries if entry.ours is not None]
+    if not means or max(means) - min(means) < _WIDEST:
+        return None
+    published = [entry.paper.value for entry in entries if entry.paper is not None]
+    shown = [value for value in (*means, *published) if value > max(means) - _WIDEST]
+    return min(shown) - 3.0
+
+
+def _table_point(
+    axis: Any, table: Table, row: str, column: str, position: float, low: float | None
+) -> None:
     entry = table.entries[row, column]
-    if entry.ours is not None:
+    if entry.ours is not None and low is not None and entry.ours.mean < low:
+        axis.annotate(
+            f"\N{LEFTWARDS ARROW} {entry.ours.mean:.1f}",
+            (0.02, position),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            color=_COLOURS[0],
+        )
+    elif entry.ours is not None:
         spread = 0.0 if entry.ours.n < 2 else entry.ours.std
         axis.errorbar(
             entry.ours.mean, position, xerr=spread, fmt="o", color=_COLOURS[0], capsize=3, ms=5
         )
-    if entry.paper is not None:
+    if entry.paper is not None and (low is None or entry.paper.value >= low):
         axis.plot(entry.paper.value, position, "D", color=_COLOURS[1], fillstyle="none", ms=6)
 
 

@@ -26,7 +26,9 @@ pre { background: #f4f4f4; padding: 0.6rem; overflow-x: auto }
 .note { color: #555; font-size: 0.86rem } .best { font-weight: 700 } .absent { color: #888 }
 """
 _TABLES = ("table1", "table2", "table3", "figure-gamma", "figure-components")
-_PLOTS = {"table1": ("table1.png", "curves.png")}
+_PLOTS = {
+    "table1": ("table1.png", "curves.png", "curves-authors.png", "curves-tuned.png"),
+}
 
 
 def write_report(folder: str | Path) -> Path:

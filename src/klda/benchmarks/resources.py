@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from klda.errors import KldaError
+
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _PACKAGES = ("klda", "numpy", "scipy", "scikit-learn", "torch", "transformers")
@@ -130,3 +132,15 @@ def resolve_device(device: str) -> str:
     except ImportError:
         return "cpu"
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class DeviceNotAvailableError(KldaError):
+    """A device was asked for that is not on this machine."""
+
+
+def require_device(device: str) -> None:
+    """Raise an error if `device` is a GPU that is not there."""
+    if device.startswith("cuda") and resolve_device("auto") != "cuda":
+        raise DeviceNotAvailableError(
+            f"device={device!r}: PyTorch sees no CUDA GPU here. Use --device cpu, or auto."
+        )

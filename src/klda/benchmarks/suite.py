@@ -18,10 +18,19 @@ from klda.benchmarks import datasets
 from klda.benchmarks.datasets import Dataset, DatasetNotAvailableError, Split
 from klda.benchmarks.methods import Context, MethodSpec, protocol_gamma
 from klda.benchmarks.protocol import Evaluate, Outcome, Samples, run, split_classes
-from klda.benchmarks.resources import held_bytes, machine, resolve_device, versions
+from klda.benchmarks.resources import (
+    DeviceNotAvailableError,
+    held_bytes,
+    machine,
+    require_device,
+    resolve_device,
+    versions,
+)
 from klda.benchmarks.results import ResultStore, key_of
-from klda.errors import KldaError
+from klda.errors import KldaError, MissingDependencyError
+from klda.features import OfflineModelError
 
+NOT_HERE = "not available offline"
 CurveChoice = Literal["auto", "all", "end"]
 Status = Literal["done", "found", "unavailable"]
 
@@ -110,6 +119,8 @@ class Cell:
         The result line.
     reason : str
         Why it is not possible here.
+    gap : str
+        The same in a few words, for a table.
     """
 
     backbone: str
@@ -119,9 +130,24 @@ class Cell:
     status: Status
     record: dict[str, Any] | None = None
     reason: str = ""
+    gap: str = ""
 
 
 Notify = Callable[[str], None]
+
+
+class NotForImagesError(KldaError):
+    """A method that learns from texts was asked to learn from images."""
+
+
+# What cannot be done here leaves a gap in the table; what was asked for wrongly is an error.
+_NOT_HERE = (
+    OfflineModelError,
+    DeviceNotAvailableError,
+    MissingDependencyError,
+    NotForImagesError,
+    OSError,
+)
 
 
 class FeatureSource:
@@ -226,7 +252,7 @@ def walk(plan: Plan, store: ResultStore, notify: Notify = lambda message: None) 
 def _unavailable(plan: Plan, backbone: str, name: str, reason: str) -> Iterator[Cell]:
     for seed in range(plan.seeds):
         for spec in plan.methods:
-            yield Cell(backbone, name, spec.name, seed, "unavailable", None, reason)
+            yield Cell(backbone, name, spec.name, seed, "unavailable", None, reason, NOT_HERE)
 
 
 @dataclass
@@ -257,8 +283,10 @@ class _Place:
         self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
         try:
             record = self.run(spec, context, settings, evaluate)
-        except (KldaError, ImportError, OSError) as error:
-            return dataclasses.replace(make, status="unavailable", record=None, reason=str(error))
+        except _NOT_HERE as error:
+            return dataclasses.replace(
+                make, status="unavailable", record=None, reason=str(error), gap=_gap(error)
+            )
         record["key"] = key
         self.store.append(record)
         self.finished[key] = record
@@ -306,11 +334,14 @@ class _Place:
     def run(
         self, spec: MethodSpec, context: Context, settings: dict[str, Any], evaluate: Evaluate
     ) -> dict[str, Any]:
+        require_device(self.device)
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         if spec.needs == "features":
             train, test = self.source.of(self.dataset, self.backbone, self.plan.layers)
         else:
             train, test = self.dataset.train, self.dataset.test
+            if self.dataset.modality != "text":
+                raise NotForImagesError(f"{spec.title} is there for texts only.")
         method = spec.make(context)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         record = to_record(outcome, settings, evaluate)
@@ -326,6 +357,12 @@ class _Place:
         }
         record["command"] = self.plan.command
         return record
+
+
+def _gap(error: Exception) -> str:
+    if isinstance(error, DeviceNotAvailableError):
+        return "not run here"
+    return "texts only" if isinstance(error, NotForImagesError) else NOT_HERE
 
 
 def _gamma_of(method: Any) -> float | None:

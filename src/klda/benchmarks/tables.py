@@ -16,8 +16,6 @@ from klda.benchmarks import paper
 from klda.benchmarks.metrics import Spread, paired_difference
 from klda.benchmarks.suite import Cell, unpack_bits
 
-NOT_HERE = "not available offline"
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -188,8 +186,8 @@ def entry_of(
     if values:
         note = records[0]["settings"]["subset"]
         return Entry(Spread.of(values), published, note=note)
-    reasons = [cell.reason for cell in cells if cell.reason]
-    return Entry(None, published, missing=NOT_HERE if reasons else "-")
+    gaps = [cell.gap for cell in cells if cell.gap]
+    return Entry(None, published, missing=gaps[0] if gaps else "-")
 
 
 def reasons(cells: Sequence[Cell]) -> list[str]:
@@ -226,7 +224,7 @@ def pairs_against(cells: Sequence[Cell], base: str, others: Sequence[str]) -> li
     """
     correct: dict[tuple[str, str], list[np.ndarray]] = {}
     for cell in cells:
-        if cell.record is not None:
+        if cell.record is not None and cell.record["correct"]:
             # Rows come in the test file's order whatever the order of classes.
             bits = unpack_bits(cell.record["correct"], cell.record["rows_predicted"])
             correct.setdefault((cell.dataset, cell.method), []).append(bits)
