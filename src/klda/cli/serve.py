@@ -1,0 +1,119 @@
+"""``klda serve``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from klda.cli import options
+from klda.cli.console import say
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.server.settings import ApiKey
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+KEYED_RATE = 100.0
+
+
+@app.command()
+def serve(
+    model: options.Model,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="File with a role (ask or teach) and a key on each line."),
+    ] = None,
+    new: Annotated[
+        str | None,
+        typer.Option(help="Start a new model with this foundation model if there is none."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that answer; one writer teaches.")
+    ] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=f"Requests a second for each client; 0 is no limit. By default {KEYED_RATE:g} "
+            "with keys, no limit without.",
+            show_default=False,
+        ),
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Largest request in MiB.")] = 16,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Inputs of concurrent requests encoded together.")
+    ] = 64,
+    batch_wait: Annotated[
+        float, typer.Option(min=0, help="Milliseconds to wait for inputs to encode together.")
+    ] = 3.0,
+    fold_interval: Annotated[
+        float, typer.Option(min=0, help="Seconds between saves of what was learned.")
+    ] = 30.0,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name that requests may be addressed to; may be repeated."),
+    ] = None,
+    device: options.Device = "auto",
+    quiet: Annotated[bool, typer.Option(help="Log warnings and errors only.")] = False,
+) -> None:
+    """Serve a model over HTTP, with a page to teach and ask.
+
+    **klda serve --model** bot/
+
+    **klda serve --model** new-bot/ **--new** minilm
+
+    **klda serve --model** bot/ **--host** 0.0.0.0 **--keys** keys.txt **--workers** 4
+
+    Keys also come from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys it
+    listens on this computer only, and everyone here may teach.
+    """
+    from klda.server.run import serve as run
+    from klda.server.settings import Settings
+
+    known = _keys(keys)
+    settings = Settings(
+        model=model,
+        host=host,
+        port=port,
+        keys=known,
+        rate=(KEYED_RATE if known else 0.0) if rate is None else rate,
+        max_body=max_body << 20,
+        max_batch=max_batch,
+        batch_wait=batch_wait / 1000,
+        fold_interval=fold_interval,
+        allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
+        quiet=quiet,
+    )
+    loading: dict[str, Any] = {} if device == "auto" else {"device": device}
+    run(
+        settings,
+        new=new,
+        options=loading,
+        workers=workers,
+        on_listen=lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"),
+    )
+
+
+def _keys(file: Path | None) -> tuple[ApiKey, ...]:
+    from klda.server.settings import read_keys
+
+    found: tuple[ApiKey, ...] = ()
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise KldaError(f"--keys {file}: {error.strerror or error}.") from error
+        found += read_keys(lines, str(file))
+        if not found:
+            raise KldaError(f"--keys {file} has no key: give lines such as 'teach KEY'.")
+    for role in ("teach", "ask"):
+        name = f"KLDA_{role.upper()}_KEYS"
+        values = [key.strip() for key in os.environ.get(name, "").split(",") if key.strip()]
+        found += read_keys([f"{role} {value}" for value in values], name)
+    return found

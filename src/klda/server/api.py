@@ -1,0 +1,308 @@
+"""The HTTP API, under ``/v1``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+import klda
+from klda._optional import require
+from klda.server import schemas
+from klda.server.errors import BusyError, ServiceError
+from klda.server.security import require_role, secret_of
+from klda.server.service import Service
+from klda.server.settings import MAX_LABEL_LENGTH
+
+MOST_PIXELS = 50_000_000
+
+_MEANINGS = {
+    400: "The body is not JSON.",
+    401: "No key, or an unknown one.",
+    403: "The key's role does not allow this, or the request comes from a page of another site.",
+    404: "There is no such class or undo.",
+    409: "It does not fit the state of the model.",
+    413: "The body is too large.",
+    422: "A value is missing, of the wrong kind or beyond a limit.",
+    429: "Too many requests.",
+    503: "Stopping, or too many requests wait: try again.",
+}
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    always = (400, 401, 403, 413, 422, 429, 503)
+    return {
+        status: {"model": schemas.ErrorAnswer, "description": _MEANINGS[status]}
+        for status in sorted({*always, *statuses})
+    }
+
+
+bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key.")
+
+
+def _may(role: Literal["ask", "teach"]) -> Any:
+    def check(request: Request, _: Annotated[Any, Depends(bearer)]) -> None:
+        headers = {name.lower(): value for name, value in request.scope["headers"]}
+        require_role(request.app.state.keys, secret_of(headers), role)
+
+    return Depends(check)
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that an application serves."""
+    service: Service = request.app.state.service
+    if not service.ready:
+        raise BusyError("The service is starting or stopping: try again in a moment.")
+    return service
+
+
+The = Annotated[Service, Depends(service_of)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
+router = APIRouter(prefix="/v1")
+ask, teach = [_may("ask")], [_may("teach")]
+
+
+@router.post("/predict", dependencies=ask, responses=_errors(409), tags=["ask"])
+async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
+    """Answer for texts, images or features, with probabilities."""
+    snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
+    return schemas.PredictAnswer.model_construct(
+        predictions=[
+            schemas.Prediction.model_construct(
+                label=answer.top[0][0],
+                probability=_share(answer.top[0][1]),
+                known=answer.known,
+                novelty=answer.novelty,
+                top=[
+                    schemas.Ranked.model_construct(label=label, probability=_share(p))
+                    for label, p in answer.top
+                ],
+            )
+            for answer in answers
+        ],
+        version=snapshot.version,
+    )
+
+
+@router.post("/explain", dependencies=ask, responses=_errors(409), tags=["ask"])
+async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
+    """Say why: the likeliest classes, and how much each word speaks for the answer."""
+    plural = schemas.Inputs(
+        texts=None if body.text is None else [body.text],
+        features=None if body.features is None else [body.features],
+        images=None if body.image is None else [body.image],
+    )
+    inputs = await inputs_of(service, plural)
+    return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
+
+
+@router.post("/learn", dependencies=teach, responses=_errors(409), tags=["teach"])
+async def learn(
+    body: schemas.LearnBody, service: The, idempotency_key: Key = None
+) -> schemas.LearnAnswer:
+    """Learn samples of new classes, or more of old ones.
+
+    When the answer comes, they are on disk and every later predict knows them. With an
+    `Idempotency-Key`, a request that is sent again counts once.
+    """
+    inputs = await inputs_of(service, body)
+    content = body.model_dump(exclude_none=True) if idempotency_key else None
+    done = await service.learn(inputs, body.labels, idempotency_key or "", content)
+    return schemas.LearnAnswer(
+        learned=0 if done.repeated else len(body.labels),
+        new_classes=list(done.new),
+        classes=done.classes,
+        samples=done.samples,
+        version=done.sequence,
+        repeated=done.repeated,
+    )
+
+
+@router.post("/forget", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+async def forget(
+    body: schemas.ForgetBody, service: The, idempotency_key: Key = None
+) -> schemas.ForgetAnswer:
+    """Forget classes (can be undone for a while), or samples exactly (give them again)."""
+    inputs = await inputs_of(service, body) if body.given() else None
+    content = body.model_dump(exclude_none=True) if idempotency_key else None
+    done = await service.forget(body.labels, inputs, idempotency_key or "", content)
+    return schemas.ForgetAnswer(
+        forgotten=list(dict.fromkeys(body.labels)),
+        classes=done.classes,
+        samples=done.samples,
+        version=done.sequence,
+        undo=done.sequence if inputs is None else None,
+    )
+
+
+@router.post("/undo", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
+    """Bring back the classes that a forget dropped."""
+    return _changed(await service.undo(body.undo))
+
+
+@router.post("/rename", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
+    """Give a class another name."""
+    return _changed(await service.rename(body.old, body.new))
+
+
+@router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
+async def classes(
+    service: The,
+    search: Annotated[str, Query(max_length=MAX_LABEL_LENGTH)] = "",
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> schemas.ClassesAnswer:
+    """List the classes and their numbers of samples."""
+    found = search_classes(service, search)
+    page = found[offset : offset + limit]
+    return schemas.ClassesAnswer(
+        classes=[schemas.ClassCount(label=label, samples=n) for label, n in page],
+        total=len(found),
+    )
+
+
+@router.get("/map", dependencies=ask, responses=_errors(), tags=["look"])
+async def class_map(service: The) -> schemas.MapAnswer:
+    """Say where the classes lie, and which are easily confused."""
+    atlas = await service.atlas()
+    return schemas.MapAnswer(
+        places=[
+            schemas.PlaceAnswer(label=p.label, samples=p.count, x=p.x, y=p.y) for p in atlas.places
+        ],
+        pairs=[
+            schemas.PairAnswer(first=p.first, second=p.second, confusion=p.confusion)
+            for p in atlas.pairs
+        ],
+    )
+
+
+@router.get("/scores", dependencies=ask, responses=_errors(), tags=["look"])
+async def scores(service: The) -> schemas.ScoresAnswer:
+    """Say how the model answered on every sample just before it learned it."""
+    tallies = await service.tallies()
+    right, wrong = sum(t[1] for t in tallies), sum(t[2] for t in tallies)
+    return schemas.ScoresAnswer(
+        tallies=[
+            schemas.TallyAnswer(when=when, right=r, wrong=w, new=n) for when, r, w, n in tallies
+        ],
+        accuracy=right / (right + wrong) if right + wrong else None,
+    )
+
+
+@router.get("/model", dependencies=ask, responses=_errors(), tags=["look"])
+async def model(service: The) -> schemas.ModelAnswer:
+    """Say what the model is."""
+    snapshot = service.snapshot
+    public = ("name", "modality", "revision", "pooling", "layers", "dimension")
+    return schemas.ModelAnswer(
+        modality=service.modality,  # type: ignore[arg-type]
+        foundation_model={key: service.foundation.get(key) for key in public},
+        classifier=type(service.writer.learner.classifier).__name__,
+        classes=len(snapshot.counts),
+        samples=snapshot.samples,
+        version=snapshot.version,
+        unfolded=service.writer.unfolded,
+        klda_version=klda.__version__,
+    )
+
+
+@router.get("/health", responses=_errors(), tags=["operate"])
+async def health(service: The) -> schemas.HealthAnswer:
+    """Say whether the service is ready; needs no key."""
+    return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
+
+
+@router.get(
+    "/metrics",
+    dependencies=ask,
+    responses={**_errors(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    response_class=Response,
+    tags=["operate"],
+)
+async def metrics(request: Request) -> Response:
+    """Return counters for Prometheus."""
+    held = request.app.state.metrics
+    return Response(held.text(), headers={"Content-Type": held.content_type})
+
+
+# ------------------------------------------------------------------ inside
+
+
+def search_classes(service: Service, search: str) -> list[tuple[str | int, int]]:
+    """Return the classes whose names contain something, in alphabetical order.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+    search : str
+        Part of a name, in any case; "" for all.
+
+    Returns
+    -------
+    list of (label, samples)
+    """
+    wanted = search.casefold().strip()
+    counts = service.snapshot.counts
+    return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
+
+
+async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
+    """Return the inputs of a request, as the foundation model takes them.
+
+    Parameters
+    ----------
+    service : Service
+        Knows what the model takes.
+    body : Inputs
+        With one kind of inputs.
+
+    Returns
+    -------
+    list of str, list of images, or ndarray
+    """
+    (given,) = body.given()
+    wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
+    if given != wanted:
+        raise ServiceError(f"This model takes {wanted}, not {given}.")
+    if given == "features":
+        rows = body.rows()
+        if rows is None:
+            raise ServiceError("features has rows of different lengths.")
+        return rows
+    if given == "images":
+        return await run_in_threadpool(_decode_images, body.images or [])
+    return body.texts
+
+
+def _decode_images(encoded: list[str]) -> list[Any]:
+    pillow = require("PIL.Image", "images")
+    images = []
+    for i, text in enumerate(encoded):
+        try:
+            image = pillow.open(io.BytesIO(base64.b64decode(text, validate=True)))
+            if image.width * image.height > MOST_PIXELS:
+                raise ServiceError(f"images[{i}] has more than {MOST_PIXELS} pixels.")
+            images.append(image.convert("RGB"))
+        except ServiceError:
+            raise
+        except (binascii.Error, ValueError) as error:
+            raise ServiceError(f"images[{i}] is not base64.") from error
+        except Exception as error:  # Pillow raises many kinds on a damaged file
+            raise ServiceError(f"images[{i}] is not an image that can be read.") from error
+    return images
+
+
+def _share(probability: float) -> float:
+    return min(1.0, max(0.0, round(probability, 6)))
+
+
+def _changed(done: Any) -> schemas.ChangeAnswer:
+    return schemas.ChangeAnswer(classes=done.classes, samples=done.samples, version=done.sequence)

@@ -1,0 +1,271 @@
+"""One thread that encodes and answers: small requests that come together are encoded together.
+
+While a batch is being encoded the next one gathers, so under load nothing waits for the sake of
+batching; an idle service waits a few milliseconds at most, and not at all if no other request is
+on its way. Inputs to be learned ride along a few at a time: a large learn delays a predict by no
+more than one small batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from klda.server.changes import Label
+from klda.server.errors import BusyError
+from klda.server.snapshot import Answer, Snapshot
+
+LEARN_SHARE = 16  # inputs to be learned in a batch that predicts wait for
+
+
+@dataclass(eq=False)
+class Job:
+    """Inputs of one request on their way through the foundation model.
+
+    Attributes
+    ----------
+    inputs : sequence or ndarray
+        Texts, images or rows.
+    top : int
+        For an ask: how many classes to name. 0 for what is to be learned.
+    labels : sequence of label or None
+        For a learn: the labels, if the model is to be asked before it is taught.
+    """
+
+    inputs: Sequence[Any] | np.ndarray
+    top: int = 0
+    labels: Sequence[Label] | None = None
+    future: Future = field(default_factory=Future)
+    done: int = 0
+    parts: list[np.ndarray] = field(default_factory=list)
+    tally: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    @property
+    def left(self) -> int:
+        """Inputs not encoded yet."""
+        return len(self.inputs) - self.done
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows, once encoded."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+
+class Inference:
+    """The thread that encodes.
+
+    Parameters
+    ----------
+    encode : callable
+        Turns a list of inputs (or rows) into rows, float32.
+    snapshot : callable
+        Returns the snapshot to answer from; asked after encoding, so that an answer always knows
+        what was acknowledged before its request came.
+    max_batch : int
+        Inputs encoded together.
+    wait : float
+        Seconds to wait for more.
+    max_queue : int
+        Requests that may wait.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Any], np.ndarray],
+        snapshot: Callable[[], Snapshot],
+        *,
+        max_batch: int,
+        wait: float,
+        max_queue: int,
+    ) -> None:
+        self._encode, self._snapshot = encode, snapshot
+        self._max_batch, self._wait, self._max_queue = max_batch, wait, max_queue
+        self._asks: deque[Job] = deque()
+        self._learns: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self.announced = 0  # predicts whose bodies are being read: worth waiting for
+        self.on_batch: Callable[[int], None] = lambda size: None
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what waits, then end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait or are being encoded."""
+        return len(self._asks) + len(self._learns)
+
+    def ask(self, inputs: Any, top: int) -> Future:
+        """Encode and answer.
+
+        Parameters
+        ----------
+        inputs : sequence or ndarray
+            At least one.
+        top : int
+            How many classes to name.
+
+        Returns
+        -------
+        Future of (Snapshot, list of Answer)
+            The answers and what they came from.
+        """
+        return self._submit(self._asks, Job(inputs, top=top))
+
+    def encode(self, inputs: Any, labels: Sequence[Any] | None = None) -> Future:
+        """Encode inputs that are to be learned (or removed), behind those that are asked about.
+
+        Parameters
+        ----------
+        inputs : sequence or ndarray
+            At least one.
+        labels : sequence of label, optional
+            If given, the model is asked before it is taught.
+
+        Returns
+        -------
+        Future of (ndarray, (right, wrong, new))
+            The rows, and how the model had answered.
+        """
+        return self._submit(self._learns, Job(inputs, labels=labels))
+
+    def _submit(self, queue: deque[Job], job: Job) -> Future:
+        with self._wake:
+            if self._stopping:
+                raise BusyError("The service is stopping: try again in a moment.")
+            if len(queue) >= self._max_queue:
+                raise BusyError("Too many requests are waiting: try again in a moment.")
+            queue.append(job)
+            self._wake.notify()
+        return job.future
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._asks or self._learns or self._stopping)
+                if not self._asks and not self._learns:
+                    return
+                self._gather()
+                batch = self._take()
+            self._process(batch)
+
+    def _gather(self) -> None:
+        """Wait a moment for requests that are about to arrive."""
+        deadline = time.monotonic() + self._wait
+        while self._max_batch > 1 and not self._stopping:
+            count = sum(job.left for job in self._asks)
+            left = deadline - time.monotonic()
+            if count >= self._max_batch or self.announced <= len(self._asks) or left <= 0:
+                return
+            self._wake.wait(left)
+
+    def _take(self) -> list[tuple[Job, int]]:
+        """Choose what is encoded next: jobs, and how many of each one's inputs."""
+        batch = []
+        room = self._max_batch
+        for job in self._asks:
+            if room <= 0:
+                break
+            batch.append((job, min(job.left, max(room, 1))))
+            room -= batch[-1][1]
+            if self._max_batch == 1:
+                batch[-1] = (job, job.left)  # one request at a time, whole
+        share = LEARN_SHARE if batch else self._max_batch
+        for job in self._learns:
+            if share <= 0:
+                break
+            batch.append((job, min(job.left, share)))
+            share -= batch[-1][1]
+        return batch
+
+    def _process(self, batch: list[tuple[Job, int]]) -> None:
+        try:
+            rows = self._encode(_join([job.inputs[job.done : job.done + n] for job, n in batch]))
+            self._hand_out(batch, rows)
+        except Exception as error:
+            # One bad input must not fail the requests that it was batched with.
+            if len(batch) > 1:
+                for part in batch:
+                    self._process([part])
+            else:
+                self._close(batch[0][0], error)
+
+    def _hand_out(self, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
+        snapshot = self._snapshot()
+        self._compare(snapshot, batch, rows)
+        at = 0
+        for job, n in batch:
+            job.parts.append(rows[at : at + n])
+            job.done += n
+            at += n
+        self.on_batch(len(rows))
+        finished = [job for job, _ in batch if not job.left]
+        self._answer(snapshot, [job for job in finished if job.top])
+        for job in finished:
+            if not job.top:
+                self._close(job, (job.rows, tuple(job.tally)))
+
+    def _compare(self, snapshot: Snapshot, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
+        """Ask before teaching: count how the model answers on rows that it is about to learn."""
+        at = 0
+        chosen: list[int] = []
+        owners: list[Job] = []
+        labels: list[Label] = []
+        for job, n in batch:
+            if job.labels is not None:
+                chosen += range(at, at + n)
+                owners += [job] * n
+                labels += job.labels[job.done : job.done + n]
+            at += n
+        if chosen:
+            for job, verdict in zip(owners, snapshot.compare(rows[chosen], labels), strict=True):
+                job.tally[verdict] += 1
+
+    def _answer(self, snapshot: Snapshot, jobs: list[Job]) -> None:
+        """Answer jobs together: one pass over the feature map, however many there are."""
+        if not jobs:
+            return
+        answers: list[Answer] = []
+        if snapshot.counts:
+            rows = np.concatenate([job.rows for job in jobs])
+            answers = snapshot.answer(rows, max(job.top for job in jobs))
+        at = 0
+        for job in jobs:
+            own = answers[at : at + len(job.inputs)]
+            at += len(own)
+            self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
+
+    def _close(self, job: Job, outcome: Any) -> None:
+        with self._wake:
+            for queue in (self._asks, self._learns):
+                if job in queue:
+                    queue.remove(job)
+        if job.future.done() or not job.future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
+
+
+def _join(parts: list[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return [item for part in parts for item in part]

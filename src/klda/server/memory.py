@@ -1,0 +1,135 @@
+"""What the service remembers beside the model: saved in the model folder, in the same step.
+
+The number of the last change in the model makes a replay count every change once; the idempotency
+keys make a retried request count once; the classes forgotten lately can be brought back; the tally
+of answers before teaching is what the page draws.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from klda.server.changes import Change, Label
+
+MAX_KEYS = 10_000
+MAX_TALLIES = 2_000
+_ARRAY = "service/memory"
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """What the service answered to a change.
+
+    Attributes
+    ----------
+    sequence : int
+        Number of the change.
+    classes, samples : int
+        How many the model had after it.
+    new : tuple of label
+        Classes that it brought.
+    digest : str
+        Fingerprint of the request.
+    repeated : bool
+        Whether the change had been made before, by a request with the same key.
+    """
+
+    sequence: int
+    classes: int
+    samples: int
+    new: tuple[Label, ...] = ()
+    digest: str = ""
+    repeated: bool = False
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A class that was forgotten and can be brought back: its count, and its means by member."""
+
+    label: Label
+    count: int
+    means: np.ndarray
+
+
+@dataclass
+class Memory:
+    """See the module.
+
+    Attributes
+    ----------
+    position : int
+        Number of the last change that was applied.
+    keys : OrderedDict of str to Acknowledgement
+        By idempotency key, oldest first.
+    dropped : dict of int to (float, list of Dropped)
+        By the number of the forget: when, and what.
+    tallies : list of (when, right, wrong, new)
+        How the model answered just before it was taught.
+    """
+
+    position: int = 0
+    keys: OrderedDict[str, Acknowledgement] = field(default_factory=OrderedDict)
+    dropped: dict[int, tuple[float, list[Dropped]]] = field(default_factory=dict)
+    tallies: list[tuple[float, int, int, int]] = field(default_factory=list)
+
+    def note(self, change: Change, acknowledgement: Acknowledgement) -> None:
+        """Take note of a change that was applied."""
+        self.position = change.sequence
+        if change.key:
+            self.keys[change.key] = acknowledgement
+            while len(self.keys) > MAX_KEYS:
+                self.keys.popitem(last=False)
+        if change.right or change.wrong or change.new:
+            self.tallies.append((change.when, change.right, change.wrong, change.new))
+            del self.tallies[:-MAX_TALLIES]
+
+    def purge(self, undo_seconds: float, now: float | None = None) -> None:
+        """Let go of forgotten classes whose time is over."""
+        oldest = (time.time() if now is None else now) - undo_seconds
+        for number in [n for n, (when, _) in self.dropped.items() if when < oldest]:
+            del self.dropped[number]
+
+    def forgotten(self) -> dict[int, dict[Label, int]]:
+        """Return the classes and counts that each forget dropped."""
+        return {n: {d.label: d.count for d in gone} for n, (_, gone) in self.dropped.items()}
+
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return arrays and meta to be saved with the model."""
+        arrays = {}
+        bin_ = []
+        for number, (when, gone) in self.dropped.items():
+            for i, one in enumerate(gone):
+                arrays[f"service/{number}/{i}"] = one.means
+            bin_.append([number, when, [[one.label, one.count] for one in gone]])
+        keys = [
+            [k, a.sequence, a.classes, a.samples, list(a.new), a.digest]
+            for k, a in self.keys.items()
+        ]
+        text = json.dumps({"keys": keys, "dropped": bin_, "tallies": self.tallies})
+        arrays[_ARRAY] = np.frombuffer(text.encode(), np.uint8)
+        return arrays, {"position": self.position}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Memory:
+        """Return what `pack` described; an empty memory for a model that was never served."""
+        memory = cls(position=int(meta.get("position", 0)))
+        if _ARRAY not in arrays:
+            return memory
+        content = json.loads(np.asarray(arrays[_ARRAY]).tobytes())
+        for key, sequence, classes, samples, new, digest in content["keys"]:
+            memory.keys[key] = Acknowledgement(sequence, classes, samples, tuple(new), digest)
+        for number, when, gone in content["dropped"]:
+            held = [
+                Dropped(label, count, np.array(arrays[f"service/{number}/{i}"]))
+                for i, (label, count) in enumerate(gone)
+            ]
+            memory.dropped[int(number)] = (when, held)
+        memory.tallies = [tuple(tally) for tally in content["tallies"]]
+        return memory

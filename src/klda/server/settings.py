@@ -1,0 +1,157 @@
+"""What an operator can set, and the limits that a request meets."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from klda.errors import KldaError
+
+# Limits of one request. They are part of the API: the OpenAPI document states them.
+MAX_ITEMS = 1000
+MAX_TEXT_LENGTH = 20_000
+MAX_LABEL_LENGTH = 200
+MAX_FEATURES = 65_536
+MAX_TOP = 100
+MAX_KEY_LENGTH = 200
+
+SHORTEST_API_KEY = 16
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key and what it allows.
+
+    Attributes
+    ----------
+    role : {"ask", "teach"}
+        ``teach`` may also ask.
+    secret : str
+        The key itself.
+    """
+
+    role: str
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the service runs.
+
+    Attributes
+    ----------
+    model : Path
+        The model folder.
+    host, port : str, int
+        Where it listens.
+    keys : tuple of ApiKey
+        Without keys everyone who reaches the service may teach, so it stays on loopback.
+    rate : float
+        Requests a second that one client (one key, or one address) may make; 0 is no limit.
+    burst : int
+        Requests that a client may make at once before the rate counts.
+    max_body : int
+        Bytes of the largest request.
+    batch_wait : float
+        Seconds that a small predict waits at most for others to be encoded with.
+    max_batch : int
+        Inputs encoded together; 1 turns micro-batching off.
+    fold_interval : float
+        Seconds between folds of the journal into the model folder.
+    fold_rows : int
+        Rows in the journal that make a fold due at once.
+    undo_seconds : float
+        How long a forgotten class is kept for an undo.
+    max_queue : int
+        Requests that may wait; more get status 503.
+    allowed_hosts : tuple of str
+        Host names that requests may be addressed to; empty: loopback names when it listens there
+        without keys, any otherwise.
+    quiet : bool
+        Log warnings and errors only.
+    """
+
+    model: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: tuple[ApiKey, ...] = ()
+    rate: float = 0.0
+    burst: int = 200
+    max_body: int = 16 << 20
+    batch_wait: float = 0.003
+    max_batch: int = 64
+    fold_interval: float = 30.0
+    fold_rows: int = 5000
+    undo_seconds: float = 600.0
+    max_queue: int = 2000
+    allowed_hosts: tuple[str, ...] = ()
+    quiet: bool = False
+
+    def check(self) -> None:
+        """Raise if the service would be open to strangers or a value can't be used."""
+        if not self.keys and not is_loopback(self.host):
+            raise KldaError(
+                f"host={self.host!r} can be reached from other computers, and there is no API key. "
+                "Give keys with --keys FILE (lines such as 'teach KEY' and 'ask KEY') or in "
+                "KLDA_TEACH_KEYS and KLDA_ASK_KEYS, or listen on 127.0.0.1."
+            )
+        for name in ("rate", "fold_interval", "batch_wait", "undo_seconds"):
+            if getattr(self, name) < 0:
+                raise KldaError(f"{name}={getattr(self, name)!r} must not be negative.")
+        for name in ("max_body", "max_batch", "burst", "max_queue", "fold_rows"):
+            if getattr(self, name) < 1:
+                raise KldaError(f"{name}={getattr(self, name)!r} must be at least 1.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer reaches an address.
+
+    Parameters
+    ----------
+    host : str
+        Name or address to listen on.
+
+    Returns
+    -------
+    bool
+        True for ``localhost`` and loopback addresses.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(lines: Sequence[str], source: str) -> tuple[ApiKey, ...]:
+    """Read keys, one a line: a role and a key.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        ``"teach KEY"`` or ``"ask KEY"``; empty lines and those that start with # are left out.
+    source : str
+        Where they come from, for errors. Keys themselves are never repeated in an error.
+
+    Returns
+    -------
+    tuple of ApiKey
+        In the order given.
+    """
+    keys = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0] not in ("ask", "teach"):
+            raise KldaError(f"{source}, line {number}: give a role (ask or teach) and a key.")
+        if len(words[1]) < SHORTEST_API_KEY:
+            raise KldaError(
+                f"{source}, line {number}: the key has {len(words[1])} characters; give at least "
+                f"{SHORTEST_API_KEY}, for instance from: openssl rand -hex 24"
+            )
+        keys.append(ApiKey(words[0], words[1]))
+    return tuple(keys)

@@ -1,0 +1,317 @@
+"""What answers are computed from: a frozen view of a learner, never changed once made.
+
+The engine's solved classifiers and feature maps are immutable, so a view shares their arrays with
+the learner that goes on learning: it costs no copy, and readers need no lock.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from klda.classifiers import from_state
+from klda.features import Encoder
+from klda.learner import Learner
+from klda.server.changes import Label
+
+RIGHT, WRONG, NEW = 0, 1, 2
+MOST_WORDS = 60  # in a text to be explained: each is one more text to encode
+
+
+class PreparedEncoder:
+    """A learner's encoder that also takes rows encoded before.
+
+    The service encodes the inputs of many requests together; with this, the learner's own verbs
+    take the rows.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        The foundation model.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.name = encoder.name
+        self.modality = encoder.modality
+        self.dimension = encoder.dimension
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Encode inputs; rows go through.
+
+        Parameters
+        ----------
+        inputs : sequence or ndarray
+            Inputs, or a float32 array of feature rows.
+        progress : bool
+            Passed on.
+
+        Returns
+        -------
+        ndarray of shape (n, dimension), float32
+            One row an input.
+        """
+        is_rows = isinstance(inputs, np.ndarray) and inputs.ndim == 2
+        if is_rows and inputs.dtype == np.float32 and self.modality != "features":
+            return inputs
+        return self.encoder.encode(inputs, progress=progress)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features."""
+        return self.encoder.fingerprint()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says of one input.
+
+    Attributes
+    ----------
+    top : list of (label, probability)
+        Likeliest first.
+    known : bool or None
+        Whether the input is like something that was learned; None where that can't be said.
+    novelty : float or None
+        How unlike what was learned it is.
+    """
+
+    top: list[tuple[Label, float]]
+    known: bool | None
+    novelty: float | None
+
+
+class Snapshot:
+    """A learner as it was at one moment.
+
+    Parameters
+    ----------
+    learner : Learner
+        The learner; not held on to where it may change.
+    version : int
+        Number of the last change in it.
+    """
+
+    def __init__(self, learner: Learner, version: int) -> None:
+        self.version = version
+        self.counts: dict[Label, int] = learner.classes
+        self.samples = sum(self.counts.values())
+        self.labels: list[Label] = list(self.counts)
+        self._learner: Learner | None = None
+        if self.counts:
+            self._learner = freeze(learner)
+
+    def remember(self, previous: Snapshot) -> None:
+        """Keep the feature map of a model whose classes have all been forgotten."""
+        self._learner = previous._learner
+
+    @property
+    def learner(self) -> Learner:
+        """The frozen learner; only where there are classes, or were."""
+        assert self._learner is not None
+        return self._learner
+
+    def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
+        """Answer for feature rows.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d), float32
+            Encoded inputs.
+        top : int
+            How many classes to name.
+
+        Returns
+        -------
+        list of Answer
+            One a row.
+        """
+        tops = self.learner.predict_top(rows, k=top)
+        novelty = novelty_of(self.learner, rows)
+        known = known_of(self.learner, rows)
+        return [
+            Answer(
+                named,
+                None if known is None else bool(known[i]),
+                None if novelty is None else float(novelty[i]),
+            )
+            for i, named in enumerate(tops)
+        ]
+
+    def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> list[int]:
+        """Say how the model answers on rows that it is about to learn.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d), float32
+            Encoded inputs.
+        labels : sequence of label
+            Their true labels.
+
+        Returns
+        -------
+        list of int
+            For each row `RIGHT`, `WRONG`, or `NEW` if its class is not known yet.
+        """
+        verdicts = [NEW] * len(labels)
+        at = [i for i, label in enumerate(labels) if label in self.counts]
+        if at:
+            for i, said in zip(at, self.learner.predict(rows[at]).tolist(), strict=True):
+                verdicts[i] = RIGHT if said == labels[i] else WRONG
+        return verdicts
+
+
+def freeze(learner: Learner) -> Learner:
+    """Return a learner that answers as this one does now, whatever this one learns later.
+
+    Parameters
+    ----------
+    learner : Learner
+        With at least one class.
+
+    Returns
+    -------
+    Learner
+        Can't learn; shares the arrays.
+    """
+    frozen = copy.copy(learner)
+    frozen.classifier = from_state(*learner.classifier.to_state(compact=True))
+    return frozen
+
+
+# ------------------------------------------------------------------ what not every model can say
+
+
+def novelty_of(learner: Learner, rows: np.ndarray) -> np.ndarray | None:
+    """How unlike everything learned each row is, or None if the model can't say.
+
+    Parameters
+    ----------
+    learner : Learner
+        The learner.
+    rows : ndarray
+        Encoded inputs.
+
+    Returns
+    -------
+    ndarray of shape (n,) or None
+        Larger is less like what was learned.
+    """
+    return _ask(learner, "novelty", rows)
+
+
+def known_of(learner: Learner, rows: np.ndarray) -> np.ndarray | None:
+    """Whether each row is like something learned, or None if the model can't say.
+
+    Parameters
+    ----------
+    learner : Learner
+        The learner.
+    rows : ndarray
+        Encoded inputs.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,), or None
+        False for what should be called unknown.
+    """
+    return _ask(learner, "is_known", rows)
+
+
+def _ask(learner: Learner, verb: str, rows: np.ndarray) -> np.ndarray | None:
+    asked = getattr(learner, verb, None)
+    if asked is None:
+        return None
+    try:
+        return np.asarray(asked(rows))
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: NumPy numbers and arrays become Python's.
+
+    Parameters
+    ----------
+    value : object
+        Numbers, strings, arrays, mappings and sequences of them, dataclasses.
+
+    Returns
+    -------
+    object
+        JSON-able.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    return value
+
+
+def explain(snapshot: Snapshot, inputs: Any) -> dict[str, Any]:
+    """Say why the model answers as it does.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        With at least one class.
+    inputs : sequence or ndarray
+        One input.
+
+    Returns
+    -------
+    dict
+        JSON-able; ``top`` and what the learner's own explanation has.
+    """
+    learner = snapshot.learner
+    rows = learner.encoder.encode(inputs)
+    (answer,) = snapshot.answer(rows, top=5)
+    said: dict[str, Any] = {
+        "top": [{"label": label, "probability": p} for label, p in answer.top],
+        "known": answer.known,
+        "novelty": answer.novelty,
+        "words": word_weights(snapshot, inputs[0], rows) if learner.modality == "text" else [],
+    }
+    return said
+
+
+def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[str, Any]]:
+    """Say how much each word speaks for the answer.
+
+    Each word is left out in turn: its weight is what the answer's lead over the runner-up loses.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        With at least one class.
+    text : str
+        The input.
+    rows : ndarray of shape (1, d)
+        The input, encoded.
+
+    Returns
+    -------
+    list of dict
+        ``word`` and ``weight``, in the order of the text; empty if there is nothing to compare.
+    """
+    words = text.split()
+    if not 1 < len(words) <= MOST_WORDS or len(snapshot.counts) < 2:
+        return []
+    without = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))]
+    learner = snapshot.learner
+    scores = learner.scores(np.concatenate([rows, learner.encoder.encode(without)]))
+    order = np.argsort(-scores[0], kind="stable")
+    lead = scores[:, order[0]] - scores[:, order[1:2]].max(axis=1)
+    return [
+        {"word": word, "weight": round(float(lead[0] - lead[i]), 4)}
+        for i, word in enumerate(words, 1)
+    ]
