@@ -13,7 +13,7 @@ from klda.errors import KldaError
 from klda.tables import Chunk, Columns, Modality, Table, open_table
 
 # Rows between two steps of the progress bar, which are also the rows learned at once.
-ROWS: dict[Modality, int] = {"text": 1024, "image": 256, "features": 8192}
+ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
 
 
 def open_tables(
