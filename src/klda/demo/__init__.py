@@ -45,5 +45,5 @@ def unknown_questions() -> list[str]:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    with files(__package__).joinpath(f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    text = files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
