@@ -216,7 +216,10 @@ def sweep_figure(
         low, high = [np.min(values) for values in y], [np.max(values) for values in y]
         axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
     axis.set_xscale("log")
-    axis.set_xlabel(xlabel)
+    values = sorted({value for points in sweeps.values() for value in points})
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.minorticks_off()
+    axis.set_xlabel(f"{xlabel} (logarithmic)")
     axis.set_ylabel("final accuracy (%)")
     figure.legend(loc="outside right center", frameon=False)
     axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)", fontsize=10)

@@ -151,13 +151,15 @@ def _image(file: Path) -> str:
 
 def _plain_table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     top = "".join(f"<th>{escape(str(name))}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_show(value))}</td>" for value in row) + "</tr>"
-        for row in rows
-    )
+    body = "".join("<tr>" + "".join(_plain_cell(value) for value in row) + "</tr>" for row in rows)
     return (
         f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
     )
+
+
+def _plain_cell(value: Any) -> str:
+    kind = ' class="text"' if isinstance(value, str) else ""
+    return f"<td{kind}>{escape(_show(value))}</td>"
 
 
 def _show(value: Any) -> str:
@@ -232,4 +234,7 @@ def _runs(records: Sequence[dict[str, Any]]) -> str:
                 record["command"],
             ]
         )
-    return f"<h2>All runs</h2>{_plain_table(head, rows)}"
+    return (
+        f"<h2>All runs</h2><details><summary>{len(rows)} runs with their settings</summary>"
+        f"{_plain_table(head, rows)}</details>"
+    )

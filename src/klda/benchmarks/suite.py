@@ -166,6 +166,7 @@ class FeatureSource:
     def __init__(self, cache: str | None, device: str, notify: Notify) -> None:
         self._cache, self._device, self._notify = cache, device, notify
         self._encoders: dict[tuple[str, str], Any] = {}
+        self._absent: dict[tuple[str, str], OfflineModelError] = {}
         self._held: tuple[tuple[str, str, str], tuple[Samples, Samples]] | None = None
 
     def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
@@ -192,17 +193,24 @@ class FeatureSource:
         from klda import features
 
         key = (backbone, layers)
+        if key in self._absent:
+            raise self._absent[key]
         if key not in self._encoders:
             info = features.MODELS.get(backbone)
             # The same features on every device, but for the models that need half precision to fit.
             large = info is not None and info.wide_range
-            self._encoders[key] = features.load(
-                backbone,
-                device=self._device,
-                layers=layers,
-                cache=self._cache or True,
-                precision="auto" if large else "float32",
-            )
+            try:
+                self._encoders[key] = features.load(
+                    backbone,
+                    device=self._device,
+                    layers=layers,
+                    cache=self._cache or True,
+                    precision="auto" if large else "float32",
+                )
+            except OfflineModelError as error:
+                # Asking the hub again for every cell would take minutes of time-outs.
+                self._absent[key] = error
+                raise
         encoder = self._encoders[key]
         if encoder.modality != modality:
             raise KldaError(
