@@ -10,17 +10,18 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import klda
 from klda.errors import KldaError
-from klda.server import api
+from klda.server import api, page
 from klda.server.errors import MalformedError, ServiceError
 from klda.server.journal import JournalError
 from klda.server.metrics import Metrics
 from klda.server.security import Gate, Keys, error_body, error_headers, internal_error
 from klda.server.service import Service
+from klda.storage import ModelFolderError
 
 log = logging.getLogger("klda.server")
 
@@ -52,10 +53,13 @@ def create_app(service: Service) -> Any:
     app.state.keys = Keys(service.settings.keys)
     app.state.metrics = metrics = Metrics(service)
     app.include_router(api.router)
+    app.include_router(page.router)
+    app.mount("/static", page.STATIC)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(ServiceError, _on_service)
-    app.add_exception_handler(JournalError, _on_journal)
+    app.add_exception_handler(JournalError, _on_storage)
+    app.add_exception_handler(ModelFolderError, _on_storage)
     app.add_exception_handler(KldaError, _on_klda)
     app.add_exception_handler(Exception, _on_unforeseen)
 
@@ -82,44 +86,46 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         log.info("stopped")
 
 
-def _answer(error: ServiceError) -> JSONResponse:
+def _answer(error: ServiceError, request: Request | None = None) -> Response:
+    if request is not None and request.url.path.startswith("/page/"):
+        return page.page_error(request, error)
     return JSONResponse(error_body(error), error.status, headers=error_headers(error))
 
 
-async def _on_service(request: Request, error: Exception) -> JSONResponse:
+async def _on_service(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
-    return _answer(error)
+    return _answer(error, request)
 
 
-async def _on_klda(request: Request, error: Exception) -> JSONResponse:
-    return _answer(ServiceError(str(error)))
+async def _on_klda(request: Request, error: Exception) -> Response:
+    return _answer(ServiceError(str(error)), request)
 
 
-async def _on_journal(request: Request, error: Exception) -> JSONResponse:
-    log.error("journal", extra={"error": str(error)})
-    refused = ServiceError(str(error))
+async def _on_storage(request: Request, error: Exception) -> Response:
+    log.error("storage", extra={"error": str(error)})
+    refused = ServiceError("It could not be written to disk, and nothing was changed.")
     refused.status, refused.code = 503, "storage"
-    return _answer(refused)
+    return _answer(refused, request)
 
 
-async def _on_unforeseen(request: Request, error: Exception) -> JSONResponse:
-    return _answer(internal_error())
+async def _on_unforeseen(request: Request, error: Exception) -> Response:
+    return _answer(internal_error(), request)
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return _answer(MalformedError("The body can't be read as JSON."))
+        return _answer(MalformedError("The body can't be read as JSON."), request)
     code = _CODES.get(error.status_code, "refused")
     body = {"error": {"code": code, "message": str(error.detail)}}
     return JSONResponse(body, error.status_code, headers=error.headers)
 
 
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return _answer(MalformedError("The body can't be read as JSON."))
+        return _answer(MalformedError("The body can't be read as JSON."), request)
     # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
     place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-    return _answer(ServiceError(f"{place[:200]}: {first['msg'][:300]}"))
+    return _answer(ServiceError(f"{place[:200]}: {first['msg'][:300]}"), request)

@@ -54,7 +54,7 @@ class Server:
 
     def __init__(self, model: Path, *options: str) -> None:
         self.port = _free_port()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (held as long as the process)
         klda = "from klda.cli import main; main()"
         command = [sys.executable, "-c", klda, "serve", "--model", str(model), "--quiet"]
         self._process = subprocess.Popen(

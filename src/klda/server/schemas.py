@@ -43,9 +43,9 @@ class Inputs(_Body):
 
     texts: Texts | None = None
     features: Rows | None = Field(
-        None, description="Rows computed elsewhere, for a model of features."
+        default=None, description="Rows computed elsewhere, for a model of features."
     )
-    images: Images | None = Field(None, description="Image files, base64-encoded.")
+    images: Images | None = Field(default=None, description="Image files, base64-encoded.")
 
     def given(self) -> list[str]:
         """Return the names of the inputs that were given."""
