@@ -88,6 +88,11 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
     assert rows_of(path) == (["hello", "world"], ["a", "b"])
 
 
+def test_semicolons_are_understood(tmp_path):
+    path = write_csv(tmp_path / "a.csv", "text;label\none, two;a\n")
+    assert rows_of(path) == (["one, two"], ["a"])
+
+
 def test_labels_are_optional_for_predicting(tmp_path):
     path = write_csv(tmp_path / "a.csv", "text\nhello\n")
     assert rows_of(path, labels=False) == (["hello"], None)

@@ -132,6 +132,7 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
     """
     folder = Path(path)
     created = _make_folder(folder)
+    _check_no_strangers(folder)
     lock = FileLock(folder / LOCK, is_singleton=True)
     try:
         lock.acquire(timeout=timeout)
@@ -211,7 +212,7 @@ def save(
     """
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
-        _check_target(folder, replaces)
+        _check_unchanged(folder, replaces)
         try:
             files = _write_arrays(folder, arrays)
             content = {
@@ -230,22 +231,26 @@ def save(
         return StoredModel(content, dict(arrays))
 
 
-def _check_target(folder: Path, replaces: str | None) -> None:
-    if not exists(folder):
-        strangers = sorted(e.name for e in folder.iterdir() if not _is_ours(e.name))
-        if strangers:
-            raise ModelFolderError(
-                f"{folder} is not empty and holds no model (it has {strangers[0]!r}). "
-                "Save to a new or empty folder."
-            )
+def _check_no_strangers(folder: Path) -> None:
+    """Refuse a folder that is used for something else, before anything is written to it."""
+    if exists(folder):
         return
-    if replaces is not None:
-        current = _read_document(folder)["generation"]
-        if current != replaces:
-            raise ModelChangedError(
-                f"The model in {folder} was saved by someone else after it was loaded here. Load "
-                "it again and repeat the change, or save to another folder."
-            )
+    strangers = sorted(entry.name for entry in folder.iterdir() if not _is_ours(entry.name))
+    if strangers:
+        raise ModelFolderError(
+            f"{folder} is not empty and holds no model (it has {strangers[0]!r}). Use a new or "
+            "empty folder."
+        )
+
+
+def _check_unchanged(folder: Path, replaces: str | None) -> None:
+    if replaces is None or not exists(folder):
+        return
+    if _read_document(folder)["generation"] != replaces:
+        raise ModelChangedError(
+            f"The model in {folder} was saved by someone else after it was loaded here. Load it "
+            "again and repeat the change, or save to another folder."
+        )
 
 
 def _is_ours(name: str) -> bool:

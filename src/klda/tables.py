@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import random
 import zipfile
@@ -263,17 +264,24 @@ class _Source:
 
 
 def _read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
-    delimiter = "\t" if _kind(table.path) == ".tsv" else ","
     with _Source(table.path) as source:
-        reader = csv.reader(source, delimiter=delimiter, strict=True)
+        lines = iter(source)
+        first = next(lines, "")
+        delimiter = "\t" if _kind(table.path) == ".tsv" else _delimiter(first)
+        reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
         header = next(_checked_rows(reader, table.path), None)
-        if header is None:
+        if not header:
             raise TableError(f"{table.path} is empty: it has no header and no rows.")
         names = [name.strip() for name in header]
         if len(set(names)) != len(names):
             raise TableError(f"{table.path}, line 1: a column name occurs twice: {names}.")
         chosen = _choose(table, names, labels)
         yield from _group(_dict_rows(reader, table.path, names), table, chosen, source, rows)
+
+
+def _delimiter(header: str) -> str:
+    """Return the separator of a .csv file: spreadsheets write semicolons in many countries."""
+    return ";" if ";" in header and "," not in header else ","
 
 
 def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:

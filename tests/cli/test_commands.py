@@ -210,6 +210,15 @@ def test_merge(cli, make, tmp_path):
     assert Learner.load(tmp_path / "all").classes == {"a": 25, "b": 50, "c": 25, "d": 25}
 
 
+def test_merge_into_one_of_the_models_but_over_no_other(cli, make):
+    north, south, other = make("north", "ab"), make("south", "bc"), make("other", "z")
+    result = cli("merge", north, south, "--output", other, code=1)
+    assert "would be lost" in result.stderr
+    assert list(Learner.load(other).classes) == ["z"]
+    cli("merge", north, south, "--output", south)
+    assert list(Learner.load(south).classes) == ["a", "b", "c"]
+
+
 def test_models_with_different_random_features_do_not_merge(cli, make, tmp_path):
     result = cli(
         *("merge", make("one", "ab"), make("two", "cd", "--seed", 5)),

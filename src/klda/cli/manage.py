@@ -100,12 +100,19 @@ def merge(
     --gamma or --components differed).
 
     **klda merge** north/ south/ **--output** all/
+
+    **klda merge** all/ west/ **--output** all/
     """
     if len(models) < 2:
         raise typer.BadParameter("Give at least two model folders to merge.")
     from klda import storage
     from klda.learner import Learner
 
+    if storage.exists(output) and output.resolve() not in {path.resolve() for path in models}:
+        raise KldaError(
+            f"{output} holds a model already, which would be lost. Name a new folder, or merge "
+            "that model, too."
+        )
     merged = Learner.load(models[0])
     for path in models[1:]:
         merged.merge(Learner.load(path))
