@@ -24,6 +24,7 @@ from klda.errors import KldaError
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 
+CACHED_ROWS = 128  # rows a step, where a CPU goes over the same rows several times
 BLOCK = 512  # columns a block, where a triangle is walked in blocks
 
 
@@ -57,8 +58,14 @@ class Backend(Protocol):
     def index(self, positions: np.ndarray) -> Array:
         """Return integer positions for indexing arrays of this backend."""
 
-    def cos_(self, array: Array) -> Array:
-        """Cosine in place."""
+    def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``."""
+
+    def sum_of_squares(self, rows: Array) -> float:
+        """Return the sum of all squared entries."""
+
+    def subtract_grouped(self, rows: Array, centres: Array, groups: np.ndarray) -> None:
+        """Subtract from each row the centre of its group, in place."""
 
     def group_sums(self, rows: Array, groups: np.ndarray, n_groups: int) -> Array:
         """Sum the rows of each group: ``(n, D)`` and group numbers to ``(n_groups, D)``."""
@@ -137,9 +144,27 @@ class NumpyBackend:
         """Return integer positions for indexing."""
         return positions
 
-    def cos_(self, array: np.ndarray) -> np.ndarray:
-        """Cosine in place."""
-        return np.cos(array, out=array)
+    def cosine_map(
+        self, rows: np.ndarray, frequencies: np.ndarray, phases: np.ndarray, scale: float
+    ) -> np.ndarray:
+        """Return ``scale * cos(rows frequencies + phases)``."""
+        mapped = rows @ frequencies
+        for start in range(0, len(rows), CACHED_ROWS):
+            part = mapped[start : start + CACHED_ROWS]
+            part += phases
+            np.cos(part, out=part)
+            part *= self.dtype.type(scale)
+        return mapped
+
+    def sum_of_squares(self, rows: np.ndarray) -> float:
+        """Return the sum of all squared entries."""
+        return float(np.vdot(rows, rows))
+
+    def subtract_grouped(self, rows: np.ndarray, centres: np.ndarray, groups: np.ndarray) -> None:
+        """Subtract from each row the centre of its group, in place."""
+        for start in range(0, len(rows), CACHED_ROWS):
+            stop = start + CACHED_ROWS
+            rows[start:stop] -= centres[groups[start:stop]]
 
     def group_sums(self, rows: np.ndarray, groups: np.ndarray, n_groups: int) -> np.ndarray:
         """Sum the rows of each group."""
@@ -277,9 +302,17 @@ class TorchBackend:
         """Return integer positions as a tensor on the device."""
         return self._torch.as_tensor(np.asarray(positions, np.int64), device=self.device)
 
-    def cos_(self, array: Array) -> Array:
-        """Cosine in place."""
-        return array.cos_()
+    def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``."""
+        return self._torch.addmm(phases, rows, frequencies).cos_().mul_(scale)
+
+    def sum_of_squares(self, rows: Array) -> float:
+        """Return the sum of all squared entries."""
+        return float(self._torch.linalg.vector_norm(rows)) ** 2
+
+    def subtract_grouped(self, rows: Array, centres: Array, groups: np.ndarray) -> None:
+        """Subtract from each row the centre of its group, in place."""
+        rows -= centres[self.index(groups)]
 
     def group_sums(self, rows: Array, groups: np.ndarray, n_groups: int) -> Array:
         """Sum the rows of each group."""

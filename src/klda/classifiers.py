@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda import state
 from klda.backend import Array, Backend, choose_backend, is_torch
+from klda.calibration import Calibration, Pending
 from klda.decisions import softmax
 from klda.discriminant import Discriminant, Solution, Workspace
 from klda.errors import KldaError
@@ -142,8 +143,9 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._change(members, samples, groups, labels, 1)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._members = members
-        self._solutions = None
-        self._solve()
+        self._start_anew()
+        self._note_learned(samples, groups, labels)
+        self._settle()
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -170,7 +172,9 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         if fresh:
             validate_data(self, X=X, reset=True, skip_check_array=True)
             self._members = members
+            self._start_anew()
         self._solutions = None
+        self._note_learned(samples, groups, labels)
         return self
 
     def remove(self, X: Any, y: Any) -> Self:
@@ -200,8 +204,12 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                     f"y asks to remove {n} samples of class {label!r}, which has {held}; "
                     "remove at most as many as were learned."
                 )
+        self._settle()  # what was learned before is judged before some of it goes
+        before = self._counts()
         self._change(self._members, samples, groups, labels, -1)
         self._solutions = None
+        for label, n in zip(labels, np.bincount(groups).tolist(), strict=True):
+            self._note_removed(label, n / before[label])
         return self
 
     def forget(self, label: Label) -> Self:
@@ -220,11 +228,13 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_has_classes()
         self._check_known([label], "label")
+        self._settle()
         for member in self._members:
             member.statistics.drop([label])
             if member.statistics.has_scatter:
                 member.discriminant.note_reorder()
         self._solutions = None
+        self._note_removed(label, 1.0)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -244,9 +254,11 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_label_kind([new])
         if new in self._counts():
             raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+        self._settle()
         for member in self._members:
             member.statistics.rename(old, new)
         self._solutions = None
+        self._note_renamed(old, new)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -268,17 +280,21 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         if not hasattr(other, "_members"):
             return self
+        other._settle()
         if not hasattr(self, "_members"):
             self._members = [member.copy() for member in other._members]
             self.n_features_in_ = other.n_features_in_
-            self._solutions = None
+            self._start_anew()
+            self._note_merged(other)
             return self
         self._check_mergeable(other)
+        self._settle()
         for mine, theirs in zip(self._members, other._members, strict=True):
             mine.statistics.merge(theirs.statistics)
             if mine.statistics.has_scatter:
                 mine.discriminant.reset()
         self._solutions = None
+        self._note_merged(other)
         return self
 
     # ---------------------------------------------------------------- answers
@@ -317,7 +333,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n_samples, n_classes)
             Columns follow ``classes_``; rows sum to one.
         """
-        return softmax(self._scores(X, among))
+        scores = self._scores(X, among)
+        return softmax(scores / self._temperature())
 
     def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Labels of the likeliest classes.
@@ -398,6 +415,27 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _solve(self) -> list[Solution]:
         raise NotImplementedError
 
+    def _start_anew(self) -> None:
+        """Forget what followed from an earlier model."""
+        self._solutions = None
+
+    def _settle(self) -> None:
+        """Bring everything that follows from the statistics up to date."""
+        if self._counts():
+            self._solve()
+
+    def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
+        """Take note of a batch that was learned."""
+
+    def _note_removed(self, label: Label, share: float) -> None:
+        """Take note that a share of a class was removed."""
+
+    def _note_renamed(self, old: Label, new: Label) -> None:
+        """Take note of a new name."""
+
+    def _note_merged(self, other: Any) -> None:
+        """Take note of a model that was merged."""
+
     def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
         raise NotImplementedError
 
@@ -430,8 +468,12 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _width(self) -> int:
         return int(self._solve()[0].weights.shape[1])
 
-    def _restore(self, solutions: list[Solution]) -> None:
-        """Take over classifiers that were solved before."""
+    def _temperature(self) -> float:
+        return 1.0
+
+    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
+        """Take over what was solved and found before."""
+        self._start_anew()
         self._solutions = solutions
 
     def _columns(self, among: Sequence[Label] | None) -> np.ndarray | None:
@@ -609,7 +651,10 @@ class _Discriminants(_ContinualClassifier):
     ridge: float
     priors: str
     small_sample_correction: bool
+    calibrated: bool
     _solved_with: tuple
+    _calibration: Calibration
+    _pending: Pending
 
     def _check_parameters(self) -> None:
         _check_number("ridge", self.ridge)
@@ -631,9 +676,154 @@ class _Discriminants(_ContinualClassifier):
             self._solved_with = settings
         return self._solutions
 
-    def _restore(self, solutions: list[Solution]) -> None:
-        super()._restore(solutions)
+    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
+        super()._restore(solutions, calibration)
         self._solved_with = (self.ridge, self.priors, self.small_sample_correction)
+        if calibration is not None:
+            self._calibration = calibration
+
+    # ------------------------------------------------------- probabilities and unknown inputs
+
+    def novelty(self, X: Any) -> np.ndarray:
+        """Say how unlike anything learned samples are.
+
+        The relative Mahalanobis distance: from the nearest class, less the distance from all
+        classes together. The larger, the less known.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        self._check_has_classes()
+        samples = self._check_samples(X, fresh=False)
+        self._solve()
+        return self._assess(samples)[1]
+
+    def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
+        """Say whether samples are like anything learned.
+
+        The threshold comes from the samples learned, each judged as if it had not been.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        refused : float
+            Share of samples of known classes that may be taken for unknown.
+        by_class : bool
+            Use the threshold of the class that a sample would be given, where enough of it was
+            learned to have one.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_samples,)
+        """
+        self._check_has_classes()
+        if not 0 < refused < 1:
+            raise KldaError(f"refused={refused!r} can't be used; give a share between 0 and 1.")
+        samples = self._check_samples(X, fresh=False)
+        self._settle()
+        scores, novelty = self._assess(samples)
+        limit = np.full(len(novelty), self._calibration.threshold(refused))
+        if by_class:
+            labels = self.classes_.tolist()
+            own = self._calibration.class_thresholds(refused)
+            best = scores.argmax(axis=1)
+            limit = np.array([own.get(labels[m], limit[i]) for i, m in enumerate(best)])
+        return novelty <= limit
+
+    @property
+    def temperature_(self) -> float:
+        """What scores are divided by before they become probabilities."""
+        self._check_started()
+        return self._temperature()
+
+    def _assess(self, samples: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and novelty of samples that were checked."""
+        backend = self._members[0].backend
+        scores, novelty = [], []
+        for part in _blocks(len(samples), self._width(), backend):
+            rows = backend.asarray(samples[part])
+            parts = [backend.to_numpy(each) for each in self._member_scores(rows, None)]
+            scores.append(backend.to_numpy(self._combined([backend.asarray(p) for p in parts])))
+            novelty.append(self._mean_novelty(parts))
+        return np.concatenate(scores), np.concatenate(novelty)
+
+    def _mean_novelty(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        total = np.zeros(len(parts[0]))
+        for solution, scores in zip(self._solve(), parts, strict=True):
+            assert solution.familiarity is not None
+            total += solution.familiarity.novelty(scores)
+        return total / len(parts)
+
+    def _combined(self, parts: Sequence[Array]) -> Array:
+        """One score a class from those of all members."""
+        (scores,) = parts
+        return scores
+
+    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
+        return self._combined(list(self._member_scores(samples, columns)))
+
+    def _temperature(self) -> float:
+        if not self.calibrated:
+            return 1.0
+        self._settle()
+        return self._calibration.temperature()
+
+    def _start_anew(self) -> None:
+        super()._start_anew()
+        self._calibration = Calibration()
+        self._pending = Pending()
+
+    def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
+        if self.calibrated:
+            values = samples.cpu().numpy() if is_torch(samples) else samples
+            self._pending.offer(values, lambda i: labels[groups[i]])
+
+    def _note_removed(self, label: Label, share: float) -> None:
+        self._calibration.drop(label, share)
+
+    def _note_renamed(self, old: Label, new: Label) -> None:
+        self._calibration.rename(old, new)
+
+    def _note_merged(self, other: Self) -> None:
+        self._calibration.merge(other._calibration)
+
+    def _settle(self) -> None:
+        """Solve, and judge the samples learned since as if they had not been."""
+        super()._settle()
+        pending, self._pending = self._pending, Pending()
+        counts = self._counts()
+        chosen = [i for i, label in enumerate(pending.labels) if counts.get(label, 0) > 1]
+        if not chosen or len(counts) < 2:
+            if len(counts) < 2:
+                self._pending = pending  # one class tells nothing yet; the next batch may
+            return
+        labels = [pending.labels[i] for i in chosen]
+        rows = np.stack([pending.samples[i] for i in chosen])
+        parts = [
+            member.discriminant.leave_one_out(member.transform(rows), labels)
+            for member in self._solved_members()
+        ]
+        positions = {label: i for i, label in enumerate(self.classes_.tolist())}
+        truth = np.array([positions[label] for label in labels])
+        backend = self._members[0].backend
+        combined = backend.to_numpy(self._combined([backend.asarray(part) for part in parts]))
+        self._calibration.add(
+            sum(counts.values()), labels, combined, truth, self._mean_novelty(parts)
+        )
+
+    def _solved_members(self) -> list[_Member]:
+        """Members whose solver has solved, also after a solution was read from a store."""
+        if any(member.discriminant.unsolved for member in self._members):
+            self._solutions = None
+            self._solve()
+        return self._members
 
     def _member_scores(self, samples: Array, columns: np.ndarray | None) -> Iterator[Array]:
         for member, solution in zip(self._members, self._solve(), strict=True):
@@ -644,10 +834,6 @@ class _Discriminants(_ContinualClassifier):
             scores = member.transform(samples) @ weights.T
             scores += biases
             yield scores
-
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
-        (scores,) = self._member_scores(samples, columns)
-        return scores
 
     @property
     def means_(self) -> np.ndarray:
@@ -683,7 +869,11 @@ class LDA(_Discriminants):
     ridge : float
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
     small_sample_correction : bool
-        Repair the bias against classes with few samples.
+        Estimate the means of rare classes with the help of the others, and repair the bias
+        against them.
+    calibrated : bool
+        Judge some of the samples learned as if they had not been, to make probabilities honest
+        and to find the threshold of `is_known`.
     priors : {"uniform", "empirical"}
         Whether classes count alike or by their number of samples.
     device : str
@@ -705,12 +895,14 @@ class LDA(_Discriminants):
         *,
         ridge: float = 1e-2,
         small_sample_correction: bool = True,
+        calibrated: bool = True,
         priors: str = "uniform",
         device: str = "auto",
         dtype: str = "float32",
     ) -> None:
         self.ridge = ridge
         self.small_sample_correction = small_sample_correction
+        self.calibrated = calibrated
         self.priors = priors
         self.device = device
         self.dtype = dtype
@@ -731,7 +923,11 @@ class KLDA(_Discriminants):
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool
-        Repair the bias against classes with few samples.
+        Estimate the means of rare classes with the help of the others, and repair the bias
+        against them.
+    calibrated : bool
+        Judge some of the samples learned as if they had not been, to make probabilities honest
+        and to find the threshold of `is_known`.
     priors : {"uniform", "empirical"}
         Whether classes count alike or by their number of samples.
     random_state : int, RandomState or None
@@ -761,6 +957,7 @@ class KLDA(_Discriminants):
         ridge: float = 1e-2,
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
+        calibrated: bool = True,
         priors: str = "uniform",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -771,6 +968,7 @@ class KLDA(_Discriminants):
         self.ridge = ridge
         self.random_features = random_features
         self.small_sample_correction = small_sample_correction
+        self.calibrated = calibrated
         self.priors = priors
         self.random_state = random_state
         self.device = device
@@ -795,6 +993,7 @@ class KLDA(_Discriminants):
             "ridge": 1e-3,
             "random_features": "gaussian",
             "small_sample_correction": False,
+            "calibrated": False,
             "priors": "uniform",
         }
         return cls(gamma=gamma, **(settings | parameters))
@@ -852,7 +1051,8 @@ class KLDAEnsemble(KLDA):
         Number of models.
     combine : {"scores", "probabilities"}
         What is averaged.
-    n_components, gamma, ridge, random_features, small_sample_correction, priors, random_state, \
+    n_components, gamma, ridge, random_features, small_sample_correction, calibrated, priors, \
+random_state, \
 device, dtype
         As for `KLDA`.
     """
@@ -867,6 +1067,7 @@ device, dtype
         ridge: float = 1e-2,
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
+        calibrated: bool = True,
         priors: str = "uniform",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -878,6 +1079,7 @@ device, dtype
             ridge=ridge,
             random_features=random_features,
             small_sample_correction=small_sample_correction,
+            calibrated=calibrated,
             priors=priors,
             random_state=random_state,
             device=device,
@@ -899,12 +1101,11 @@ device, dtype
     def _n_members(self) -> int:
         return int(self.n_members)
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
-        backend = self._members[0].backend
-        parts = self._member_scores(samples, columns)
+    def _combined(self, parts: Sequence[Array]) -> Array:
         if self.combine == "scores":
-            return sum(parts) / len(self._members)
-        return backend.log(sum(map(backend.softmax, parts)) / len(self._members))
+            return sum(parts) / len(parts)
+        backend = self._members[0].backend
+        return backend.log(sum(map(backend.softmax, parts)) / len(parts))
 
     @property
     def means_(self) -> np.ndarray:
@@ -972,7 +1173,7 @@ class NCM(_ContinualClassifier):
             counts = self.class_count_
             biases = backend.zeros((len(counts),))
             labels = tuple(self.classes_.tolist())
-            self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0)]
+            self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0, None)]
         return self._solutions
 
     def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:

@@ -1,12 +1,90 @@
-"""From scores to answers: probabilities and labels."""
+"""From scores to answers: probabilities, and whether an input is like anything known."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import scipy.linalg
 
 from klda.backend import NumpyBackend
+from klda.shrinkage import Mixing
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Probabilities of scores ``(n, M)``, each row summing to one."""
     return NumpyBackend("float64").softmax(scores)
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How far an input is from every class, relative to how far it is from all of them together.
+
+    The relative Mahalanobis distance ``min_m d_m(z) - d_0(z)`` (Ren et al. 2021): ``d_m`` from a
+    class's mean with the covariance within classes, ``d_0`` from the mean of everything with the
+    total covariance. The two covariances differ by the M class means only, so by the Woodbury
+    identity the difference of the distances is a function of the M scores, and needs no matrix of
+    the size of the covariance.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (M,)
+        What the scores have beyond ``(z - g)^T P (mu_m - g)``.
+    lengths : ndarray of shape (M,)
+        ``(mu_m - g)^T P (mu_m - g)``.
+    anchors : ndarray of shape (A,)
+        Classes that make up the total covariance.
+    shares : ndarray of shape (A,)
+        Their shares of the samples.
+    shifts : ndarray of shape (A,)
+        What centring on the weighted mean takes from each anchor's linear score.
+    factor : ndarray of shape (A, A)
+        Cholesky factor of ``I + B^T P B``, B the weighted and centred means.
+    """
+
+    offsets: np.ndarray
+    lengths: np.ndarray
+    anchors: np.ndarray
+    shares: np.ndarray
+    shifts: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        mixing: Mixing,
+        gram: np.ndarray,
+        squares: np.ndarray,
+        offsets: np.ndarray,
+        counts: np.ndarray,
+    ) -> Familiarity:
+        """Work it out from the inner products of the class means with the anchors' means."""
+        anchors = mixing.anchors
+        inner = _mixed_gram(mixing, gram[anchors])
+        shares = counts[anchors] / counts[anchors].sum()
+        of_mean = inner @ shares
+        centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
+        root = np.sqrt(shares)
+        system = np.eye(len(anchors)) + root[:, None] * centred * root
+        factor = np.linalg.cholesky(system)
+        return cls(offsets, squares, anchors, shares, of_mean, factor)
+
+    def novelty(self, scores: np.ndarray) -> np.ndarray:
+        """Relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
+        linear = scores.astype(np.float64) - self.offsets
+        nearest = (self.lengths - 2 * linear).min(axis=1)
+        linear = linear[:, self.anchors]
+        of_mean = linear @ self.shares
+        mean_length = self.shares @ self.shifts
+        centred = linear - of_mean[:, None] - self.shifts + mean_length
+        weighted = (centred * np.sqrt(self.shares)).T
+        between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
+        return nearest + 2 * of_mean - mean_length + (between**2).sum(axis=0)
+
+
+def _mixed_gram(mixing: Mixing, inner: np.ndarray) -> np.ndarray:
+    """Inner products of the anchors' estimated means."""
+    combination, own = mixing.combination[mixing.anchors], mixing.own[mixing.anchors]
+    whole = own[:, None] * np.eye(len(own)) + (1 - own)[:, None] * combination
+    mixed = whole @ inner @ whole.T
+    return (mixed + mixed.T) / 2

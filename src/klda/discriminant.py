@@ -23,12 +23,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from klda.backend import Array
+from klda.decisions import Familiarity
+from klda.shrinkage import Mixing, choose_anchors, mix
 from klda.statistics import ClassStatistics, Label, Scatter
 
 STEPS_AN_OCTAVE = 8
 EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
 N_PROBES = 64
 MOST_RAISES = 12
+SMALLEST_LEVERAGE_SLACK = 1e-3  # of 1 - a v^T R v, where rounding would make it negative
 SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
 LARGEST_SHARE = 8  # a factor is renewed once the changes since exceed D / 8 rows
 
@@ -46,16 +49,18 @@ class Solution:
     labels : tuple
         Class labels, sorted.
     weights : array of shape (M, D)
-        ``P (mu_m - g)`` in the order of ``labels``, g being the mean of the class means.
+        ``P (mu_m - g)`` in the order of ``labels``, g being the mean of the class means and mu_m
+        the class's mean as estimated (see `klda.shrinkage`).
     biases : array of shape (M,)
-        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the small-sample correction and the priors.
+        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the corrections for noise and the priors.
     counts : ndarray of shape (M,)
         Samples behind each class.
     rho : float
         The ridge on the scale of the scatter: what was added to its diagonal.
     spread : float
-        ``tr(P Sigma)`` as a new sample would see it (``D_out``): the size of the small-sample
-        correction, 0 where it is off.
+        ``tr(P Sigma)`` as a new sample sees it (``D_out``); 0 where no correction is made.
+    familiarity : Familiarity or None
+        What tells known inputs from unknown ones, where the classifier can.
     """
 
     labels: tuple
@@ -64,6 +69,19 @@ class Solution:
     counts: np.ndarray
     rho: float
     spread: float
+    familiarity: Familiarity | None
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """What leaving samples out needs beyond the solution; rows in the order of its labels."""
+
+    order: np.ndarray
+    precision: _ThinPrecision | _DensePrecision
+    plain: Array  # N (mu_m - g) R: the weights of the plain means
+    mixing: Mixing
+    squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
+    extra: np.ndarray  # corrections and priors in the biases
 
 
 class Workspace:
@@ -182,6 +200,12 @@ class Discriminant:
         self._n_pending = 0
         self._probes: Array | None = None
         self._probed: Array | None = None
+        self._solved: _Solved | None = None
+
+    @property
+    def unsolved(self) -> bool:
+        """Whether nothing was solved here yet."""
+        return self._solved is None
 
     def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
         """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved."""
@@ -253,54 +277,136 @@ class Discriminant:
         of_means = self._mean_square() * max(self.statistics.n_scattered, 1)
         return 8 * eps * turnover + (64 * eps) ** 2 * of_means
 
+    def leave_one_out(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+        """Scores that learned samples would have got, had they not been learned.
+
+        With ``R = (S + rho I)^-1`` and ``v = z - mu_c`` for a sample of a class of n samples,
+        leaving it out makes ``mu_c - v / (n - 1)`` of its mean and ``R + k (R v)(R v)^T`` of R,
+        ``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``. Classes must have two samples or more.
+
+        Parameters
+        ----------
+        rows : array of shape (n, D)
+            Features of the samples.
+        labels : sequence
+            Their classes.
+
+        Returns
+        -------
+        ndarray of shape (n, M)
+            In the order of the solution's labels.
+        """
+        statistics, solved = self.statistics, self._solved
+        assert solved is not None
+        wide, n = self.backend.widen, statistics.n_scattered
+        means = statistics.means[self.backend.index(solved.order)]
+        centre = means.mean(0)
+        position = np.empty_like(solved.order)
+        position[solved.order] = np.arange(len(position))
+        at = position[statistics.locate(labels)]
+        v = rows - means[self.backend.index(at)]
+        lever = solved.precision.apply(v)
+        numpy = self.backend.to_numpy
+        relative = rows - centre
+        vv = numpy(wide((v * lever).sum(1)))
+        zv = numpy(wide((relative * lever).sum(1)))
+        means_v = numpy(wide(lever @ (means - centre).T))
+        linear = numpy(wide(relative @ solved.plain.T))
+        counts = statistics.counts[solved.order][at].astype(np.float64)
+        ratio, step = counts / (counts - 1), 1 / (counts - 1)
+        k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
+        pick = np.arange(len(at))
+        linear += n * (k * zv)[:, None] * means_v
+        linear[pick, at] -= n * (step * zv + k * zv * step * vv)
+        mixed = solved.mixing.apply(means_v)
+        part = solved.mixing.column(at)
+        moved = mixed - part * (step * vv)[:, None]
+        squares = solved.squares + n * (
+            -2 * step[:, None] * part * mixed
+            + (step**2 * vv)[:, None] * part**2
+            + k[:, None] * moved**2
+        )
+        return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
+
     def _solve_with(
         self, rho: float, nominal: float, priors: str, correct: bool, workspace: Workspace
     ) -> Solution:
         statistics = self.statistics
-        scatter = statistics.scatter
-        if scatter.is_thin:
-            precision = _ThinPrecision(scatter, rho)
+        precision: _ThinPrecision | _DensePrecision
+        if statistics.scatter.is_thin:
+            precision = _ThinPrecision(statistics.scatter, rho)
             weights = precision.apply(statistics.means - statistics.means.mean(0))
             trace = self._thin_trace(precision) if correct else 0.0
         else:
-            dense = self._up_to_date(rho, nominal, workspace)
-            rho = dense.rho
-            base = self._base(dense)
-            weights = dense.bring_up(base, statistics.means - self._reference)
-            trace = self._dense_trace(dense) if correct else 0.0
-        spread = self._spread(rho, trace) if correct else 0.0
-        return self._classifier(weights, rho, spread, priors)
+            precision = self._up_to_date(rho, nominal, workspace)
+            base = self._base(precision)
+            weights = precision.bring_up(base, statistics.means - self._reference)
+            trace = self._dense_trace(precision) if correct else 0.0
+        spread, inflation = self._spread(precision.rho, trace) if correct else (0.0, 1.0)
+        return self._classifier(weights, precision, spread, inflation, priors)
 
-    def _classifier(self, weights: Array, rho: float, spread: float, priors: str) -> Solution:
-        """Order the classes by label, scale to the covariance, and add the biases.
+    def _classifier(
+        self,
+        weights: Array,
+        precision: _ThinPrecision | _DensePrecision,
+        spread: float,
+        inflation: float,
+        priors: str,
+    ) -> Solution:
+        """Order the classes by label, scale to the covariance, estimate means, add the biases.
 
         ``weights`` may be relative to any reference; they become relative to the mean of means.
         """
-        statistics = self.statistics
+        statistics, backend = self.statistics, self.backend
         order = sorted(range(len(statistics.labels)), key=statistics.labels.__getitem__)
-        at = self.backend.index(np.array(order, np.int64))
+        at = backend.index(np.array(order, np.int64))
         means = statistics.means[at]
         centre = means.mean(0)
+        means -= centre
         weights = weights[at]
         weights -= weights.mean(0)
         weights *= statistics.n_scattered
         counts = statistics.counts[order]
-        extra = spread / (2 * counts)
+
+        anchors = choose_anchors(counts)
+        gram = backend.to_numpy(backend.widen(weights @ means[backend.index(anchors)].T))
+        lengths = backend.to_numpy(backend.widen((weights * means).sum(1)))
+        gram[anchors] = (gram[anchors] + gram[anchors].T) / 2
+        mixing = mix(gram, lengths, counts, anchors, spread=spread, inflation=inflation)
+        squares = mixing.squares(gram, lengths)
+        extra = 0.5 * mixing.own**2 * mixing.noise
         if priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
-        means += centre
-        biases = (means * weights).sum(1) * -0.5 + self.backend.asarray(extra)
-        labels = tuple(statistics.labels[i] for i in order)
-        return Solution(labels, weights, biases, counts, rho, spread)
+        mixed = self._mixed(mixing, weights) if spread > 0 else weights
+        offsets = extra - 0.5 * squares
+        biases = backend.asarray(offsets) - mixed @ centre
+        self._solved = _Solved(np.array(order), precision, weights, mixing, squares, extra)
+        return Solution(
+            tuple(statistics.labels[i] for i in order),
+            mixed,
+            biases,
+            counts,
+            precision.rho,
+            spread,
+            Familiarity.of(mixing, gram, squares, offsets, counts),
+        )
 
-    def _spread(self, rho: float, trace: float) -> float:
-        """``D_out``: the in-sample ``tr(P Sigma)`` seen from outside the sample."""
+    def _mixed(self, mixing: Mixing, weights: Array) -> Array:
+        backend = self.backend
+        combination = backend.asarray(mixing.combination)
+        predicted = combination @ weights[backend.index(mixing.anchors)]
+        own = backend.asarray(mixing.own[:, None])
+        return predicted + own * (weights - predicted)
+
+    def _spread(self, rho: float, trace: float) -> tuple[float, float]:
+        """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``."""
         statistics = self.statistics
         freedom = statistics.n_scattered - len(statistics.labels)
         if freedom <= 0:
-            return 0.0
+            return 0.0, 1.0
         inside = max(statistics.n_components - rho * trace, 0.0)
-        return inside / max(1 - inside / freedom, SMALLEST_SLACK)
+        inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
+        return inside * inflation, inflation
 
     def _up_to_date(self, rho: float, nominal: float, workspace: Workspace) -> _DensePrecision:
         if self._dense is None or self._nominal != nominal:

@@ -8,11 +8,14 @@ may be a lazy mapping. Without that group (a *compact* state) the classifier can
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from klda.backend import Array, Backend, choose_backend
+from klda.calibration import Calibration
+from klda.decisions import Familiarity
 from klda.discriminant import Solution
 from klda.errors import KldaError
 from klda.kernel import FourierFeatures
@@ -29,6 +32,7 @@ class PredictionOnlyError(KldaError):
 def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
     """Return arrays and meta of a model; see `klda.classifiers.from_state`."""
     model._check_has_classes()
+    model._settle()
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, (member, solution) in enumerate(zip(model._members, model._solve(), strict=True)):
@@ -39,6 +43,10 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         if not compact:
             entry |= _pack_learning(member.statistics, f"learn/{i}/", arrays)
         members.append(entry)
+    calibration = getattr(model, "_calibration", None)
+    if calibration is not None:
+        for name, values in calibration.to_state(model.classes_.tolist()).items():
+            arrays[f"predict/calibration/{name}"] = values
     meta = {
         "kind": type(model).__name__,
         "parameters": _plain_parameters(model),
@@ -75,8 +83,18 @@ def unpack(
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
         model._members.append(make_member(backend, kernel, read))
         solutions.append(solution)
-    model._restore(solutions)
+    model._restore(solutions, _unpack_calibration(arrays, meta))
     return model
+
+
+def _unpack_calibration(
+    arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+) -> Calibration | None:
+    prefix = "predict/calibration/"
+    if prefix + "files" not in arrays:
+        return None
+    names = ("files", "labels", "novelty", "losses")
+    return Calibration.from_state({name: arrays[prefix + name] for name in names}, meta["classes"])
 
 
 def _plain_parameters(model: _ContinualClassifier) -> dict[str, Any]:
@@ -99,6 +117,9 @@ def _pack_prediction(
         arrays[prefix + "phases"] = to_numpy(member.kernel.phases)
     arrays[prefix + "weights"] = to_numpy(solution.weights)
     arrays[prefix + "biases"] = to_numpy(solution.biases)
+    if solution.familiarity is not None:
+        for name, values in vars(solution.familiarity).items():
+            arrays[f"{prefix}familiarity/{name}"] = values
 
 
 def _unpack_prediction(
@@ -116,6 +137,14 @@ def _unpack_prediction(
             entry["gamma"],
             backend,
         )
+    familiarity = None
+    if f"{prefix}familiarity/offsets" in arrays:
+        familiarity = Familiarity(
+            **{
+                field.name: np.asarray(arrays[f"{prefix}familiarity/{field.name}"])
+                for field in fields(Familiarity)
+            }
+        )
     solution = Solution(
         tuple(meta["classes"]),
         backend.asarray(arrays[prefix + "weights"]),
@@ -123,6 +152,7 @@ def _unpack_prediction(
         np.asarray(meta["counts"], np.int64),
         entry["rho"],
         entry["spread"],
+        familiarity,
     )
     return kernel, solution
 

@@ -49,7 +49,7 @@ class Scatter:
 
     def change(self, rows: Array, sign: int) -> None:
         """Add (``sign=+1``) or take away (``sign=-1``) the outer products of rows."""
-        self.turnover += float((rows * rows).sum())
+        self.turnover += self.backend.sum_of_squares(rows)
         if self.is_thin and len(self.signs) + len(rows) <= self.n_components // 2:
             self._keep(rows, sign)
         else:
@@ -269,7 +269,7 @@ class ClassStatistics:
         if self.has_scatter:
             pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
             centres = batch_means - pull * distance
-            rows -= centres[self.backend.index(groups)]
+            self.backend.subtract_grouped(rows, centres, groups)
             self.scatter.change(rows, sign)
         return rows
 

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from klda import KLDA, LDA, KLDAEnsemble
+from klda.calibration import MOST_PENDING, Calibration, Pending
+from klda.classifiers import from_state
+from tests import reference
+
+
+def make(kind=KLDA, **options):
+    settings = {"device": "cpu", "dtype": "float64"}
+    if kind is not LDA:
+        settings |= {"n_components": 64, "gamma": 0.05, "random_state": 0}
+    if kind is KLDAEnsemble:
+        settings["n_members"] = 2
+    return kind(**(settings | options))
+
+
+def expected_calibration_error(probabilities, truth, bins=15):
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == truth
+    places = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [
+        (places == b).mean() * abs(right[places == b].mean() - confidence[places == b].mean())
+        for b in np.unique(places)
+    ]
+    return sum(gaps)
+
+
+@pytest.mark.parametrize("n_components", [64, 600])  # a square scatter, and a thin one
+def test_scores_left_out_equal_those_of_a_model_that_never_saw_the_sample(n_components):
+    X, y = reference.blobs(150, 6, 4)
+    model = make(n_components=n_components, small_sample_correction=False).fit(X, y)
+    member, rho = model._members[0], model._solve()[0].rho
+    Z = member.transform(X)
+    ours = member.discriminant.leave_one_out(Z[:20].copy(), y[:20].tolist())
+    for i in range(20):
+        rest = np.arange(150) != i
+        theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=rho)[0]
+        # Relative to another centre and another number of samples: differences, scaled.
+        ours_i = (ours[i] - ours[i].mean()) * 149 / 150
+        theirs_i = theirs - theirs.mean()
+        np.testing.assert_allclose(ours_i, theirs_i, rtol=1e-6, atol=1e-6)
+
+
+def test_scores_left_out_follow_fresh_models_with_estimated_means_too():
+    X, y = reference.blobs(300, 8, 6, spread=2.0)
+    model = make().fit(X, y)
+    member = model._members[0]
+    ours = member.discriminant.leave_one_out(member.transform(X), y.tolist())
+    fresh = np.array(
+        [
+            make().fit(np.delete(X, i, 0), np.delete(y, i)).predict(X[i : i + 1])[0]
+            for i in range(0, 300, 6)
+        ]
+    )
+    assert (ours[::6].argmax(1) == fresh).mean() >= 0.96
+
+
+def test_novelty_is_the_relative_mahalanobis_distance():
+    X, y = reference.blobs(200, 6, 5)
+    model = make(small_sample_correction=False).fit(X, y)
+    test = np.random.default_rng(1).normal(size=(30, 6)) * 3
+    Z, z = model._members[0].transform(X), model._members[0].transform(test)
+    _, counts, means, scatter = reference.statistics(Z, y)
+    within = (scatter + model._solve()[0].rho * np.eye(64)) / 200
+    centre = counts @ means / 200
+    spread = (means - centre) * np.sqrt(counts / 200)[:, None]
+    total = within + spread.T @ spread
+    P, P0 = np.linalg.inv(within), np.linalg.inv(total)
+    nearest = np.min([np.einsum("nd,de,ne->n", z - m, P, z - m) for m in means], axis=0)
+    overall = np.einsum("nd,de,ne->n", z - centre, P0, z - centre)
+    np.testing.assert_allclose(model.novelty(test), nearest - overall, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble, LDA])
+def test_unknown_inputs_are_told_from_known_ones_at_the_asked_rate(kind):
+    X, y = reference.blobs(4000, 10, 12, spread=0.8)
+    known = y < 8
+    model = make(kind).partial_fit(X[:2000][known[:2000]], y[:2000][known[:2000]])
+    test, fresh = X[2000:], known[2000:]
+    for refused in (0.05, 0.2):
+        accepted = model.is_known(test[fresh], refused=refused)
+        assert 1 - accepted.mean() == pytest.approx(refused, abs=0.03)
+    assert model.is_known(test[~fresh]).mean() < 0.6
+    assert np.median(model.novelty(test[~fresh])) > np.median(model.novelty(test[fresh]))
+    by_class = model.is_known(test[fresh], by_class=True)
+    assert 1 - by_class.mean() == pytest.approx(0.05, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble, LDA])
+def test_probabilities_are_honest_without_held_out_data(kind):
+    X, y = reference.blobs(4000, 10, 12, spread=2.5)
+    # With many components for the samples, plain scores are far too sure of themselves.
+    options = {} if kind is LDA else {"n_components": 1000, "dtype": "float32"}
+    raw = make(kind, calibrated=False, **options).fit(X[:2000], y[:2000])
+    model = make(kind, **options).fit(X[:2000], y[:2000])
+    test, truth = X[2000:], y[2000:]
+    np.testing.assert_array_equal(model.predict(test), raw.predict(test))
+    error = expected_calibration_error(model.predict_proba(test), truth)
+    assert error < 0.05
+    if kind is not LDA:
+        assert error < 0.5 * expected_calibration_error(raw.predict_proba(test), truth)
+    assert raw.temperature_ == 1.0
+
+
+def test_calibration_survives_a_stream_merging_removing_and_storing():
+    X, y = reference.blobs(3000, 10, 12, spread=2.5)
+    whole = make().fit(X[:2000], y[:2000])
+    stream = make()
+    for part in np.array_split(np.argsort(y[:2000], kind="stable"), 6):
+        stream.partial_fit(X[part], y[part])
+        stream.predict_proba(X[:3])
+    halves = [make().partial_fit(X[a:b], y[a:b]) for a, b in ((0, 1000), (1000, 2000))]
+    merged = halves[0].merge(halves[1])
+    removed = make().partial_fit(X[:2500], y[:2500]).remove(X[2000:2500], y[2000:2500])
+    arrays, meta = whole.to_state()
+    stored = from_state(arrays, json.loads(json.dumps(meta)))
+    assert stored.temperature_ == whole.temperature_
+    test, truth = X[2500:], y[2500:]
+    np.testing.assert_array_equal(stored.is_known(test), whole.is_known(test))
+    for model in (stream, merged, removed, stored):
+        assert expected_calibration_error(model.predict_proba(test), truth) < 0.12
+        assert model.temperature_ == pytest.approx(whole.temperature_, rel=0.6)
+        assert 0.005 < 1 - model.is_known(test).mean() < 0.12
+
+
+def test_a_compact_state_knows_unknown_inputs():
+    X, y = reference.blobs(600, 10, 5)
+    model = make().fit(X, y)
+    arrays, meta = model.to_state(compact=True)
+    twin = from_state(arrays, json.loads(json.dumps(meta)))
+    np.testing.assert_allclose(twin.novelty(X[:50] * 3), model.novelty(X[:50] * 3))
+    np.testing.assert_array_equal(twin.is_known(X * 3), model.is_known(X * 3))
+    np.testing.assert_array_equal(twin.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_class_that_goes_takes_its_probes_along():
+    X, y = reference.blobs(300, 6, 4)
+    model = make().fit(X, y)
+    assert 2 in model._calibration.labels
+    model.forget(2)
+    assert 2 not in model._calibration.labels
+    before = model._calibration.labels.count(1)
+    mine = np.flatnonzero(y == 1)
+    model.remove(X[mine[: len(mine) // 2]], y[mine[: len(mine) // 2]])
+    assert model._calibration.labels.count(1) == pytest.approx(before / 2, abs=2)
+    model.rename(3, 33)
+    assert 33 in model._calibration.labels
+    assert 3 not in model._calibration.labels
+
+
+def test_pending_samples_are_a_bounded_fair_choice():
+    pending = Pending()
+    for start in range(0, 20_000, 500):
+        batch = np.arange(start, start + 500, dtype=float)[:, None]
+        pending.offer(batch, lambda i, start=start: start + i)
+    values = np.array([row[0] for row in pending.samples])
+    assert len(values) == MOST_PENDING
+    assert pending.labels == values.astype(int).tolist()
+    assert values.mean() == pytest.approx(10_000, rel=0.06)
+    assert len(set(pending.labels)) == MOST_PENDING
+
+
+def test_the_latest_probes_count():
+    calibration = Calibration()
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 500)
+    for n_samples, scale in ((100, 100.0), (10_000, 1.0)):
+        scores = scale * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[truth])
+        calibration.add(n_samples, truth.tolist(), scores, truth, np.full(500, scale))
+    assert calibration.threshold(0.05) == 1.0
+    assert 0.2 < calibration.temperature() < 4
+
+
+def test_without_probes_everything_is_known_and_scores_are_taken_as_they_are():
+    calibration = Calibration()
+    assert calibration.temperature() == 1.0
+    assert calibration.threshold(0.05) == np.inf
+
+
+@pytest.mark.parametrize("refused", [0, 1, -0.1, 2])
+def test_a_share_out_of_range_is_named(refused):
+    X, y = reference.blobs(60, 6, 3)
+    with pytest.raises(ValueError, match="refused="):
+        make().fit(X, y).is_known(X, refused=refused)
