@@ -177,7 +177,7 @@ async def class_map(service: The) -> schemas.MapAnswer:
             schemas.PlaceAnswer(label=p.label, samples=p.count, x=p.x, y=p.y) for p in atlas.places
         ],
         pairs=[
-            schemas.PairAnswer(first=p.first, second=p.second, confusion=p.confusion)
+            schemas.PairAnswer(first=p.first, second=p.second, closeness=p.closeness)
             for p in atlas.pairs
         ],
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.special import ndtr
 
 from klda.learner import Learner
 from klda.server.changes import Label
@@ -33,14 +32,14 @@ class Pair:
     ----------
     first, second : label
         The classes.
-    confusion : float
-        Share of their samples that the model would give to the other one if nothing but these two
-        were to choose from: ``Phi(-d/2)`` for the distance d between them.
+    closeness : float
+        1 for the two closest classes; for others, how much farther apart they are: the ratio of
+        the distances.
     """
 
     first: Label
     second: Label
-    confusion: float
+    closeness: float
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Atlas:
             Place(labels[i], int(sizes[i]), round(float(x), 4), round(float(y), 4))
             for i, (x, y) in zip(kept, xy, strict=True)
         ]
-        return cls(places, _pairs(squared, [labels[i] for i in kept], sizes[kept]))
+        return cls(places, _pairs(squared, [labels[i] for i in kept]))
 
 
 def _distances(learner: Learner, kept: np.ndarray) -> np.ndarray:
@@ -101,14 +100,17 @@ def _project(squared: np.ndarray) -> np.ndarray:
     xy = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
     if xy.shape[1] < 2:
         xy = np.pad(xy, ((0, 0), (0, 2 - xy.shape[1])))
-    return xy / max(float(np.abs(xy).max()), 1e-12)
+    # Each axis fills the picture: what is near what matters, not the shape of the whole.
+    xy -= (xy.max(axis=0) + xy.min(axis=0)) / 2
+    return xy / np.maximum(np.abs(xy).max(axis=0), 1e-12)
 
 
-def _pairs(squared: np.ndarray, labels: list[Label], sizes: np.ndarray) -> list[Pair]:
+def _pairs(squared: np.ndarray, labels: list[Label]) -> list[Pair]:
     first, second = np.triu_indices(len(labels), 1)
-    values = squared[first, second]
-    order = np.argsort(values, kind="stable")[:MOST_PAIRS]
+    distances = np.sqrt(squared[first, second])
+    order = np.argsort(distances, kind="stable")[:MOST_PAIRS]
+    least = max(float(distances[order[0]]), 1e-12)
     return [
-        Pair(labels[first[i]], labels[second[i]], float(ndtr(-np.sqrt(values[i]) / 2)))
+        Pair(labels[first[i]], labels[second[i]], min(1.0, least / max(distances[i], 1e-12)))
         for i in order
     ]

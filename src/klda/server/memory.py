@@ -51,11 +51,21 @@ class Acknowledgement:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A class that was forgotten and can be brought back: its count, and its means by member."""
+    """A class that was forgotten and can be brought back.
+
+    Attributes
+    ----------
+    label : label
+        Its name.
+    count : int
+        Its samples.
+    arrays : dict of str to ndarray
+        ``means`` by member, and its part of the calibration.
+    """
 
     label: Label
     count: int
-    means: np.ndarray
+    arrays: dict[str, np.ndarray]
 
 
 @dataclass
@@ -102,12 +112,12 @@ class Memory:
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return arrays and meta to be saved with the model."""
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         bin_ = []
         for number, (when, gone) in self.dropped.items():
             for i, one in enumerate(gone):
-                arrays[f"service/{number}/{i}"] = one.means
-            bin_.append([number, when, [[one.label, one.count] for one in gone]])
+                arrays |= {f"service/{number}/{i}/{name}": a for name, a in one.arrays.items()}
+            bin_.append([number, when, [[d.label, d.count, list(d.arrays)] for d in gone]])
         keys = [
             [k, a.sequence, a.classes, a.samples, list(a.new), a.digest]
             for k, a in self.keys.items()
@@ -126,10 +136,10 @@ class Memory:
         for key, sequence, classes, samples, new, digest in content["keys"]:
             memory.keys[key] = Acknowledgement(sequence, classes, samples, tuple(new), digest)
         for number, when, gone in content["dropped"]:
-            held = [
-                Dropped(label, count, np.array(arrays[f"service/{number}/{i}"]))
-                for i, (label, count) in enumerate(gone)
-            ]
+            held = []
+            for i, (label, count, names) in enumerate(gone):
+                own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
+                held.append(Dropped(label, count, own))
             memory.dropped[int(number)] = (when, held)
         memory.tallies = [tuple(tally) for tally in content["tallies"]]
         return memory

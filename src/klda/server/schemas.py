@@ -284,7 +284,7 @@ class PairAnswer(BaseModel):
 
     first: str | int
     second: str | int
-    confusion: float
+    closeness: float = Field(ge=0, le=1, description="1 for the closest two classes.")
 
 
 class MapAnswer(BaseModel):

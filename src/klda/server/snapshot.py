@@ -7,18 +7,21 @@ the learner that goes on learning: it costs no copy, and readers need no lock.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from klda.classifiers import from_state
+from klda.decisions import softmax
 from klda.features import Encoder
 from klda.learner import Learner
 from klda.server.changes import Label
 
 RIGHT, WRONG, NEW = 0, 1, 2
+REFUSED = 0.05  # share of inputs of known classes that may be called unknown
 MOST_WORDS = 60  # in a text to be explained: each is one more text to encode
 
 
@@ -129,17 +132,36 @@ class Snapshot:
         list of Answer
             One a row.
         """
-        tops = self.learner.predict_top(rows, k=top)
-        novelty = novelty_of(self.learner, rows)
-        known = known_of(self.learner, rows)
-        return [
-            Answer(
-                named,
-                None if known is None else bool(known[i]),
-                None if novelty is None else float(novelty[i]),
-            )
-            for i, named in enumerate(tops)
-        ]
+        probabilities, novelty = self._assess(rows)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        chosen = np.take_along_axis(probabilities, order, axis=1).tolist()
+        limit = self._limit
+        answers = []
+        for i, at in enumerate(order.tolist()):
+            new = None if novelty is None else float(novelty[i])
+            known = None if new is None or limit is None else new <= limit
+            named = [(self.labels[j], p) for j, p in zip(at, chosen[i], strict=True)]
+            answers.append(Answer(named, known, new))
+        return answers
+
+    def _assess(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Probabilities and novelty in one pass over the feature map, which is what costs."""
+        classifier = self.learner.classifier
+        if not hasattr(classifier, "_assess"):  # nearest class mean knows no distances
+            return self.learner.predict_proba(rows), None
+        scores, novelty = classifier._assess(rows)
+        return softmax(scores / self._temperature), novelty
+
+    @cached_property
+    def _temperature(self) -> float:
+        return float(self.learner.classifier.temperature_)
+
+    @cached_property
+    def _limit(self) -> float | None:
+        """Novelty beyond which an input is unknown; None while too little was learned to say."""
+        calibration = getattr(self.learner.classifier, "_calibration", None)
+        limit = np.inf if calibration is None else calibration.threshold(REFUSED)
+        return float(limit) if np.isfinite(limit) else None
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> list[int]:
         """Say how the model answers on rows that it is about to learn.
@@ -182,81 +204,6 @@ def freeze(learner: Learner) -> Learner:
     return frozen
 
 
-# ------------------------------------------------------------------ what not every model can say
-
-
-def novelty_of(learner: Learner, rows: np.ndarray) -> np.ndarray | None:
-    """How unlike everything learned each row is, or None if the model can't say.
-
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    rows : ndarray
-        Encoded inputs.
-
-    Returns
-    -------
-    ndarray of shape (n,) or None
-        Larger is less like what was learned.
-    """
-    return _ask(learner, "novelty", rows)
-
-
-def known_of(learner: Learner, rows: np.ndarray) -> np.ndarray | None:
-    """Whether each row is like something learned, or None if the model can't say.
-
-    Parameters
-    ----------
-    learner : Learner
-        The learner.
-    rows : ndarray
-        Encoded inputs.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,), or None
-        False for what should be called unknown.
-    """
-    return _ask(learner, "is_known", rows)
-
-
-def _ask(learner: Learner, verb: str, rows: np.ndarray) -> np.ndarray | None:
-    asked = getattr(learner, verb, None)
-    if asked is None:
-        return None
-    try:
-        return np.asarray(asked(rows))
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: NumPy numbers and arrays become Python's.
-
-    Parameters
-    ----------
-    value : object
-        Numbers, strings, arrays, mappings and sequences of them, dataclasses.
-
-    Returns
-    -------
-    object
-        JSON-able.
-    """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [plain(item) for item in value]
-    return value
-
-
 def explain(snapshot: Snapshot, inputs: Any) -> dict[str, Any]:
     """Say why the model answers as it does.
 
@@ -287,7 +234,8 @@ def explain(snapshot: Snapshot, inputs: Any) -> dict[str, Any]:
 def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[str, Any]]:
     """Say how much each word speaks for the answer.
 
-    Each word is left out in turn: its weight is what the answer's lead over the runner-up loses.
+    Each word is left out in turn: its weight is what the answer's lead over the runner-up loses,
+    relative to the word that costs (or gains) it most.
 
     Parameters
     ----------
@@ -310,8 +258,10 @@ def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[s
     learner = snapshot.learner
     scores = learner.scores(np.concatenate([rows, learner.encoder.encode(without)]))
     order = np.argsort(-scores[0], kind="stable")
-    lead = scores[:, order[0]] - scores[:, order[1:2]].max(axis=1)
+    lead = scores[:, order[0]] - scores[:, order[1]]
+    lost = lead[0] - lead[1:]
+    lost /= max(float(np.abs(lost).max()), np.finfo(lost.dtype).tiny)
     return [
-        {"word": word, "weight": round(float(lead[0] - lead[i]), 4)}
-        for i, word in enumerate(words, 1)
+        {"word": word, "weight": round(float(weight), 3)}
+        for word, weight in zip(words, lost, strict=True)
     ]

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from klda import storage
-from klda.classifiers import from_state
 from klda.learner import Learner
-from klda.server.changes import Change, Label, Projection
+from klda.server.changes import Change, Projection
 from klda.server.errors import BusyError, ConflictError
 from klda.server.journal import Journal
 from klda.server.keeper import Keeper, yield_to_others
-from klda.server.memory import Acknowledgement, Dropped, Memory
+from klda.server.memory import Acknowledgement, Memory
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
+from klda.server.undo import revive, set_aside
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -336,21 +336,15 @@ class Writer:
         self.learner.rename(*change.labels)
 
     def _forget(self, change: Change) -> None:
-        classifier = self.learner.classifier
-        at = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        counts, means = classifier.class_count_, np.atleast_2d(classifier.means_)
         labels = list(dict.fromkeys(change.labels))
-        gone = [
-            Dropped(label, int(counts[at[label]]), np.array(means[..., at[label], :]))
-            for label in labels
-        ]
+        gone = set_aside(self.learner.classifier, labels)
         self.learner.forget(labels)
         self._memory.dropped[change.sequence] = (change.when, gone)
 
     def _restore(self, change: Change) -> None:
         _, gone = self._memory.dropped.pop(change.target)
         for one in gone:
-            self.learner.classifier.merge(_revive(self._template(), one))
+            self.learner.classifier.merge(revive(self._template(), one))
 
     def _template(self) -> Any:
         if self.learner.classes:
@@ -413,28 +407,3 @@ def _check_same_request(change: Change, digest: str) -> None:
         raise ConflictError(
             "Idempotency-Key was used for another request before: use a new key for each request."
         )
-
-
-def _revive(template: Any, dropped: Dropped) -> Any:
-    """Return a model with one class that has a mean and a count but adds nothing to the scatter.
-
-    Merged into the model that it was dropped from, whose scatter still has its trace, it undoes
-    the drop exactly.
-    """
-    arrays, meta = template.to_state(compact=True)
-    means = dropped.means.reshape(len(meta["members"]), 1, -1)
-    arrays = dict(arrays)
-    members = []
-    for i, entry in enumerate(meta["members"]):
-        width = means.shape[-1]
-        arrays |= {
-            f"predict/{i}/weights": np.zeros((1, width), means.dtype),
-            f"predict/{i}/biases": np.zeros(1, means.dtype),
-            f"learn/{i}/means": means[i],
-            f"learn/{i}/rows": np.empty((0, width), means.dtype),
-            f"learn/{i}/signs": np.empty(0, np.int8),
-        }
-        members.append({**entry, "n_scattered": 0, "turnover": 0.0})
-    classes: list[Label] = [dropped.label]
-    changed = {"classes": classes, "counts": [dropped.count], "compact": False, "members": members}
-    return from_state(arrays, {**meta, **changed})

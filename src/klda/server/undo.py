@@ -1,0 +1,83 @@
+"""Undoing a forget: what a class leaves in the model, set aside and brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from klda.classifiers import from_state
+from klda.server.changes import Label
+from klda.server.memory import Dropped
+
+_CALIBRATION = "predict/calibration/"
+
+
+def set_aside(classifier: Any, labels: Sequence[Label]) -> list[Dropped]:
+    """Copy what will be dropped with some classes.
+
+    Parameters
+    ----------
+    classifier : estimator
+        Which has them.
+    labels : sequence of label
+        The classes.
+
+    Returns
+    -------
+    list of Dropped
+        In the order of `labels`.
+    """
+    arrays, meta = classifier.to_state(compact=True)
+    means, counts = classifier.means_, meta["counts"]
+    at = {label: i for i, label in enumerate(meta["classes"])}
+    found = []
+    for label in labels:
+        own = {"means": np.array(means[..., at[label], :])}
+        if _CALIBRATION + "labels" in arrays:
+            mine = np.flatnonzero(arrays[_CALIBRATION + "labels"] == at[label])
+            for name in ("files", "novelty", "losses"):
+                own[name] = arrays[_CALIBRATION + name][mine]
+        found.append(Dropped(label, int(counts[at[label]]), own))
+    return found
+
+
+def revive(template: Any, dropped: Dropped) -> Any:
+    """Return a model with one class that has a mean and a count but adds nothing to the scatter.
+
+    Merged into the model that it was dropped from, whose scatter still has its trace, it undoes
+    the drop exactly.
+
+    Parameters
+    ----------
+    template : estimator
+        With the same feature map and parameters, and at least one class.
+    dropped : Dropped
+        The class.
+
+    Returns
+    -------
+    estimator
+        To be merged.
+    """
+    arrays, meta = template.to_state(compact=True)
+    arrays = {name: array for name, array in arrays.items() if not name.startswith(_CALIBRATION)}
+    own = dropped.arrays
+    means = own["means"].reshape(len(meta["members"]), 1, -1)
+    members = []
+    for i, entry in enumerate(meta["members"]):
+        width = means.shape[-1]
+        arrays |= {
+            f"predict/{i}/weights": np.zeros((1, width), means.dtype),
+            f"predict/{i}/biases": np.zeros(1, means.dtype),
+            f"learn/{i}/means": means[i],
+            f"learn/{i}/rows": np.empty((0, width), means.dtype),
+            f"learn/{i}/signs": np.empty(0, np.int8),
+        }
+        members.append({**entry, "n_scattered": 0, "turnover": 0.0})
+    if "files" in own:
+        arrays |= {_CALIBRATION + name: own[name] for name in ("files", "novelty", "losses")}
+        arrays[_CALIBRATION + "labels"] = np.zeros(len(own["files"]), np.int64)
+    one: dict[str, Any] = {"classes": [dropped.label], "counts": [dropped.count]}
+    return from_state(arrays, {**meta, **one, "compact": False, "members": members})
