@@ -1,0 +1,352 @@
+"""The Learner's verbs over HTTP, for a model that ``klda serve`` serves."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from klda._optional import require
+from klda.errors import KldaError
+
+Label = str | int
+
+BATCH = 500
+RETRIES = 4
+_AGAIN = (429, 502, 503, 504)
+
+
+class ServerError(KldaError):
+    """The service refused a request, or can't be reached.
+
+    Attributes
+    ----------
+    status : int
+        HTTP status; 0 if there was no answer.
+    code : str
+        What kind of error it was, for programs.
+    """
+
+    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Client:
+    """A learner elsewhere.
+
+    Large inputs are sent in several requests. Changes carry an idempotency key, so that a request
+    is sent again after a lost connection without counting twice.
+
+    Parameters
+    ----------
+    url : str
+        Where the service is, as ``"http://127.0.0.1:8000"``.
+    key : str, optional
+        An API key.
+    timeout : float
+        Seconds to wait for an answer.
+    transport : httpx.BaseTransport, optional
+        Another way to reach it.
+
+    Examples
+    --------
+    >>> from klda.client import Client
+    >>> client = Client("http://127.0.0.1:8000")
+    >>> client.learn(["where is my card?"], ["card_arrival"])  # doctest: +SKIP
+    >>> client.predict(["has my card been sent?"])  # doctest: +SKIP
+    array(['card_arrival'], dtype='<U12')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 60.0,
+        transport: Any = None,
+    ) -> None:
+        httpx = require("httpx", "server")
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=timeout, transport=transport
+        )
+        self._lost = httpx.TransportError
+        self._modality: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the model is."""
+        return self._call("GET", "/v1/model")
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
+        if self._modality is None:
+            self._modality = str(self.info["modality"])
+        return self._modality
+
+    @property
+    def classes(self) -> dict[Label, int]:
+        """Number of samples learned of each class."""
+        found: dict[Label, int] = {}
+        while True:
+            path = f"/v1/classes?limit=10000&offset={len(found)}"
+            answer = self._call("GET", path)
+            found |= {entry["label"]: entry["samples"] for entry in answer["classes"]}
+            if not answer["classes"] or len(found) >= answer["total"]:
+                return found
+
+    @property
+    def samples(self) -> int:
+        """Number of samples learned."""
+        return int(self.info["samples"])
+
+    # ---------------------------------------------------------------- changes
+
+    def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
+        """Learn samples of new classes, or more of old ones; on disk when this returns.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images (paths, PIL images, arrays) or feature rows.
+        labels : sequence of str or int
+            One label an input.
+
+        Returns
+        -------
+        self
+        """
+        if len(inputs) != len(labels):
+            raise KldaError(
+                f"inputs has {len(inputs)} samples and labels has {len(labels)}; give one label "
+                "for each input."
+            )
+        for part in _parts(inputs):
+            body = {**self._body(inputs[part]), "labels": _plain(labels[part])}
+            self._change("/v1/learn", body)
+        return self
+
+    def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> int | None:
+        """Forget classes, or single samples of them.
+
+        Parameters
+        ----------
+        labels : label or sequence of labels
+            The classes. With `inputs`: one label an input, or one for all.
+        inputs : sequence, optional
+            Samples that were learned: their effect is undone exactly.
+
+        Returns
+        -------
+        int or None
+            What :meth:`undo` takes; None when samples were forgotten.
+        """
+        names = [labels] if isinstance(labels, str | int) else _plain(labels)
+        if inputs is None:
+            return int(self._change("/v1/forget", {"labels": names})["undo"])
+        if len(names) == 1:
+            names = names * len(inputs)
+        for part in _parts(inputs):
+            self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
+        return None
+
+    def undo(self, number: int) -> Self:
+        """Bring back the classes that a forget dropped.
+
+        Parameters
+        ----------
+        number : int
+            What :meth:`forget` returned.
+
+        Returns
+        -------
+        self
+        """
+        self._call("POST", "/v1/undo", {"undo": number})
+        return self
+
+    def rename(self, old: Label, new: Label) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : label
+            The class, and a name that no other class has.
+
+        Returns
+        -------
+        self
+        """
+        self._call("POST", "/v1/rename", {"old": old, "new": new})
+        return self
+
+    # ---------------------------------------------------------------- answers
+
+    def predict(self, inputs: Any) -> np.ndarray:
+        """Answer with the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        return np.array([answer["label"] for answer in self._ask(inputs, 1)])
+
+    def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
+        """Answer with the likeliest classes and their probabilities.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        k : int
+            How many classes, at most.
+
+        Returns
+        -------
+        list of list of (label, probability)
+            For each input, the likeliest class first.
+        """
+        return [
+            [(entry["label"], entry["probability"]) for entry in answer["top"]]
+            for answer in self._ask(inputs, k)
+        ]
+
+    def is_known(self, inputs: Any) -> np.ndarray:
+        """Say whether inputs are like anything learned.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            True also where the model has learned too little to say.
+        """
+        return np.array([answer["known"] is not False for answer in self._ask(inputs, 1)])
+
+    def explain(self, value: Any) -> dict[str, Any]:
+        """Say why the model answers as it does.
+
+        Parameters
+        ----------
+        value : object
+            One input.
+
+        Returns
+        -------
+        dict
+            The likeliest classes, and for a text how much each word speaks for the answer.
+        """
+        body = self._body([value])
+        ((kind, values),) = body.items()
+        name = {"texts": "text", "images": "image"}.get(kind, kind)
+        return self._call("POST", "/v1/explain", {name: values[0]})
+
+    # ---------------------------------------------------------------- inside
+
+    def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
+        if isinstance(inputs, str | bytes):
+            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+        answers: list[dict[str, Any]] = []
+        for part in _parts(inputs):
+            body = {**self._body(inputs[part]), "top": top}
+            answers += self._call("POST", "/v1/predict", body)["predictions"]
+        return answers
+
+    def _body(self, inputs: Any) -> dict[str, Any]:
+        if self.modality == "text":
+            return {"texts": list(inputs)}
+        if self.modality == "image":
+            return {"images": [_encode_image(image) for image in inputs]}
+        return {"features": np.asarray(inputs, np.float32).tolist()}
+
+    def _change(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._call("POST", path, body, **{"Idempotency-Key": uuid.uuid4().hex})
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
+    ) -> dict[str, Any]:
+        # Without a key, a change that got no answer may have been made: it is not sent again.
+        repeatable = "Idempotency-Key" in headers or method == "GET" or path == "/v1/predict"
+        for attempt in range(RETRIES + 1):
+            last = attempt == RETRIES
+            try:
+                answer = self._http.request(method, path, json=body, headers=headers)
+            except self._lost as error:
+                if last or not repeatable:
+                    raise ServerError(
+                        f"No answer from {self._http.base_url}: {error}. Is klda serve running?"
+                    ) from error
+            else:
+                if answer.status_code not in _AGAIN or last:
+                    return _read(answer)
+            time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+
+def _read(answer: Any) -> dict[str, Any]:
+    try:
+        content = answer.json()
+    except ValueError:
+        content = {}
+    if answer.status_code == 200 and isinstance(content, dict):
+        return content
+    error = content.get("error", {}) if isinstance(content, dict) else {}
+    message = error.get("message", f"The service answered with status {answer.status_code}.")
+    raise ServerError(message, answer.status_code, error.get("code", "unknown"))
+
+
+def _parts(inputs: Any) -> list[slice]:
+    if not len(inputs):
+        raise KldaError("inputs is empty: give at least one.")
+    return [slice(start, start + BATCH) for start in range(0, len(inputs), BATCH)]
+
+
+def _plain(labels: Any) -> list[Label]:
+    return labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+
+
+def _encode_image(image: Any) -> str:
+    if isinstance(image, str | Path):
+        return base64.b64encode(Path(image).read_bytes()).decode()
+    pillow = require("PIL.Image", "images")
+    if isinstance(image, np.ndarray):
+        image = pillow.fromarray(image)
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
