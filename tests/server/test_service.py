@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from klda import LDA, NCM, KLDAEnsemble
+from klda.learner import Learner
+from klda.server.errors import BusyError, ConflictError, NotFoundError
+from klda.server.service import Service
+from klda.server.settings import Settings
+from klda.server.snapshot import Snapshot
+from klda.storage import ModelBusyError
+
+from .conftest import CENTRES, samples
+
+
+class Running:
+    """A service with blocking calls."""
+
+    def __init__(self, folder, **changes):
+        self.service = Service(Settings(model=folder, **changes), new=None)
+        self.service.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.service.stop()
+
+    def abandon(self):
+        """Leave everything as a kill would: nothing is folded."""
+        self.service.inference.stop()
+        writer = self.service.writer
+        writer._fold_if_due = lambda: None
+        writer._finish = lambda: writer._journal.close()
+        writer.stop()
+
+    def __getattr__(self, name):
+        method = getattr(self.service, name)
+        return lambda *args, **options: asyncio.run(method(*args, **options))
+
+    @property
+    def counts(self):
+        return dict(self.service.snapshot.counts)
+
+    def ask(self, rows):
+        return self.predict(np.asarray(rows, np.float32), 3)[1]
+
+
+def test_a_learn_is_in_the_next_answer(features_model):
+    with Running(features_model) as running:
+        x = samples("dogs", 6)
+        done = running.learn(x, ["dogs"] * 6)
+        assert done.new == ("dogs",)
+        assert done.classes == 4
+        assert all(answer.top[0][0] == "dogs" for answer in running.ask(x))
+
+
+def test_a_snapshot_never_changes(features_model):
+    with Running(features_model) as running:
+        x = np.concatenate([samples(label, 5, seed=1) for label in CENTRES])
+        snapshot = running.service.snapshot
+        before = snapshot.answer(x, 3)
+        for i in range(5):
+            running.learn(samples(f"new{i}", 4), [f"new{i}"] * 4)
+            running.learn(samples("ants", 4, seed=i + 5), ["ants"] * 4)
+        running.forget(["bees"])
+        assert snapshot.answer(x, 3) == before
+        assert set(snapshot.counts) == set(CENTRES)
+
+
+def test_served_learning_equals_learning_with_the_learner_alone(features_model):
+    reference = Learner.load(features_model)
+    with Running(features_model) as running:
+        for i in range(4):
+            x, y = samples(f"class{i}", 5), [f"class{i}"] * 5
+            running.learn(x, y)
+            reference.learn(x, y)
+        x = samples("bees", 10, seed=3)
+        got = [dict(answer.top)["bees"] for answer in running.ask(x)]
+    expected = [dict(top)["bees"] for top in reference.predict_top(x, 7)]
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(Learner.load(features_model).predict(x), reference.predict(x))
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_all_changes_survive_a_kill(features_model, folds):
+    running = Running(features_model, fold_interval=0.0 if folds else 1e9)
+    running.learn(samples("dogs", 6), ["dogs"] * 6, "key-1", "content")
+    running.rename("ants", "emmets")
+    gone = running.forget(["bees"])
+    running.forget(["dogs"] * 2, samples("dogs", 6)[:2])
+    running.forget(["cats"])
+    counts = running.counts
+    if folds:
+        wait_for(lambda: not running.service.writer.unfolded)
+    running.abandon()
+    with Running(features_model) as again:
+        assert again.counts == counts == {"emmets": 40, "dogs": 4}
+        repeated = again.learn(samples("dogs", 6), ["dogs"] * 6, "key-1", "content")
+        assert repeated.repeated
+        assert again.counts == counts
+        again.undo(gone.sequence)
+        assert again.counts["bees"] == 40
+        assert again.ask(samples("bees", 1, seed=2))[0].top[0][0] == "bees"
+
+
+def test_a_stop_folds_the_journal(features_model):
+    with Running(features_model, fold_interval=1e9) as running:
+        running.learn(samples("dogs", 6), ["dogs"] * 6)
+        assert list(features_model.glob("journal-*"))
+    assert not list(features_model.glob("journal-*"))
+    assert Learner.load(features_model, verify=True).classes["dogs"] == 6
+
+
+@pytest.mark.parametrize(
+    "classifier",
+    [LDA(), NCM(), KLDAEnsemble(n_components=60, n_members=3, random_state=1)],
+    ids=["LDA", "NCM", "KLDAEnsemble"],
+)
+def test_forget_and_undo_leave_the_answers_as_they_were(tmp_path, classifier):
+    learner = Learner("features", classifier=classifier)
+    for label in CENTRES:
+        learner.learn(samples(label, 30), [label] * 30)
+    learner.save(tmp_path / "m")
+    x = np.concatenate([samples(label, 5, seed=1) for label in CENTRES])
+    with Running(tmp_path / "m") as running:
+        before = running.ask(x)
+        gone = running.forget(["bees", "cats"])
+        assert {answer.top[0][0] for answer in running.ask(x)} == {"ants"}
+        running.undo(gone.sequence)
+        after = running.ask(x)
+        assert [a.top[0][0] for a in after] == [a.top[0][0] for a in before]
+        np.testing.assert_allclose(
+            [a.top[0][1] for a in after], [a.top[0][1] for a in before], rtol=1e-3
+        )
+        with pytest.raises(NotFoundError, match="undo"):
+            running.undo(gone.sequence)
+
+
+def test_all_classes_can_go_and_come_back(features_model):
+    with Running(features_model) as running:
+        gone = running.forget(list(CENTRES))
+        with pytest.raises(ConflictError, match="no classes"):
+            running.ask(samples("ants", 1))
+        running.undo(gone.sequence)
+        assert running.ask(samples("ants", 1))[0].top[0][0] == "ants"
+
+
+def test_an_undo_is_possible_for_a_while_only(features_model):
+    with Running(features_model, undo_seconds=0.0) as running:
+        gone = running.forget(["bees"])
+        with pytest.raises(NotFoundError):
+            running.undo(gone.sequence)
+
+
+def test_a_key_counts_once_even_when_sent_at_once(features_model):
+    with Running(features_model) as running:
+
+        async def both():
+            service, x = running.service, samples("dogs", 3)
+            learns = [service.learn(x, ["dogs"] * 3, "same", 1) for _ in range(8)]
+            return await asyncio.gather(*learns)
+
+        done = asyncio.run(both())
+        assert sum(not d.repeated for d in done) == 1
+        assert running.counts["dogs"] == 3
+        with pytest.raises(ConflictError, match="Idempotency-Key"):
+            running.learn(samples("dogs", 3), ["dogs"] * 3, "same", 2)
+
+
+def test_refused_changes_leave_no_trace(features_model):
+    with Running(features_model) as running:
+        version = running.service.snapshot.version
+        with pytest.raises(NotFoundError):
+            running.forget(["nobody"])
+        with pytest.raises(ConflictError):
+            running.rename("ants", "bees")
+        with pytest.raises(ConflictError, match="41 samples"):
+            running.forget(["ants"] * 41, samples("ants", 41))
+        with pytest.raises(Exception, match="one kind"):
+            running.learn(samples("ants", 1), [5])
+        assert running.service.snapshot.version == version
+        assert not list(features_model.glob("journal-*"))
+
+
+def test_a_change_that_fails_is_taken_back(features_model, monkeypatch):
+    with Running(features_model) as running:
+        running.learn(samples("dogs", 5), ["dogs"] * 5)
+        real = Learner.learn
+
+        def fail(self, *args, **options):
+            monkeypatch.setattr(Learner, "learn", real)
+            self.classifier.forget("ants")  # half done
+            raise ArithmeticError("on purpose")
+
+        monkeypatch.setattr(Learner, "learn", fail)
+        with pytest.raises(ArithmeticError):
+            running.learn(samples("eels", 5), ["eels"] * 5)
+        assert running.counts == {**dict.fromkeys(CENTRES, 40), "dogs": 5}
+        running.learn(samples("eels", 2), ["eels"] * 2)
+    assert Learner.load(features_model).classes["eels"] == 2
+
+
+def test_a_new_model_begins_with_its_first_class(tmp_path):
+    service = Service(Settings(model=tmp_path / "new"), new="features")
+    service.start()
+    with pytest.raises(ConflictError):
+        asyncio.run(service.predict(samples("ants", 1), 1))
+    asyncio.run(service.learn(samples("ants", 10), ["ants"] * 10))
+    # Durable at once: nothing but the folder is left of it after a kill.
+    assert Learner.load(tmp_path / "new").classes == {"ants": 10}
+    asyncio.run(service.learn(samples("bees", 10), ["bees"] * 10))
+    service.stop()
+    assert Learner.load(tmp_path / "new").classes == {"ants": 10, "bees": 10}
+
+
+def test_one_service_at_a_time_writes_to_a_folder(features_model):
+    with Running(features_model), pytest.raises(ModelBusyError):
+        Running(features_model)
+
+
+def test_predicts_go_on_while_a_learn_takes_long(features_model, monkeypatch):
+    with Running(features_model) as running:
+        real, begun, release = Learner.learn, threading.Event(), threading.Event()
+
+        def slow(self, *args, **options):
+            begun.set()
+            assert release.wait(20)
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(Learner, "learn", slow)
+        learning = threading.Thread(
+            target=lambda: running.learn(samples("dogs", 5), ["dogs"] * 5), daemon=True
+        )
+        learning.start()
+        assert begun.wait(20)
+        for _ in range(10):
+            assert running.ask(samples("ants", 1))[0].top[0][0] == "ants"
+        assert "dogs" not in running.counts
+        release.set()
+        learning.join(20)
+        assert running.counts["dogs"] == 5
+
+
+def test_a_stopped_service_refuses(features_model):
+    running = Running(features_model)
+    running.service.stop()
+    with pytest.raises(BusyError):
+        running.ask(samples("ants", 1))
+
+
+def test_ask_then_teach_counts_what_was_right_before(features_model):
+    with Running(features_model) as running:
+        running.learn(samples("ants", 4, seed=9), ["ants"] * 4)
+        running.learn(samples("ants", 3, seed=10), ["bees"] * 3)
+        running.learn(samples("dogs", 2), ["dogs"] * 2)
+        tallies = [tally[1:] for tally in running.tallies()]
+    assert tallies == [(4, 0, 0), (0, 3, 0), (0, 0, 2)]
+
+
+def test_the_atlas_names_the_closest_classes_first(features_model):
+    with Running(features_model) as running:
+        near = samples("ants", 20, seed=4) + 0.5
+        running.learn(near, ["near_ants"] * 20)
+        atlas = running.atlas()
+        assert {atlas.pairs[0].first, atlas.pairs[0].second} == {"ants", "near_ants"}
+        assert len(atlas.places) == 4
+
+
+def test_an_empty_snapshot_counts_everything_as_new():
+    snapshot = Snapshot(Learner("features"), 0)
+    assert snapshot.compare(samples("ants", 2), ["ants", "bees"]) == [2, 2]
+
+
+def wait_for(condition, seconds=20.0):
+    import time
+
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
