@@ -189,6 +189,14 @@ class FeatureSource:
             self._held = (key, (parts[0], parts[1]))
         return self._held[1]
 
+    def fetch(self, backbone: str) -> None:
+        """Make sure that a named model is here, for a method that trains it."""
+        from klda import features
+
+        info = features.MODELS.get(backbone)
+        if info is not None and not info.available_offline():
+            self._encoder(backbone, "last", info.modality)
+
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
         from klda import features
 
@@ -350,6 +358,7 @@ class _Place:
             train, test = self.dataset.train, self.dataset.test
             if self.dataset.modality != "text":
                 raise NotForImagesError(f"{spec.title} is there for texts only.")
+            self.source.fetch(settings["options"].get("backbone", self.backbone))
         method = spec.make(context)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         record = to_record(outcome, settings, evaluate)

@@ -191,8 +191,8 @@ def entry_of(
 
 
 def reasons(cells: Sequence[Cell]) -> list[str]:
-    """Why cells have no figure, each reason once."""
-    return list(dict.fromkeys(cell.reason for cell in cells if cell.reason))
+    """Why cells have no figure, the first line of each reason once."""
+    return list(dict.fromkeys(cell.reason.splitlines()[0] for cell in cells if cell.reason))
 
 
 def notes_of(entries: dict[tuple[str, str], Entry], cells: Sequence[Cell]) -> list[str]:
