@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections import Counter
 
@@ -40,6 +41,11 @@ def test_the_demonstration_runs_and_shows_that_old_classes_hold(tmp_path):
     text = screen.getvalue()
     for word in ("Accuracy by task", "Questions", "Forgot order_pizza", "the same answers", "Time"):
         assert word in text
+    found, wrongly = re.search(
+        r"Marked unknown: (\d+) of 18 .*?wrongly (\d+) of 160", text, re.DOTALL
+    ).groups()
+    assert int(found) >= 11
+    assert int(wrongly) <= 20
     last = next(line for line in text.splitlines() if "5 health" in line)
     percentages = [float(word.rstrip("%")) for word in last.split() if word.endswith("%")]
     assert len(percentages) == 6
