@@ -17,7 +17,6 @@ from klda.server import schemas
 from klda.server.errors import BusyError, ServiceError
 from klda.server.security import require_role, secret_of
 from klda.server.service import Service
-from klda.server.settings import MAX_LABEL_LENGTH
 
 MOST_PIXELS = 50_000_000
 
@@ -154,14 +153,11 @@ async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer
 
 @router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
 async def classes(
-    service: The,
-    search: Annotated[str, Query(max_length=MAX_LABEL_LENGTH)] = "",
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    service: The, query: Annotated[schemas.ClassesQuery, Query()]
 ) -> schemas.ClassesAnswer:
     """List the classes and their numbers of samples."""
-    found = search_classes(service, search)
-    page = found[offset : offset + limit]
+    found = search_classes(service, query.search)
+    page = found[query.offset : query.offset + query.limit]
     return schemas.ClassesAnswer(
         classes=[schemas.ClassCount(label=label, samples=n) for label, n in page],
         total=len(found),

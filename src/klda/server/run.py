@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,9 @@ def serve(
     if on_listen is not None:
         on_listen(address_of(listener))
     app = create_app(Service(settings, new=new, options=options))
+    # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     server = uvicorn.Server(uvicorn_config(app))
     server.run(sockets=[listener])
     if not server.started:

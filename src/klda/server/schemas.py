@@ -22,7 +22,7 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 Label = TextLabel | NumberLabel
-Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e30, le=1e30)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
 
@@ -121,6 +121,14 @@ class ForgetBody(Inputs):
         if len(self.given()) > 1:
             raise ValueError("give at most one of texts, features and images")
         return self
+
+
+class ClassesQuery(_Body):
+    """Which classes to list."""
+
+    search: str = Field("", max_length=MAX_LABEL_LENGTH, description="Part of the name.")
+    offset: int = Field(0, ge=0, le=10**9)
+    limit: int = Field(1000, ge=1, le=10_000)
 
 
 class RenameBody(_Body):

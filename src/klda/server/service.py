@@ -117,7 +117,7 @@ class Service:
         """
         self._check_has_classes()
         snapshot = self.snapshot
-        inputs = self._checked([value])
+        inputs = self._checked(value[None, :] if isinstance(value, np.ndarray) else [value])
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._aside, explain, snapshot, inputs)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from klda.classifiers import from_state
 from klda.decisions import softmax
+from klda.errors import KldaError
 from klda.features import Encoder
 from klda.learner import Learner
 from klda.server.changes import Label
@@ -132,13 +133,16 @@ class Snapshot:
         list of Answer
             One a row.
         """
-        probabilities, novelty = self._assess(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            probabilities, novelty = self._assess(rows)
+        if not np.isfinite(probabilities).all():
+            raise KldaError("An input is too far from everything learned to be compared with it.")
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         chosen = np.take_along_axis(probabilities, order, axis=1).tolist()
         limit = self._limit
         answers = []
         for i, at in enumerate(order.tolist()):
-            new = None if novelty is None else float(novelty[i])
+            new = None if novelty is None or not np.isfinite(novelty[i]) else float(novelty[i])
             known = None if new is None or limit is None else new <= limit
             named = [(self.labels[j], p) for j, p in zip(at, chosen[i], strict=True)]
             answers.append(Answer(named, known, new))

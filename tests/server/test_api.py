@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from klda.server.settings import MAX_ITEMS
+
+from .conftest import ASK, KEYS, TEACH, rows, serving
+
+X = rows("ants", 2)
+
+
+def test_predict_answers_each_input_in_order(client):
+    body = {"features": [rows("bees", 1)[0], rows("cats", 1)[0]], "top": 2}
+    answer = client.post("/v1/predict", json=body).json()
+    assert [p["label"] for p in answer["predictions"]] == ["bees", "cats"]
+    for prediction in answer["predictions"]:
+        assert len(prediction["top"]) == 2
+        assert prediction["top"][0]["probability"] == prediction["probability"] > 0.5
+        assert prediction["known"] is True
+
+
+def test_what_is_unlike_everything_is_unknown(client):
+    far = [[40.0 * (-1) ** i for i in range(8)]]
+    (prediction,) = client.post("/v1/predict", json={"features": far}).json()["predictions"]
+    assert prediction["known"] is False
+
+
+def test_learn_forget_undo_rename(client):
+    learned = client.post("/v1/learn", json={"features": rows("dogs", 5), "labels": ["dogs"] * 5})
+    assert learned.json() == {
+        "learned": 5,
+        "new_classes": ["dogs"],
+        "classes": 4,
+        "samples": 125,
+        "version": 1,
+        "repeated": False,
+    }
+    forgotten = client.post("/v1/forget", json={"labels": ["dogs"]}).json()
+    assert (forgotten["forgotten"], forgotten["classes"]) == (["dogs"], 3)
+    assert client.post("/v1/undo", json={"undo": forgotten["undo"]}).json()["samples"] == 125
+    renamed = client.post("/v1/rename", json={"old": "dogs", "new": "hounds"})
+    assert renamed.status_code == 200
+    found = client.get("/v1/classes?search=HOUND").json()
+    assert found == {"classes": [{"label": "hounds", "samples": 5}], "total": 1}
+
+
+def test_exact_forgetting_takes_samples_away(client):
+    x = rows("dogs", 5)
+    client.post("/v1/learn", json={"features": x, "labels": ["dogs"] * 5})
+    answer = client.post("/v1/forget", json={"features": x, "labels": ["dogs"] * 5}).json()
+    assert answer["undo"] is None
+    assert (answer["classes"], answer["samples"]) == (3, 120)
+
+
+def test_a_retried_learn_counts_once(client):
+    body = {"features": X, "labels": ["ants"] * 2}
+    headers = {"Idempotency-Key": "abc"}
+    first = client.post("/v1/learn", json=body, headers=headers).json()
+    again = client.post("/v1/learn", json=body, headers=headers).json()
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    assert (first["learned"], again["learned"]) == (2, 0)
+    assert first["version"] == again["version"]
+    assert client.get("/v1/model").json()["samples"] == 122
+    other = client.post("/v1/learn", json={**body, "labels": ["bees"] * 2}, headers=headers)
+    assert other.status_code == 409
+
+
+def test_classes_come_in_pages(client):
+    page = client.get("/v1/classes?offset=1&limit=1").json()
+    assert page == {"classes": [{"label": "bees", "samples": 40}], "total": 3}
+
+
+def test_model_map_scores_health_and_metrics(client):
+    client.post("/v1/learn", json={"features": X, "labels": ["ants"] * 2})
+    model = client.get("/v1/model").json()
+    assert (model["modality"], model["classes"], model["version"]) == ("features", 3, 1)
+    assert len(client.get("/v1/map").json()["places"]) == 3
+    assert client.get("/v1/scores").json()["accuracy"] == 1.0
+    assert client.get("/v1/health").json() == {"status": "ok", "version": 1}
+    text = client.get("/v1/metrics").text
+    assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text
+    for name in ("klda_classes 3.0", "klda_samples 122.0", "klda_queue", "klda_request_seconds"):
+        assert name in text
+
+
+def test_explain_names_the_likeliest_classes(client):
+    answer = client.post("/v1/explain", json={"features": X[0]}).json()
+    assert answer["top"][0]["label"] == "ants"
+
+
+def test_integer_labels_stay_integers(tmp_path):
+    from klda import KLDA
+    from klda.learner import Learner
+
+    learner = Learner("features", classifier=KLDA(n_components=50, random_state=0))
+    learner.learn(rows("ants", 9) + rows("bees", 9), [1] * 9 + [2] * 9)
+    learner.save(tmp_path / "m")
+    with serving(tmp_path / "m") as client:
+        client.post("/v1/learn", json={"features": rows("cats", 5), "labels": [7] * 5})
+        (answer,) = client.post("/v1/predict", json={"features": rows("cats", 1)}).json()[
+            "predictions"
+        ]
+        assert answer["label"] == 7
+        wrong = client.post("/v1/learn", json={"features": X, "labels": ["7", "7"]})
+        assert wrong.status_code == 422
+
+
+NAN = '{"features": [[NaN, 1, 2, 3, 4, 5, 6, 7]], "labels": ["a"]}'
+HUGE = '{"features": [[1e999, 1, 2, 3, 4, 5, 6, 7]], "labels": ["a"]}'
+DEEP = '{"features": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+# name, path, body, status, code
+BAD = [
+    ("no JSON", "/v1/learn", "{", 400, "malformed"),
+    ("too deep", "/v1/learn", DEEP, 400, "malformed"),
+    ("empty", "/v1/learn", "", 422, "invalid"),
+    ("a list", "/v1/learn", "[]", 422, "invalid"),
+    ("NaN", "/v1/learn", NAN, 422, "invalid"),
+    ("infinite", "/v1/learn", HUGE, 422, "invalid"),
+    ("too large for float32", "/v1/predict", {"features": [[1e39] * 8]}, 422, "invalid"),
+    ("a number as text", "/v1/predict", {"features": [["1"] * 8]}, 422, "invalid"),
+    ("rows of two lengths", "/v1/predict", {"features": [[1.0], [1.0, 2.0]]}, 422, "invalid"),
+    ("wrong length", "/v1/predict", {"features": [[1.0, 2.0]]}, 422, "invalid"),
+    ("texts for features", "/v1/predict", {"texts": ["hello"]}, 422, "invalid"),
+    ("nothing", "/v1/predict", {}, 422, "invalid"),
+    ("two kinds", "/v1/predict", {"texts": ["x"], "features": X}, 422, "invalid"),
+    ("no inputs", "/v1/predict", {"features": []}, 422, "invalid"),
+    ("top of 0", "/v1/predict", {"features": X, "top": 0}, 422, "invalid"),
+    ("unknown field", "/v1/predict", {"features": X, "model": "../x"}, 422, "invalid"),
+    ("a text of 1 MB", "/v1/predict", {"texts": ["x" * (1 << 20)]}, 422, "invalid"),
+    ("labels missing", "/v1/learn", {"features": X}, 422, "invalid"),
+    ("too few labels", "/v1/learn", {"features": X, "labels": ["a"]}, 422, "invalid"),
+    ("10,000 labels", "/v1/learn", {"features": X, "labels": ["a"] * 10_000}, 422, "invalid"),
+    ("too many inputs", "/v1/predict", {"features": [X[0]] * (MAX_ITEMS + 1)}, 422, "invalid"),
+    ("an empty label", "/v1/learn", {"features": X, "labels": ["", "a"]}, 422, "invalid"),
+    ("a blank label", "/v1/learn", {"features": X, "labels": [" ", "a"]}, 422, "invalid"),
+    ("a long label", "/v1/learn", {"features": X, "labels": ["x" * 201] * 2}, 422, "invalid"),
+    ("a label with a line", "/v1/learn", {"features": X, "labels": ["a\nb"] * 2}, 422, "invalid"),
+    ("a null label", "/v1/learn", {"features": X, "labels": [None, "a"]}, 422, "invalid"),
+    ("a true label", "/v1/learn", {"features": X, "labels": [True, True]}, 422, "invalid"),
+    ("mixed labels", "/v1/learn", {"features": X, "labels": [1, "a"]}, 422, "invalid"),
+    ("lone surrogate", "/v1/learn", '{"texts": ["\\ud800"], "labels": ["a"]}', 422, "invalid"),
+    ("unknown class", "/v1/forget", {"labels": ["nobody"]}, 404, "not_found"),
+    ("unknown undo", "/v1/undo", {"undo": 999}, 404, "not_found"),
+    ("rename of nobody", "/v1/rename", {"old": "nobody", "new": "x"}, 404, "not_found"),
+    ("rename onto another", "/v1/rename", {"old": "ants", "new": "bees"}, 409, "conflict"),
+    ("more than learned", "/v1/forget", {"features": X * 21, "labels": ["ants"] * 42}, 409, ""),
+]
+
+
+@pytest.mark.parametrize("path, body, status, code", [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_requests_get_the_documented_error(client, path, body, status, code):
+    content = body if isinstance(body, str) else json.dumps(body)
+    headers = {"Content-Type": "application/json"}
+    before = client.get("/v1/model").json()
+    answer = client.post(path, content=content, headers=headers)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert code in ("", error["code"])
+    assert error["message"]
+    assert "Traceback" not in answer.text
+    assert len(answer.text) < 1000
+    assert client.get("/v1/model").json() == before
+    responses = client.get("/v1/openapi.json").json()["paths"][path]["post"]["responses"]
+    assert str(status) in responses
+
+
+def test_a_bad_input_does_not_fail_the_requests_it_was_batched_with(features_model):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with serving(features_model, batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
+        bodies = [{"features": X}, {"features": [[1.0, 2.0]]}, {"features": X}]
+        answers = list(pool.map(lambda body: client.post("/v1/predict", json=body), bodies))
+    assert [a.status_code for a in answers] == [200, 422, 200]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_over_the_limit_is_refused(features_model, chunked):
+    body = json.dumps({"features": X * 400}).encode()
+    content = iter([body[:5000], body[5000:]]) if chunked else body
+    with serving(features_model, max_body=10_000) as client:
+        headers = {"Content-Type": "application/json"}
+        answer = client.post("/v1/predict", content=content, headers=headers)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "too_large"
+        assert client.post("/v1/predict", json={"features": X}).status_code == 200
+
+
+def test_methods_and_paths_that_do_not_exist(client):
+    assert client.get("/v1/learn").status_code == 405
+    assert "POST" in client.get("/v1/learn").headers["Allow"]
+    for path in ("/v1/nothing", "/static/../settings.py", "/static/%2e%2e/settings.py"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert "import" not in answer.text
+
+
+# ------------------------------------------------------------------ keys
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize(
+    "headers, asks, teaches",
+    [
+        ({}, 401, 401),
+        (bearer("wrong-key-0123456789"), 401, 401),
+        ({"Authorization": "Basic abc"}, 401, 401),
+        (bearer(""), 401, 401),
+        (bearer(ASK), 200, 403),
+        ({"X-API-Key": ASK}, 200, 403),
+        (bearer(TEACH), 200, 200),
+        ({"X-API-Key": TEACH}, 200, 200),
+    ],
+)
+def test_roles(features_model, headers, asks, teaches):
+    learn = {"features": X, "labels": ["ants"] * 2}
+    with serving(features_model, keys=KEYS) as client:
+        for path in ("/v1/classes", "/v1/model", "/v1/metrics", "/v1/map", "/v1/scores"):
+            assert client.get(path, headers=headers).status_code == asks
+        ask = client.post("/v1/predict", json={"features": X}, headers=headers)
+        assert ask.status_code == asks
+        assert client.post("/v1/learn", json=learn, headers=headers).status_code == teaches
+        for path, body in (
+            ("/v1/forget", {"labels": ["ants"]}),
+            ("/v1/rename", {"old": "bees", "new": "wasps"}),
+        ):
+            assert client.post(path, json=body, headers=headers).status_code == teaches
+        assert client.get("/v1/health").status_code == 200
+        if asks == 401:
+            assert ask.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_no_key_is_needed_only_where_none_is_set(client):
+    assert client.get("/v1/classes").status_code == 200
+
+
+def test_the_rate_is_limited_by_client(features_model):
+    with serving(features_model, keys=KEYS, rate=0.001, burst=3) as client:
+        ask = [client.get("/v1/model", headers=bearer(ASK)) for _ in range(5)]
+        assert [a.status_code for a in ask] == [200, 200, 200, 429, 429]
+        assert ask[-1].json()["error"]["code"] == "rate"
+        assert ask[-1].headers["Retry-After"]
+        assert client.get("/v1/model", headers=bearer(TEACH)).status_code == 200
+        # Guessing keys counts by address, not by the key that is guessed.
+        guesses = [client.get("/v1/model", headers=bearer(f"guess{i}" * 4)) for i in range(5)]
+        assert [g.status_code for g in guesses] == [401, 401, 401, 429, 429]
+        assert client.get("/v1/health").status_code == 200
+
+
+# ------------------------------------------------------------------ other sites' pages
+
+
+def test_requests_of_other_sites_pages_are_refused(client):
+    body = {"features": X, "labels": ["ants"] * 2}
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9999"):
+        answer = client.post("/v1/learn", json=body, headers={"Origin": origin})
+        assert answer.status_code == 403
+    own = client.post("/v1/learn", json=body, headers={"Origin": "http://127.0.0.1:8000"})
+    assert own.status_code == 200
+    assert client.get("/v1/model").json()["samples"] == 122
+
+
+def test_an_open_service_answers_for_loopback_names_only(client):
+    for host in ("evil.example", "127.0.0.1.evil.example:8000", ""):
+        assert client.get("/v1/model", headers={"Host": host}).status_code == 403
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+        assert client.get("/v1/model", headers={"Host": host}).status_code == 200
+
+
+def test_security_headers_are_on_every_answer(client):
+    for path in ("/", "/v1/model", "/nothing", "/static/page.css"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "unsafe" not in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Frame-Options"] == "DENY"
+        assert headers["X-Request-Id"]
+        assert "Access-Control-Allow-Origin" not in headers
+        assert "server" not in headers
+    preflight = client.options("/v1/learn", headers={"Access-Control-Request-Method": "POST"})
+    assert preflight.status_code == 405
+
+
+def test_an_unforeseen_error_tells_nothing(client, monkeypatch):
+    def fail(*args):
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("klda.server.api.search_classes", fail)
+    answer = client.get("/v1/classes")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal"
+    assert "secret" not in answer.text
+
+
+def test_a_full_disk_is_said_without_a_path(client, monkeypatch, features_model):
+    def full(self, changes):
+        from klda.server.journal import JournalError
+
+        raise JournalError(f"No space left on {features_model}")
+
+    monkeypatch.setattr("klda.server.journal.Journal.append", full)
+    answer = client.post("/v1/learn", json={"features": X, "labels": ["ants"] * 2})
+    assert answer.status_code == 503
+    assert str(features_model) not in answer.text
+    monkeypatch.undo()
+    again = client.post("/v1/learn", json={"features": X, "labels": ["ants"] * 2})
+    assert again.status_code == 200
+
+
+def test_the_api_document_has_examples_and_limits(client):
+    document = client.get("/v1/openapi.json").json()
+    assert {"/v1/learn", "/v1/predict", "/v1/forget", "/v1/explain"} <= set(document["paths"])
+    for name in ("LearnBody", "PredictBody", "ForgetBody", "ExplainBody", "RenameBody"):
+        assert document["components"]["schemas"][name]["examples"]
+    assert not [path for path in document["paths"] if not path.startswith("/v1/")]

@@ -1,0 +1,64 @@
+"""Load and kills: a real service in a process of its own. KLDA_KILLS=100 kills it more often."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from klda.learner import Learner
+from klda.server import loadtest
+
+KILLS = int(os.environ.get("KLDA_KILLS", "5"))
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills with POSIX signals")
+
+
+@pytest.fixture
+def inputs():
+    return {"features": np.random.default_rng(0).normal(0, 3, (200, 8)).round(3).tolist()}
+
+
+def test_thirty_two_clients_lose_nothing(features_model, inputs):
+    result = loadtest.load(features_model, inputs, clients=32, seconds=4.0)
+    assert result["errors"] == 0, result
+    assert result["lost_or_doubled"] == 0, result
+    assert result["learns"] > 10
+
+
+def test_kills_lose_nothing_that_was_acknowledged(features_model, inputs):
+    result = loadtest.kill(features_model, inputs, clients=16, times=KILLS)
+    assert result["lost_or_doubled"] == 0, result
+    assert result["acknowledged_samples"] > 0
+
+
+def test_a_graceful_stop_answers_and_folds_what_is_under_way(features_model, inputs):
+    import asyncio
+
+    server = loadtest.Server(features_model, "--fold-interval", "3600")
+    server.wait()
+    crowd, record = loadtest.Clients(server.port, inputs), loadtest.Record()
+
+    async def stop_in_between():
+        going = asyncio.create_task(crowd.go(8, 30.0, 0.5, record))
+        await asyncio.sleep(1.0)
+        code = await asyncio.get_running_loop().run_in_executor(None, server.stop)
+        await going
+        return code
+
+    assert asyncio.run(stop_in_between()) == 0
+    assert not list(features_model.glob("journal-*"))
+    found = Learner.load(features_model, verify=True).classes
+    assert record.acknowledged
+    assert not loadtest.lost_or_doubled(found, record)
+
+
+def test_the_check_sees_what_is_lost_and_what_is_doubled():
+    record = loadtest.Record(acknowledged={"a": 2, "b": 1}, unsure={"k": ("b", 3)})
+    assert loadtest.lost_or_doubled({"a": 2, "b": 1}, record) == []
+    assert loadtest.lost_or_doubled({"a": 2, "b": 4}, record) == []
+    assert len(loadtest.lost_or_doubled({"a": 4, "b": 1}, record)) == 1
+    assert len(loadtest.lost_or_doubled({"a": 2}, record)) == 1
+    assert len(loadtest.lost_or_doubled({"a": 2, "b": 2}, record)) == 1

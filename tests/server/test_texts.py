@@ -1,0 +1,100 @@
+"""The service on the real MiniLM."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from klda.learner import Learner
+from klda.server.app import create_app
+from klda.server.service import Service
+from klda.server.settings import Settings
+
+from .conftest import serving
+
+NEW = [
+    "my parcel was left in the rain",
+    "the box arrived soaked and torn",
+    "the delivery came broken",
+    "everything in the package is smashed",
+]
+
+
+def test_teach_and_ask(text_model):
+    with serving(text_model) as client:
+        known = client.get("/v1/classes").json()["classes"]
+        assert len(known) == 6
+        body = {"texts": NEW, "labels": ["damaged_parcel"] * 4}
+        assert client.post("/v1/learn", json=body).json()["new_classes"] == ["damaged_parcel"]
+        answer = client.post("/v1/predict", json={"text": "my package is broken and wet"}).json()
+        assert answer["predictions"][0]["label"] == "damaged_parcel"
+        why = client.post("/v1/explain", json={"text": "my package is broken and wet"}).json()
+        assert [word["word"] for word in why["words"]] == [
+            "my",
+            "package",
+            "is",
+            "broken",
+            "and",
+            "wet",
+        ]
+        assert max(abs(word["weight"]) for word in why["words"]) == 1.0
+    assert Learner.load(text_model).predict(["my package is broken and wet"]) == ["damaged_parcel"]
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\x1c", "x" * 20_001])
+def test_texts_that_can_not_be_answered(text_model, text):
+    with serving(text_model) as client:
+        assert client.post("/v1/predict", json={"texts": ["hello", text]}).status_code == 422
+
+
+def test_strange_texts_are_answered(text_model):
+    strange = ["🐜" * 2000, "\u202eabc", "a\x00b", "<script>alert(1)</script>", "x" * 20_000]
+    with serving(text_model) as client:
+        answer = client.post("/v1/predict", json={"texts": strange})
+        assert answer.status_code == 200
+        assert len(answer.json()["predictions"]) == 5
+
+
+def test_requests_that_come_together_are_encoded_together(text_model):
+    service = Service(Settings(model=text_model, batch_wait=0.05))
+    app = create_app(service)
+    sizes = []
+    from starlette.testclient import TestClient
+
+    with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(16) as pool:
+        observe = service.inference.on_batch
+        service.inference.on_batch = lambda size: (sizes.append(size), observe(size))
+        texts = [f"question number {i} about my card" for i in range(48)]
+        answers = list(pool.map(lambda t: client.post("/v1/predict", json={"text": t}), texts))
+        alone = client.post("/v1/predict", json={"texts": texts}).json()["predictions"]
+    together = [answer.json()["predictions"][0] for answer in answers]
+    assert [p["label"] for p in together] == [p["label"] for p in alone]
+    assert sum(sizes) == 96
+    assert max(sizes[:-1]) > 4
+    assert len(sizes) < 40
+
+
+def test_a_large_learn_does_not_hold_up_predicts(text_model):
+    with serving(text_model) as client:
+        texts = [f"sentence {i} about something else entirely, number {i * 7}" for i in range(400)]
+        body = {"texts": texts, "labels": ["other"] * 400}
+        client.post("/v1/predict", json={"text": "warm up"})
+        began = time.perf_counter()
+        client.post("/v1/predict", json={"texts": texts[:64]})
+        of_64 = time.perf_counter() - began
+        learning = threading.Thread(target=lambda: client.post("/v1/learn", json=body))
+        began = time.perf_counter()
+        learning.start()
+        waits = []
+        while learning.is_alive():
+            start = time.perf_counter()
+            assert client.post("/v1/predict", json={"text": "where is my card"}).status_code == 200
+            waits.append(time.perf_counter() - start)
+        whole = time.perf_counter() - began
+        learning.join()
+    assert len(waits) >= 5
+    # Each waits for a share of the learn, not for all of it.
+    assert sorted(waits)[len(waits) // 2] < max(0.3 * whole, 2 * of_64)
