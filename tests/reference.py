@@ -25,25 +25,26 @@ def on_grid(value, steps=8):
 
 
 def estimated_means(means, P, counts, spread, inflation):
-    """Empirical-Bayes means, class by class: bordered ridge regression on the other means.
+    """Empirical-Bayes means, class by class: ridge regression of each mean on the others.
 
-    Returns the matrix F with ``estimated = F means`` and the shares w of the residuals kept.
+    Returns the matrix F with ``estimated = F means`` and what makes up for the noise left.
     """
     M = len(counts)
     K = means @ P @ means.T
-    C = np.zeros((M, M))
+    variance = inflation * min(1, 1.75 * (inflation - 1))
+    F = np.zeros((M, M))
     for m in range(M):
         others = np.array([j for j in range(M) if j != m])
-        system = np.zeros((M, M))
-        system[: M - 1, : M - 1] = K[np.ix_(others, others)]
-        system[: M - 1, : M - 1] += M * inflation / counts[m] * np.eye(M - 1)
-        system[: M - 1, M - 1] = system[M - 1, : M - 1] = 1
-        C[m, others] = np.linalg.solve(system, np.append(K[others, m], 1))[: M - 1]
+        ridge = M * variance / counts[m]
+        system = K[np.ix_(others, others)] + ridge * np.eye(M - 1)
+        F[m, others] = np.linalg.solve(system, K[others, m])
+    own = np.clip(-F.sum(axis=1) / (M - 1), 0, 1)
     noise = spread / counts
-    residual = np.diag((np.eye(M) - C) @ K @ (np.eye(M) - C).T)
-    signal = max(np.average(residual - noise - C**2 @ noise, weights=counts), 0)
-    w = signal / (signal + noise)
-    return C + w[:, None] * (np.eye(M) - C), w
+    values, vectors = np.linalg.eigh(K)
+    used = values > 1e-6 * values.max()
+    inverse = (vectors[:, used] / (values[used] + 1e-3 * values.max())) @ vectors[:, used].T
+    signal = max(np.average(1 / np.diag(inverse) - noise, weights=counts), 0)
+    return F, 0.5 * own * np.maximum(own * noise - (1 - own) * signal, 0)
 
 
 def scores(Z_test, Z, y, *, ridge, correct=False, priors="uniform", rho=None):
@@ -58,9 +59,8 @@ def scores(Z_test, Z, y, *, ridge, correct=False, priors="uniform", rho=None):
     if correct:
         inside = D - rho * np.trace(P) / n
         inflation = 1 / max(1 - inside / (n - len(counts)), 0.05)
-        F, w = estimated_means(means - g, P, counts, inside * inflation, inflation)
+        F, extra = estimated_means(means - g, P, counts, inside * inflation, inflation)
         means = g + F @ (means - g)
-        extra = w**2 * inside * inflation / counts / 2
     W = (means - g) @ P
     b = -0.5 * np.einsum("md,md->m", W, means + g) + extra
     if priors == "empirical":

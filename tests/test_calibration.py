@@ -124,7 +124,7 @@ def test_calibration_survives_a_stream_merging_removing_and_storing():
     np.testing.assert_array_equal(stored.is_known(test), whole.is_known(test))
     for model in (stream, merged, removed, stored):
         assert expected_calibration_error(model.predict_proba(test), truth) < 0.12
-        assert model.temperature_ == pytest.approx(whole.temperature_, rel=0.6)
+        assert 0.4 < model.temperature_ / whole.temperature_ < 2.5
         assert 0.005 < 1 - model.is_known(test).mean() < 0.12
 
 

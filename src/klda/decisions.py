@@ -54,12 +54,12 @@ class Familiarity:
         cls,
         mixing: Mixing,
         gram: np.ndarray,
+        anchors: np.ndarray,
         squares: np.ndarray,
         offsets: np.ndarray,
         counts: np.ndarray,
     ) -> Familiarity:
         """Work it out from the inner products of the class means with the anchors' means."""
-        anchors = mixing.anchors
         inner = _mixed_gram(mixing, gram[anchors])
         shares = counts[anchors] / counts[anchors].sum()
         of_mean = inner @ shares
@@ -84,7 +84,8 @@ class Familiarity:
 
 def _mixed_gram(mixing: Mixing, inner: np.ndarray) -> np.ndarray:
     """Inner products of the anchors' estimated means."""
-    combination, own = mixing.combination[mixing.anchors], mixing.own[mixing.anchors]
-    whole = own[:, None] * np.eye(len(own)) + (1 - own)[:, None] * combination
-    mixed = whole @ inner @ whole.T
+    if not len(mixing.anchors):
+        return inner
+    combination = mixing.combination[mixing.anchors]
+    mixed = combination @ inner @ combination.T
     return (mixed + mixed.T) / 2

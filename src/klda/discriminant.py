@@ -371,10 +371,10 @@ class Discriminant:
         anchors = choose_anchors(counts)
         gram = backend.to_numpy(backend.widen(weights @ means[backend.index(anchors)].T))
         lengths = backend.to_numpy(backend.widen((weights * means).sum(1)))
-        gram[anchors] = (gram[anchors] + gram[anchors].T) / 2
+        gram[anchors] = (gram[anchors] + gram[anchors].T) / 2  # rounding made it uneven
         mixing = mix(gram, lengths, counts, anchors, spread=spread, inflation=inflation)
         squares = mixing.squares(gram, lengths)
-        extra = 0.5 * mixing.own**2 * mixing.noise
+        extra = mixing.correction
         if priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
         mixed = self._mixed(mixing, weights) if spread > 0 else weights
@@ -388,15 +388,17 @@ class Discriminant:
             counts,
             precision.rho,
             spread,
-            Familiarity.of(mixing, gram, squares, offsets, counts),
+            Familiarity.of(mixing, gram, anchors, squares, offsets, counts),
         )
 
     def _mixed(self, mixing: Mixing, weights: Array) -> Array:
         backend = self.backend
         combination = backend.asarray(mixing.combination)
         predicted = combination @ weights[backend.index(mixing.anchors)]
-        own = backend.asarray(mixing.own[:, None])
-        return predicted + own * (weights - predicted)
+        if not mixing.kept.any():
+            return predicted
+        kept = backend.asarray(mixing.kept[:, None])
+        return predicted + kept * (weights - predicted)
 
     def _spread(self, rho: float, trace: float) -> tuple[float, float]:
         """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``."""

@@ -5,20 +5,21 @@ squared length is too large by ``spread / n`` (``spread = tr(P Sigma)``, thousan
 keeps a class taught from a few samples from ever being predicted. Adding ``spread / (2 n)`` to the
 bias mends that on average, but not the noise itself.
 
-Class means are alike, though: what sets a class apart lies mostly in the directions in which the
-other classes differ from each other. So each mean is predicted from the others, as the ridge
-regression (kriging with unknown mean) of its noisy value on theirs,
+Class means are alike, though: much of what sets a class apart lies in the directions in which the
+other classes differ from each other. So each mean, relative to the mean of all means, is replaced
+by its ridge regression on the others,
 
-    c_m = the affine combination of other classes nearest to class m, ridge  A v / n_m,
+    c_m = (K + r_m I)^-1 k_m,      r_m = A v / n_m,
 
-the posterior mean under a normal prior with the covariance of the other A means (empirical Bayes).
-What the prediction leaves out, the residual, is kept by the share ``w_m`` of it that is signal
-rather than noise, both estimated from all classes:
+K being the inner products of the A other means and k_m those with class m: the posterior mean
+under a normal prior with the covariance of the other means (empirical Bayes). Relative means add
+up to zero, so that a class's own part, what the others can't say, is one more direction of small
+variance and is kept in a share ``own_m`` that grows with n. ``v`` is the variance of a new sample
+along a whitened direction, times a factor that goes to zero as the covariance becomes certain: with
+plenty of data the means are left as they are. A share of just ``signal / (signal + noise)`` makes
+the scores right on average; noise that a larger share lets through is made up for in the biases.
 
-    estimated mean  =  sum_j c_mj mean_j  +  w_m (mean_m - sum_j c_mj mean_j).
-
-With few samples a class leans on its likes; with many, it stands on its own. All of it needs inner
-products of class means only, no samples.
+All of it needs inner products of class means only, no samples.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+CERTAINTY = 1.75  # times (inflation - 1): how far means are shrunk while that is below one
+NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
+ALMOST_NO_RIDGE = 1e-3
 MOST_ANCHORS = 1024  # classes that others are predicted from; the largest ones
 
 
@@ -39,30 +43,33 @@ class Mixing:
     anchors : ndarray of shape (A,)
         Positions of the classes that means are predicted from.
     combination : ndarray of shape (M, A)
-        ``C``: rows sum to one; a class has no part in its own prediction.
-    own : ndarray of shape (M,)
-        ``w``: the share of its own residual that a class keeps.
-    noise : ndarray of shape (M,)
-        ``spread / n``: squared length that noise adds to a plain mean.
+        ``C``: a class has no part in its own prediction.
+    kept : ndarray of shape (M,)
+        ``w``: the share of its residual that a class keeps beside the prediction; 0 for anchors,
+        whose residual takes part in the prediction already.
+    correction : ndarray of shape (M,)
+        What makes up for the noise left in the squared lengths, to be added to the biases.
     """
 
     anchors: np.ndarray
     combination: np.ndarray
-    own: np.ndarray
-    noise: np.ndarray
+    kept: np.ndarray
+    correction: np.ndarray
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """Mix values given per class along the last axis: ``values F^T``."""
         predicted = values[..., self.anchors] @ self.combination.T
-        return predicted + self.own * (values - predicted)
+        return predicted + self.kept * (values - predicted)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
         """Return, for each given class c, what part it has in every class: ``F[:, c]``."""
-        place = np.full(len(self.own), -1)
+        columns = np.zeros((len(self.kept), len(positions)))
+        place = np.full(len(self.kept), -1)
         place[self.anchors] = np.arange(len(self.anchors))
-        at = place[positions]
-        columns = np.where(at >= 0, self.combination[:, at], 0.0) * (1 - self.own)[:, None]
-        columns[positions, np.arange(len(positions))] += self.own[positions]
+        used = np.flatnonzero(place[positions] >= 0)
+        part = self.combination[:, place[positions[used]]]
+        columns[:, used] = part * (1 - self.kept)[:, None]
+        columns[positions, np.arange(len(positions))] += self.kept[positions]
         return columns.T
 
     def squares(self, gram: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -71,11 +78,13 @@ class Mixing:
         ``gram`` holds the inner products of all classes with the anchors, ``lengths`` the squared
         lengths of the plain means.
         """
+        kept, rest = self.kept, 1 - self.kept
+        if not len(self.anchors):
+            return lengths.copy()
         inner = gram[self.anchors]
-        own, rest = self.own, 1 - self.own
-        predicted = np.einsum("ma,ab,mb->m", self.combination, inner, self.combination)
+        predicted = np.einsum("ma,ma->m", self.combination @ inner, self.combination)
         crossed = np.einsum("ma,ma->m", self.combination, gram)
-        return rest**2 * predicted + 2 * own * rest * crossed + own**2 * lengths
+        return rest**2 * predicted + 2 * kept * rest * crossed + kept**2 * lengths
 
 
 def choose_anchors(counts: np.ndarray) -> np.ndarray:
@@ -111,45 +120,67 @@ def mix(
     inflation : float
         Variance of a new sample along a whitened direction.
     """
-    noise = spread / counts
-    if len(counts) < 2 or spread <= 0:
-        alone = np.zeros((len(counts), len(anchors)))
-        return Mixing(anchors, alone, np.ones(len(counts)), noise)
-    combination = _affine_predictions(
-        gram, anchors, len(anchors) * inflation / counts.astype(np.float64)
-    )
-    inner = gram[anchors]
-    residual = (
-        lengths
-        - 2 * np.einsum("ma,ma->m", combination, gram)
-        + np.einsum("ma,ab,mb->m", combination, inner, combination)
-    )
-    of_others = combination**2 @ noise[anchors]
-    signal = max(float(np.average(residual - noise - of_others, weights=counts)), 0.0)
-    return Mixing(anchors, combination, signal / (signal + noise), noise)
-
-
-def _affine_predictions(gram: np.ndarray, anchors: np.ndarray, ridges: np.ndarray) -> np.ndarray:
-    """Weights, summing to one, of the anchors that predict each class best.
-
-    For an anchor the leave-one-out identity of kriging gives the weights of the others without
-    solving once a class: ``c_j = -B_jm / B_mm`` with B the inverse of the system bordered by the
-    constraint.
-    """
+    n_classes = len(counts)
+    if n_classes < 2 or spread <= 0:
+        return unmixed(n_classes)
+    variance = inflation * min(1.0, CERTAINTY * (inflation - 1))
+    ridges = len(anchors) * max(variance, np.finfo(float).eps) / counts
     values, vectors = np.linalg.eigh(gram[anchors])
-    values = np.maximum(values, 0.0)
-    ones = vectors.sum(axis=0)  # the vector of ones in the eigenbasis
+    combination = _predictions(gram, anchors, ridges, np.maximum(values, 0.0), vectors)
+    kept = np.ones(n_classes)
+    kept[anchors] = 0.0
+    if len(anchors) < n_classes:
+        inner = gram[anchors]
+        residual = (
+            lengths
+            - 2 * np.einsum("ma,ma->m", combination, gram)
+            + np.einsum("ma,ma->m", combination @ inner, combination)
+        )
+        kept *= residual / np.maximum(residual + len(anchors) * ridges, np.finfo(float).tiny)
+    own = kept.copy()
+    own[anchors] = -combination[anchors].sum(axis=1) / max(len(anchors) - 1, 1)
+    own = np.clip(own, 0.0, 1.0)
+    noise = spread / counts
+    signal = _signal(values, vectors, noise[anchors], counts[anchors])
+    excess = np.maximum(own * noise - (1 - own) * signal, 0.0)
+    return Mixing(anchors, combination, kept, 0.5 * own * excess)
+
+
+def _signal(
+    values: np.ndarray, vectors: np.ndarray, noise: np.ndarray, counts: np.ndarray
+) -> float:
+    """Squared length, less noise, of what the other classes can't say of a class, on average."""
+    used = values > NO_VARIANCE * values[-1]
+    if not used.any():
+        return 0.0
+    inverse = vectors[:, used] ** 2 @ (1 / (values[used] + ALMOST_NO_RIDGE * values[-1]))
+    residual = 1 / np.maximum(inverse, np.finfo(float).tiny)
+    return max(float(np.average(residual - noise, weights=counts)), 0.0)
+
+
+def unmixed(n_classes: int) -> Mixing:
+    """Plain means, left as they are."""
+    nothing = np.zeros((n_classes, 0))
+    return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
+
+
+def _predictions(
+    gram: np.ndarray,
+    anchors: np.ndarray,
+    ridges: np.ndarray,
+    values: np.ndarray,
+    vectors: np.ndarray,
+) -> np.ndarray:
+    """Weights of the anchors in the ridge regression of each class on them.
+
+    For an anchor the leave-one-out identity gives the weights of the others without a solve for
+    each class: ``c_j = -B_jm / B_mm`` with ``B = (K + r_m I)^-1`` over all anchors.
+    """
     inverse = 1 / (values[:, None] + ridges)  # one column a class: its own ridge
-    total = ones**2 @ inverse
     targets = vectors.T @ gram.T
     targets[:, anchors] = vectors.T
-    solved = targets * inverse
-    solved_ones = ones[:, None] * inverse
-    excess = ones @ solved
-    bordered = vectors @ (solved - solved_ones * (excess / total))
-    weights = bordered + vectors @ (solved_ones / total)
+    weights = vectors @ (targets * inverse)
     place = np.arange(len(anchors))
-    own = bordered[place, anchors]
-    weights[:, anchors] = -bordered[:, anchors] / np.maximum(own, np.finfo(float).tiny)
+    weights[:, anchors] /= -weights[place, anchors]
     weights[place, anchors] = 0.0
     return weights.T
