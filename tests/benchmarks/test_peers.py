@@ -144,6 +144,7 @@ def test_ranpac_chooses_the_ridge_that_the_papers_search_chooses():
         best = losses[RIDGES.index(choose_ridge(H, targets))]
         assert best == pytest.approx(min(losses), rel=1e-4)
         chosen.add(choose_ridge(H, targets))
+        assert choose_ridge(H, targets, least=5e6) == 1e7
     assert len(chosen) > 1, "the cases must ask for different ridges"
 
 

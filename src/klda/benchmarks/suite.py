@@ -190,7 +190,7 @@ class FeatureSource:
         return self._held[1]
 
     def fetch(self, backbone: str) -> None:
-        """Make sure that a named model is here, for a method that trains it."""
+        """Make sure that a named model is here, or can be fetched."""
         from klda import features
 
         info = features.MODELS.get(backbone)
@@ -350,6 +350,8 @@ class _Place:
     def run(
         self, spec: MethodSpec, context: Context, settings: dict[str, Any], evaluate: Evaluate
     ) -> dict[str, Any]:
+        if self.dataset.modality != "features":
+            self.source.fetch(settings["options"].get("backbone", self.backbone))
         require_device(self.device)
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         if spec.needs == "features":
@@ -358,7 +360,6 @@ class _Place:
             train, test = self.dataset.train, self.dataset.test
             if self.dataset.modality != "text":
                 raise NotForImagesError(f"{spec.title} is there for texts only.")
-            self.source.fetch(settings["options"].get("backbone", self.backbone))
         method = spec.make(context)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         record = to_record(outcome, settings, evaluate)

@@ -61,7 +61,8 @@ class RanPAC:
         self._sums = widen(self._sums, len(self._classes)) + H.T @ targets
         self._gram = add_gram(self._gram, H)
         order = self._rng.permutation(len(H))
-        self.ridge = choose_ridge(H[order], targets[order])
+        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._gram))
+        self.ridge = choose_ridge(H[order], targets[order], least=rounding)
         self._weights: np.ndarray | None = None
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -71,16 +72,19 @@ class RanPAC:
         return self._classes.names((self._project(X) @ self._weights).argmax(axis=1))
 
 
-def choose_ridge(H: np.ndarray, targets: np.ndarray) -> float:
+def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:
     """Find the ridge of :data:`RIDGES` with the least squared error on the last fifth of the rows.
 
     The paper solves the M x M system once a ridge. With fewer rows than M the same predictions
     come from the n x n system, H_val H^T (H H^T + ridge I)^-1 Y, whose eigenvectors serve all
-    ridges.
+    ridges. That system is exact for ridges that the M x M system in float32 could not carry: it
+    would show them as large errors, so ridges below `least`, the rounding error of the summed Gram
+    matrix, are not offered.
     """
     cut = int(len(H) * 0.8)
+    offered = [ridge for ridge in RIDGES if ridge >= least] or [RIDGES[-1]]
     if cut == 0 or cut == len(H):
-        return 1.0
+        return max(1.0, offered[0])
     kernel = (H[:cut] @ H[:cut].T).astype(np.float64)
     values, vectors = np.linalg.eigh(kernel)
     values = np.maximum(values, 0.0)
@@ -89,7 +93,7 @@ def choose_ridge(H: np.ndarray, targets: np.ndarray) -> float:
     # Directions that float32 features do not determine would be divided by a tiny ridge alone.
     floor = values.max() * np.finfo(np.float32).eps
     losses = []
-    for ridge in RIDGES:
+    for ridge in offered:
         scale = np.where(values > floor, 1.0 / (values + ridge), 0.0)
         losses.append(np.mean((left * scale @ right - targets[cut:]) ** 2))
-    return RIDGES[int(np.argmin(losses))]
+    return offered[int(np.argmin(losses))]
