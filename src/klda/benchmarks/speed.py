@@ -21,6 +21,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,13 @@ class Row:
     peak_memory: int | None = None
 
 
-def measure(sizes: Sizes, device: str = "auto", *, reference: bool = True) -> dict[str, Any]:
+def measure(
+    sizes: Sizes,
+    device: str = "auto",
+    *,
+    reference: bool = True,
+    on_row: Callable[[Row], None] | None = None,
+) -> dict[str, Any]:
     """Measure all programs.
 
     Parameters
@@ -73,7 +80,9 @@ def measure(sizes: Sizes, device: str = "auto", *, reference: bool = True) -> di
     device : str
         ``"auto"``, ``"cpu"`` or a torch device.
     reference : bool
-        Whether to run the slow ones, the authors' form and scikit-learn.
+        Whether to run the slow ones, the authors' form and (on the CPU) scikit-learn.
+    on_row : callable, optional
+        Called with each row as soon as it is measured.
 
     Returns
     -------
@@ -82,15 +91,11 @@ def measure(sizes: Sizes, device: str = "auto", *, reference: bool = True) -> di
     """
     device = resolve_device(device)
     samples, labels = make_samples(sizes)
-    rows = [_floor(sizes, device, 1)]
-    if sizes.members > 1:
-        rows.append(_ours(sizes, device, samples, labels, sizes.members, paper=True))
-    rows.append(_ours(sizes, device, samples, labels, 1, paper=True))
-    rows.append(_ours(sizes, device, samples, labels, 1, paper=False))
-    rows.append(_floor(sizes, device, 1))  # before and after: machines are noisy
-    if reference:
-        rows.append(_authors(sizes, device, samples, labels))
-        rows.append(_scikit_learn(sizes, samples, labels))
+    rows = []
+    for measure_one in _programs(sizes, device, samples, labels, reference):
+        rows.append(measure_one())
+        if on_row is not None:
+            on_row(rows[-1])
     peak = _peak_memory(sizes) if device == "cpu" else None
     return {
         "sizes": asdict(sizes),
@@ -101,6 +106,23 @@ def measure(sizes: Sizes, device: str = "auto", *, reference: bool = True) -> di
         "peak_memory_beyond_data": peak,
         "ratios": _ratios(rows, sizes.members),
     }
+
+
+def _programs(
+    sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray, reference: bool
+) -> list[Callable[[], Row]]:
+    ours = partial(_ours, sizes, device, samples, labels)
+    floor = partial(_floor, sizes, device, 1)
+    programs: list[Callable[[], Row]] = [floor]
+    if sizes.members > 1:
+        programs.append(partial(ours, sizes.members, paper=True))
+    programs += [partial(ours, 1, paper=True), partial(ours, 1, paper=False)]
+    programs.append(floor)  # before and after: machines are noisy
+    if reference:
+        programs.append(partial(_authors, sizes, device, samples, labels))
+    if reference and device == "cpu":
+        programs.append(partial(_scikit_learn, sizes, samples, labels))
+    return programs
 
 
 def make_samples(sizes: Sizes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -323,8 +345,13 @@ def main(arguments: list[str] | None = None) -> None:
     for name in ("n_components", "members"):
         if getattr(options, name) is not None:
             chosen[name] = getattr(options, name)
-    result = measure(Sizes(**chosen), options.device, reference=not options.no_reference)
     console = Console()
+    result = measure(
+        Sizes(**chosen),
+        options.device,
+        reference=not options.no_reference,
+        on_row=lambda row: console.print(f"measured: {row.name}, {row.members} members"),
+    )
     console.print(table(result))
     for name, value in result["ratios"].items():
         console.print(f"{name}: {value:g}x")
