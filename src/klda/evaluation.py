@@ -10,6 +10,8 @@ import numpy as np
 
 from klda.errors import KldaError
 
+BINS = 15
+
 
 @dataclass(frozen=True)
 class ClassResult:
@@ -50,6 +52,72 @@ class ClassResult:
 
 
 @dataclass(frozen=True)
+class Reliability:
+    """How far probabilities can be trusted: what was promised beside what came true.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (n_bins,)
+        Samples whose answer's probability lies in each of the equal parts of 0 to 1.
+    confidence : ndarray of shape (n_bins,)
+        Their mean probability; NaN where there are none.
+    accuracy : ndarray of shape (n_bins,)
+        Fraction of them that is right; NaN where there are none.
+    """
+
+    counts: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: the mean gap between the two, weighted by samples."""
+        gaps = np.abs(np.nan_to_num(self.confidence) - np.nan_to_num(self.accuracy))
+        return float(gaps @ self.counts / self.counts.sum())
+
+    @classmethod
+    def of(cls, confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> Reliability:
+        """Sort answers by their probability.
+
+        Parameters
+        ----------
+        confidence : ndarray of shape (n,)
+            Probability of each answer.
+        correct : ndarray of shape (n,), bool
+            Whether it is right.
+        bins : int
+            Parts that 0 to 1 is divided into.
+
+        Returns
+        -------
+        Reliability
+            Of these answers.
+        """
+        bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+        counts = np.bincount(bin_of, minlength=bins)
+        divisor = np.where(counts, counts, np.nan)
+        promised = np.bincount(bin_of, weights=confidence, minlength=bins) / divisor
+        return cls(counts, promised, np.bincount(bin_of, weights=correct, minlength=bins) / divisor)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain Python objects that JSON can hold."""
+        edges = np.linspace(0, 1, len(self.counts) + 1)
+        return {
+            "expected_calibration_error": self.error,
+            "reliability": [
+                {
+                    "from": float(edges[i]),
+                    "to": float(edges[i + 1]),
+                    "samples": int(self.counts[i]),
+                    "confidence": _or_none(float(self.confidence[i])),
+                    "accuracy": _or_none(float(self.accuracy[i])),
+                }
+                for i in range(len(self.counts))
+            ],
+        }
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Agreement of predictions with labels.
 
@@ -59,10 +127,13 @@ class Evaluation:
         Classes that occur as a label or as an answer, sorted.
     confusion : ndarray of shape (n_labels, n_labels)
         Samples with the label of the row and the answer of the column.
+    reliability : Reliability or None
+        How far the answers' probabilities can be trusted, where they are known.
     """
 
     labels: list[Any]
     confusion: np.ndarray
+    reliability: Reliability | None = None
 
     @property
     def samples(self) -> int:
@@ -111,9 +182,11 @@ class Evaluation:
         Returns
         -------
         dict
-            ``accuracy`` as a fraction, ``samples``, ``classes`` and ``confused`` pairs.
+            ``accuracy`` as a fraction, ``samples``, ``classes``, ``confused`` pairs, and
+            ``expected_calibration_error`` and ``reliability`` where probabilities are known.
         """
-        return {
+        reliability = self.reliability.to_dict() if self.reliability is not None else {}
+        return reliability | {
             "accuracy": self.accuracy,
             "samples": self.samples,
             "classes": [
@@ -134,7 +207,10 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls, labels: Sequence[Any] | np.ndarray, answers: Sequence[Any] | np.ndarray
+        cls,
+        labels: Sequence[Any] | np.ndarray,
+        answers: Sequence[Any] | np.ndarray,
+        confidence: np.ndarray | None = None,
     ) -> Evaluation:
         """Compare answers with the true labels.
 
@@ -144,6 +220,8 @@ class Evaluation:
             The true label of each sample.
         answers : sequence
             The predicted label of each sample.
+        confidence : ndarray of shape (n,), optional
+            The probability that each answer came with.
 
         Returns
         -------
@@ -164,7 +242,8 @@ class Evaluation:
         names = np.unique(np.concatenate([true, given]))
         confusion = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(confusion, (np.searchsorted(names, true), np.searchsorted(names, given)), 1)
-        return cls(names.tolist(), confusion)
+        reliability = None if confidence is None else Reliability.of(confidence, true == given)
+        return cls(names.tolist(), confusion, reliability)
 
 
 def _or_none(value: float) -> float | None:

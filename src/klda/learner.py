@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,20 @@ from klda.bandwidth import gamma_for
 from klda.classifiers import KLDA, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
+from klda.explanation import Explanation
+from klda.ledger import Ledger, SampleId
 
 Label = str | int
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
+Encoded = tuple[np.ndarray, Sequence[Label] | np.ndarray, Sequence[str] | None]
+
+# What `predict` answers for inputs that are refused, where classes are texts or integers. -1 is
+# what scikit-learn's detectors of outliers say.
+UNKNOWN = "unknown"
+UNKNOWN_INTEGER = -1
+REFUSED = 0.05  # share of known inputs that may be taken for unknown
+KEEP = (None, "features")
+LEDGER = "ledger/"  # what its arrays are called in a model folder
 
 # Older entries are dropped from the history: a service that learns all day must not grow for ever.
 HISTORY_LENGTH = 1000
@@ -25,6 +37,10 @@ HISTORY_LENGTH = 1000
 
 class FoundationModelError(KldaError):
     """The foundation model at hand is not the one that a model was made with."""
+
+
+class ForgetTraceWarning(UserWarning):
+    """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
 class Learner:
@@ -39,6 +55,10 @@ class Learner:
         KLDA, KLDAEnsemble, LDA or NCM. By default a KLDA with fixed random features, so that
         learners made apart can be merged, and a bandwidth that for texts depends on the foundation
         model alone, so that learning in pieces gives what learning at once gives.
+    keep : {None, "features"}
+        ``"features"`` keeps a ledger of the features learned, in half precision, with an id each:
+        classes and single samples can then be forgotten exactly, and the classifier rebuilt with
+        other parameters. By default nothing of a sample is kept.
     **options
         Passed to :func:`klda.features.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
@@ -68,8 +88,11 @@ class Learner:
         model: str | Path | features.Encoder = "minilm",
         *,
         classifier: Any = None,
+        keep: str | None = None,
         **options: Any,
     ) -> None:
+        if keep not in KEEP:
+            raise KldaError(f"keep={keep!r} is not known; use None or 'features'.")
         encoder = _open_encoder(model, options)
         if classifier is None:
             device = options.get("device", "auto")
@@ -80,6 +103,7 @@ class Learner:
         self._foundation: dict[str, Any] = encoder.fingerprint()
         self._history: list[dict[str, Any]] = []
         self._origin: tuple[Path, str] | None = None
+        self._ledger: Ledger | None = Ledger() if keep else None
 
     def __repr__(self) -> str:
         return (
@@ -122,6 +146,11 @@ class Learner:
         return sum(self.classes.values())
 
     @property
+    def ledger(self) -> Ledger | None:
+        """Features, labels and ids of the samples learned, if it keeps them."""
+        return self._ledger
+
+    @property
     def history(self) -> list[dict[str, Any]]:
         """What was learned, forgotten and merged, and when; the latest last."""
         return [dict(entry) for entry in self._history]
@@ -133,6 +162,7 @@ class Learner:
         inputs: Any,
         labels: Sequence[Label] | np.ndarray | None = None,
         *,
+        ids: Sequence[str] | None = None,
         source: str | None = None,
         progress: bool = False,
     ) -> Self:
@@ -146,6 +176,9 @@ class Learner:
             fails, none is learned; for that, a second set of statistics is held meanwhile.
         labels : sequence of str or int, optional
             One label an input.
+        ids : sequence of str, optional
+            An id for each input, to forget it by later; needs ``keep="features"``. Without, inputs
+            get running numbers. In batches it is the third of (inputs, labels, ids).
         source : str, optional
             Where the samples come from, for the history.
         progress : bool
@@ -155,9 +188,21 @@ class Learner:
         -------
         self
         """
-        batches: Iterable[Batch] = inputs if labels is None else [(inputs, labels)]
-        before = self.classes
-        encoded = self._encode_batches(batches, progress)
+        if labels is None and ids is not None:
+            raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
+        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
+        before, ledger = self.classes, self._ledger
+
+        def enter(batch: Encoded) -> Batch:
+            nonlocal ledger
+            rows, names, given = batch
+            if ledger is not None:
+                ledger, rows = ledger.add(rows, names, given)
+            elif given is not None:
+                raise KldaError("ids are kept only by a learner made with keep='features'.")
+            return rows, names
+
+        encoded = map(enter, self._encode_batches(batches, progress))
         first = next(encoded, None)
         if first is None:
             raise KldaError("inputs is empty: there is nothing to learn.")
@@ -169,37 +214,134 @@ class Learner:
             for batch in encoded:
                 classifier.partial_fit(*batch)
             self.classifier = classifier
+        self._ledger = ledger
         self._record("learn", before, source)
         return self
 
-    def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
+    def forget(
+        self,
+        labels: Label | Sequence[Label] | None = None,
+        inputs: Any = None,
+        *,
+        ids: SampleId | Sequence[SampleId] | None = None,
+    ) -> Self:
         """Forget classes, or single samples of them.
+
+        With a ledger (``keep="features"``), or with the samples given, what they did is undone
+        exactly: scores become those of a model that never learned them. With neither, the classes
+        are dropped from the answers, but the covariance that all classes share keeps a trace of
+        them, and a `ForgetTraceWarning` says so.
 
         Parameters
         ----------
-        labels : label or sequence of labels
+        labels : label or sequence of labels, optional
             The classes. With `inputs`: one label an input, or one for all.
         inputs : sequence, optional
-            Samples that were learned: their effect is undone exactly, as if they had never been
-            learned. Without them the classes are dropped from the answers, but the covariance that
-            all classes share keeps a trace of them.
+            Samples that were learned.
+        ids : id or sequence of ids, optional
+            Samples in the ledger, instead of `labels`: the ids they were given, or their running
+            numbers.
 
         Returns
         -------
         self
         """
-        names = [labels] if isinstance(labels, str | int) else list(labels)
         before = self.classes
-        if inputs is not None:
-            rows = self._encode(inputs)
-            self.classifier.remove(rows, names * len(rows) if len(names) == 1 else names)
+        if ids is not None:
+            if labels is not None or inputs is not None:
+                raise KldaError("ids names the samples already: leave out labels and inputs.")
+            self._forget_ids([ids] if isinstance(ids, str | int) else list(ids))
         else:
-            unknown = [name for name in names if name not in before]
-            if unknown or not names:
-                raise KldaError(_unknown_classes(unknown, before))
-            for name in dict.fromkeys(names):
-                self.classifier.forget(name)
+            names = _listed(labels)
+            if inputs is not None:
+                self._forget_rows(self._encode(inputs), names)
+            else:
+                self._forget_classes(names, before)
         self._record("forget", before, None)
+        return self
+
+    def _forget_ids(self, ids: list[SampleId]) -> None:
+        if self._ledger is None:
+            raise KldaError(
+                "ids can't be used: this learner keeps no ledger. Make it with keep='features', or "
+                "give labels and the inputs that were learned."
+            )
+        if not ids:
+            raise KldaError("ids is empty: name at least one sample to forget.")
+        self._forget_positions(self._ledger, self._ledger.of_ids(ids))
+
+    def _forget_rows(self, rows: np.ndarray, names: list[Label]) -> None:
+        labels = names * len(rows) if len(names) == 1 else names
+        if self._ledger is None:
+            self.classifier.remove(rows, labels)
+            return
+        if len(labels) != len(rows):
+            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+        self._forget_positions(self._ledger, self._ledger.find(rows, labels))
+
+    def _forget_classes(self, names: list[Label], known: dict[Label, int]) -> None:
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise KldaError(_unknown_classes(unknown, known))
+        held = self._ledger.counts if self._ledger is not None else {}
+        exact = [name for name in dict.fromkeys(names) if held.get(name) == known[name]]
+        dropped = [name for name in dict.fromkeys(names) if name not in exact]
+        if self._ledger is not None and exact:
+            of_class = [self._ledger.of_class(name) for name in exact]
+            self._forget_positions(self._ledger, np.concatenate(of_class))
+        for name in dropped:
+            self.classifier.forget(name)
+        if dropped and self.classifier._keeps_scatter:
+            some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
+            warnings.warn(
+                f"{some}: dropped from the answers, but the covariance that all classes share "
+                "keeps a trace of what was learned. To leave none, give the inputs that were "
+                "learned, or keep a ledger: Learner(..., keep='features').",
+                ForgetTraceWarning,
+                stacklevel=3,
+            )
+
+    def _forget_positions(self, ledger: Ledger, positions: np.ndarray) -> None:
+        self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
+        self._ledger = ledger.without(positions)
+
+    def rebuild(self, classifier: Any = None, **parameters: Any) -> Self:
+        """Learn everything in the ledger anew, with other parameters.
+
+        Without any change this leaves the model that would have learned just these samples, also
+        in what depends on the order of events: temperature and threshold.
+
+        Parameters
+        ----------
+        classifier : estimator, optional
+            Another classifier; by default one like the present.
+        **parameters
+            Parameters of the classifier to change: ``n_components``, ``gamma``, ``ridge`` ...
+
+        Returns
+        -------
+        self
+        """
+        if self._ledger is None or not len(self._ledger):
+            raise KldaError(
+                "There is no ledger to rebuild from: make the learner with keep='features' and "
+                "let it learn."
+            )
+        if self._ledger.counts != self.classes:
+            raise KldaError("The ledger does not hold all that was learned: it can't be rebuilt.")
+        before = self.classes
+        fresh = clone(self.classifier if classifier is None else classifier)
+        unknown = sorted(set(parameters) - set(fresh.get_params()))
+        if unknown:
+            raise KldaError(
+                f"{unknown[0]!r} is not a parameter of {type(fresh).__name__}; it has: "
+                f"{', '.join(fresh.get_params())}."
+            )
+        fresh.set_params(**parameters)
+        for rows, labels in self._ledger.batches():
+            fresh.partial_fit(rows, labels)
+        self.classifier = fresh
+        self._record("rebuild", before, None)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -216,6 +358,8 @@ class Learner:
         """
         before = self.classes
         self.classifier.rename(old, new)
+        if self._ledger is not None:
+            self._ledger = self._ledger.rename(old, new)
         self._record("rename", before, f"{old} -> {new}")
         return self
 
@@ -225,7 +369,8 @@ class Learner:
         Parameters
         ----------
         other : Learner
-            Made with the same foundation model and the same random features; left as it is.
+            Made with the same foundation model and the same random features; left as it is. If
+            this learner keeps a ledger, the other one must, too.
 
         Returns
         -------
@@ -236,8 +381,16 @@ class Learner:
                 f"other was made with {_name(other._foundation)}, this learner with "
                 f"{_name(self._foundation)}: only learners with the same foundation model merge."
             )
-        before = self.classes
+        before, ledger = self.classes, self._ledger
+        if ledger is not None:
+            if other._ledger is None:
+                raise KldaError(
+                    "other keeps no ledger, but this learner does: samples would be missing from "
+                    "it. Merge this learner into the other one instead."
+                )
+            ledger = ledger.merge(other._ledger)
         self.classifier.merge(other.classifier)
+        self._ledger = ledger
         self._record("merge", before, str(other._origin[0]) if other._origin else None)
         return self
 
@@ -257,8 +410,44 @@ class Learner:
 
     # ---------------------------------------------------------------- answers
 
-    def predict(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        reject: float | None = None,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
         """Answer with the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float, optional
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
+            learned, at the cost of refusing this share of the known ones; 0.05 is a fair choice.
+        by_class : bool
+            Refuse by a threshold for each class, where enough of it was learned.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        rows = self._ask(inputs, progress)
+        answers = self.classifier.predict(rows)
+        if reject is None:
+            return answers
+        known = self._is_known(rows, reject, by_class, "reject")
+        return np.where(known, answers, UNKNOWN if answers.dtype.kind == "U" else UNKNOWN_INTEGER)
+
+    def novelty(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Say how unlike anything learned inputs are; the larger, the less known.
+
+        The distance from the nearest class, less that from all classes together.
 
         Parameters
         ----------
@@ -270,9 +459,80 @@ class Learner:
         Returns
         -------
         ndarray of shape (n,)
-            Labels.
         """
-        return self.classifier.predict(self._ask(inputs, progress))
+        rows = self._ask(inputs, progress)
+        self._check_knows_novelty()
+        return self.classifier.novelty(rows)
+
+    def is_known(
+        self,
+        inputs: Any,
+        *,
+        refused: float = REFUSED,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Say whether inputs are like anything learned.
+
+        The threshold needs no examples of unknown inputs: it comes from the samples learned, each
+        judged as if it had not been.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        refused : float
+            Share of inputs of known classes that may be taken for unknown.
+        by_class : bool
+            Use a threshold for each class, where enough of it was learned.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        return self._is_known(self._ask(inputs, progress), refused, by_class, "refused")
+
+    def explain(
+        self, value: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
+    ) -> Explanation:
+        """Say why an input gets the answer it gets.
+
+        Parameters
+        ----------
+        value : input
+            One text, image or feature row.
+        top : int
+            How many classes to name.
+        samples : int
+            How many learned samples to name, if the learner keeps a ledger.
+        refused : float
+            Share of known inputs that may be taken for unknown.
+
+        Returns
+        -------
+        Explanation
+            Nearest classes with distances, the margin, whether it is known, nearest samples.
+        """
+        if self.modality == "text" and not isinstance(value, str):
+            raise KldaError(f"value={value!r} is not a text; explain takes one input at a time.")
+        inputs = np.atleast_2d(np.asarray(value)) if self.modality == "features" else [value]
+        rows = self._ask(inputs, False)
+        if len(rows) != 1:
+            raise KldaError(f"value holds {len(rows)} rows; explain takes one input at a time.")
+        classifier = self.classifier
+        knows = hasattr(classifier, "novelty")
+        return Explanation.of(
+            classifier.classes_.tolist(),
+            classifier._scores(rows, None)[0],
+            classifier.predict_proba(rows)[0],
+            temperature=classifier._temperature(),
+            novelty=float(classifier.novelty(rows)[0]) if knows else None,
+            threshold=self._threshold(refused) if knows else None,
+            samples=self._ledger.nearest(rows[0], samples) if self._ledger is not None else [],
+            top=top,
+        )
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Answer with the probability of every class.
@@ -359,17 +619,20 @@ class Learner:
         Returns
         -------
         Evaluation
-            Accuracy, results by class, confusion.
+            Accuracy, results by class, confusion, and how far probabilities can be trusted.
         """
         batches: Iterable[Batch] = inputs if labels is None else [(inputs, labels)]
         truth: list[np.ndarray] = []
         answers: list[np.ndarray] = []
-        for rows, names in self._encode_batches(batches, progress):
+        sure: list[np.ndarray] = []
+        for rows, names, _ in self._encode_batches(batches, progress):
+            probabilities = self.classifier.predict_proba(rows)
             truth.append(np.asarray(names))
-            answers.append(self.classifier.predict(rows))
+            answers.append(self.classifier.classes_[probabilities.argmax(axis=1)])
+            sure.append(probabilities.max(axis=1))
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
-        return Evaluation.of(np.concatenate(truth), np.concatenate(answers))
+        return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
 
     # ---------------------------------------------------------------- model folders
 
@@ -381,7 +644,8 @@ class Learner:
         path : str or Path
             The folder; created if it does not exist.
         compact : bool
-            Write only what answering needs: small, but it can't learn any more.
+            Write only what answering needs: small, but it can't learn any more. A ledger is left
+            out, too.
         overwrite : bool
             Save even if someone else has saved to this learner's folder since it was loaded.
         """
@@ -398,6 +662,9 @@ class Learner:
             "classifier": meta,
             "history": self._history,
         }
+        if self._ledger is not None and not compact:
+            pages, document["ledger"] = self._ledger.to_state()
+            arrays |= {LEDGER + name: page for name, page in pages.items()}
         same_folder = self._origin is not None and self._origin[0] == folder
         replaces = self._origin[1] if self._origin and same_folder and not overwrite else None
         stored = storage.save(folder, arrays, document, replaces=replaces)
@@ -440,6 +707,7 @@ class Learner:
         try:
             learner._foundation = dict(stored.document["foundation_model"])
             learner._history = list(stored.document["history"])
+            learner._ledger = _stored_ledger(stored)
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
@@ -479,23 +747,49 @@ class Learner:
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self._encode(inputs, progress)
 
-    def _encode_batches(self, batches: Iterable[Batch], progress: bool) -> Iterator[Batch]:
+    def _encode_batches(self, batches: Iterable[Any], progress: bool) -> Iterator[Encoded]:
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
         for batch in batches:
-            if not isinstance(batch, tuple | list) or len(batch) != 2:
+            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
                 raise KldaError(
                     "labels is missing: give one label for each input, or an iterable of "
                     "(inputs, labels) pairs."
                 )
-            inputs, labels = batch
+            inputs, labels = batch[:2]
             rows = self._encode(inputs, progress)
             if len(labels) != len(rows):
                 raise KldaError(
                     f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
                     "for each input."
                 )
-            yield rows, labels
+            yield rows, labels, batch[2] if len(batch) == 3 else None
+
+    def _check_knows_novelty(self) -> None:
+        if not hasattr(self.classifier, "novelty"):
+            raise KldaError(
+                f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; use "
+                "a KLDA, KLDAEnsemble or LDA."
+            )
+
+    def _is_known(
+        self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
+    ) -> np.ndarray:
+        self._check_knows_novelty()
+        if isinstance(refused, bool) or not isinstance(refused, float | int | np.number):
+            raise KldaError(f"{parameter}={refused!r} can't be used; give a share such as 0.05.")
+        if not 0 < refused < 1:
+            raise KldaError(f"{parameter}={refused!r} must be a share between 0 and 1.")
+        if not self.classifier.calibrated:
+            raise KldaError(
+                "This classifier was made with calibrated=False: it has no threshold to refuse by."
+            )
+        return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
+
+    def _threshold(self, refused: float) -> float | None:
+        self.classifier._settle()  # samples learned just now are judged first
+        limit = self.classifier._calibration.threshold(refused)
+        return float(limit) if np.isfinite(limit) else None
 
     def _record(self, action: str, before: dict[Label, int], source: str | None) -> None:
         after = self.classes
@@ -510,6 +804,23 @@ class Learner:
             entry["source"] = source
         kept = {key: value for key, value in entry.items() if value != []}
         self._history = [*self._history, kept][-HISTORY_LENGTH:]
+
+
+def _listed(labels: Label | Sequence[Label] | None) -> list[Label]:
+    if labels is None:
+        raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
+    return [labels] if isinstance(labels, str | int) else list(labels)
+
+
+def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
+    if "ledger" not in stored.document:
+        return None
+    pages = {
+        name.removeprefix(LEDGER): array
+        for name, array in stored.arrays.items()
+        if name.startswith(LEDGER)
+    }
+    return Ledger.from_state(pages, stored.document["ledger"])
 
 
 def _open_encoder(
