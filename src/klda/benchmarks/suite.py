@@ -320,7 +320,10 @@ class _Place:
         return Context(self.backbone, gamma, self.seed, self.device, options, checkpoints)
 
     def settings(self, spec: MethodSpec, context: Context) -> dict[str, Any]:
-        """All that determines the numbers, and nothing else: this names the cell."""
+        """All that determines the numbers, and nothing else: this names the cell.
+
+        Not the device: it moves them by rounding only, and the line says where it ran.
+        """
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
@@ -332,7 +335,6 @@ class _Place:
             "backbone": self.backbone,
             "layers": self.plan.layers,
             "seed": self.seed,
-            "device": self.device if spec.on_device else "cpu",
         }
 
     @property
@@ -373,6 +375,7 @@ class _Place:
             "test_rows": len(self.dataset.test),
             "classes": len(self.dataset.classes),
         }
+        record["machine"]["device"] = self.device if spec.on_device else "cpu"
         record["command"] = self.plan.command
         return record
 
