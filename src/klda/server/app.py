@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,13 +28,15 @@ log = logging.getLogger("klda.server")
 _CODES = {400: "malformed", 404: "not_found", 405: "method"}
 
 
-def create_app(service: Service) -> Any:
+def create_app(service: Service, around: Callable[[Any], Any] = lambda app: app) -> Any:
     """Return the ASGI application of a service.
 
     Parameters
     ----------
     service : Service
         Started when the application starts, stopped when it stops.
+    around : callable
+        Puts something between the gate and the application.
 
     Returns
     -------
@@ -70,7 +72,7 @@ def create_app(service: Service) -> Any:
     def announce(by: int) -> None:
         service.inference.announced += by
 
-    return Gate(app, service.settings, app.state.keys, observe, announce)
+    return Gate(around(app), service.settings, app.state.keys, observe, announce)
 
 
 @asynccontextmanager

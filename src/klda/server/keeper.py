@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from klda import storage
 from klda.learner import Learner
 from klda.server.memory import Memory
 from klda.server.snapshot import PreparedEncoder
 
-LOW_PRIORITY = 10
+LOW_PRIORITY = 5
 
 
 def yield_to_others() -> None:
@@ -28,6 +29,20 @@ def yield_to_others() -> None:
     if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+
+
+def share_processors() -> None:
+    """Keep learning from holding up answers inside the linear algebra libraries.
+
+    OpenBLAS lets one caller at a time use its threads: an answer would wait for a factorisation to
+    finish. NumPy and SciPy bring a copy each. Answers use NumPy's, on one thread, which waits for
+    nobody; SciPy's, which only learning uses, leaves a processor free.
+    """
+    spare = max(1, (os.cpu_count() or 2) - 1)
+    for library in ThreadpoolController().lib_controllers:
+        if library.user_api == "blas":
+            most = 1 if "numpy" in library.filepath else spare
+            library.set_num_threads(min(most, library.num_threads))
 
 
 class PackedClassifier:

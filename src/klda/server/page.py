@@ -387,7 +387,7 @@ async def class_map(request: Request, service: The) -> Response:
     atlas = await service.atlas()
     placed = pictures.dots(atlas)
     at = {dot.label: dot for dot in placed}
-    lines = [(at[p.first], at[p.second]) for p in atlas.pairs[:8]]
+    lines = [(at[p.first], at[p.second]) for p in atlas.pairs[:12] if p.closeness > 0.85]
     return render(
         request,
         "map.html",

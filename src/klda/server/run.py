@@ -50,6 +50,11 @@ def serve(
     listener = listen(settings.host, settings.port)
     if on_listen is not None:
         on_listen(address_of(listener))
+    if workers > 1:
+        from klda.server.workers import serve_many
+
+        serve_many(settings, listener, workers, new, options or {})
+        return
     app = create_app(Service(settings, new=new, options=options))
     # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -310,7 +310,8 @@ class _Exchange:
                 added.append((b"strict-transport-security", b"max-age=31536000"))
             if b"cache-control" not in present:
                 added.append((b"cache-control", b"no-store"))
-            added.append((b"x-request-id", self.id.encode()))
+            if b"x-request-id" not in present:
+                added.append((b"x-request-id", self.id.encode()))
             message = {**message, "headers": [*message["headers"], *added]}
         await self._send(message)
 

@@ -13,7 +13,7 @@ from klda.server.atlas import Atlas
 from klda.server.changes import Change, Label, digest
 from klda.server.errors import ConflictError, ServiceError
 from klda.server.inference import Inference
-from klda.server.keeper import Keeper
+from klda.server.keeper import Keeper, share_processors
 from klda.server.memory import Acknowledgement
 from klda.server.settings import Settings
 from klda.server.snapshot import Answer, Snapshot, explain
@@ -63,6 +63,7 @@ class Service:
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
         self._encoder = learner.encoder
+        share_processors()
         self.inference.start()
         self.ready = True
 
@@ -253,8 +254,8 @@ class Service:
         """Refuse rows of another length before they are batched with others."""
         if not isinstance(inputs, np.ndarray):
             return inputs
-        expected = getattr(self.writer.learner.classifier, "n_features_in_", inputs.shape[1])
-        if inputs.shape[1] != expected:
+        expected = self.snapshot.width
+        if expected and inputs.shape[1] != expected:
             raise ServiceError(
                 f"features has rows of {inputs.shape[1]} numbers, but this model's have {expected}."
             )

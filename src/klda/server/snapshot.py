@@ -118,6 +118,11 @@ class Snapshot:
         assert self._learner is not None
         return self._learner
 
+    @property
+    def width(self) -> int:
+        """Length of a feature row; 0 while it is not known."""
+        return 0 if self._learner is None else int(self._learner.classifier.n_features_in_)
+
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
         """Answer for feature rows.
 
