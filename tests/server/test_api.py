@@ -87,7 +87,8 @@ def test_model_map_scores_health_and_metrics(client):
 
 def test_explain_names_the_likeliest_classes(client):
     answer = client.post("/v1/explain", json={"features": X[0]}).json()
-    assert answer["top"][0]["label"] == "ants"
+    assert answer["classes"][0]["label"] == "ants"
+    assert answer["known"] is True
 
 
 def test_integer_labels_stay_integers(tmp_path):

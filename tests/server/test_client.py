@@ -24,7 +24,7 @@ def test_it_has_the_learners_verbs(address):
         assert client.predict(x).tolist() == ["dogs"] * 6
         assert client.predict_top(x[:1], 2)[0][0][0] == "dogs"
         assert client.is_known(np.concatenate([x[:1], x[:1] * 0 + 90.0])).tolist() == [True, False]
-        assert client.explain(x[0])["top"][0]["label"] == "dogs"
+        assert client.explain(x[0])["label"] == "dogs"
         client.rename("dogs", "hounds").forget("hounds")
         assert "hounds" not in client.classes
         client.undo()

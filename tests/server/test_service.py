@@ -6,7 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from klda import LDA, NCM, KLDAEnsemble
+from klda import KLDA, LDA, NCM, KLDAEnsemble
+from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.errors import BusyError, ConflictError, NotFoundError
 from klda.server.service import Service
@@ -139,6 +140,30 @@ def test_forget_and_undo_leave_the_answers_as_they_were(tmp_path, classifier):
         )
         with pytest.raises(NotFoundError, match="undo"):
             running.undo(gone.sequence)
+
+
+def test_with_a_ledger_a_forgotten_class_leaves_no_trace_and_comes_back(tmp_path):
+    classifier = KLDA(n_components=80, gamma=0.01, random_state=0)
+    learner = Learner("features", classifier=classifier, keep="features")
+    for label in CENTRES:
+        learner.learn(samples(label, 30), [label] * 30)
+    learner.save(tmp_path / "m")
+    x = np.concatenate([samples(label, 5, seed=1) for label in CENTRES])
+    with Running(tmp_path / "m") as running:
+        before = running.ask(x)
+        gone = running.forget(["bees"])
+        running.undo(gone.sequence)
+        after = running.ask(x)
+        assert [a.top[0][0] for a in after] == [a.top[0][0] for a in before]
+        with pytest.raises(KldaError, match="does not hold"):
+            running.forget(["ants"], samples("cats", 1, seed=9))
+        running.forget(["ants"], samples("ants", 1))
+        assert running.counts == {"ants": 29, "bees": 30, "cats": 30}
+        assert running.explain(x[0])["samples"][0]["label"] == "ants"
+    loaded = Learner.load(tmp_path / "m")
+    assert loaded.ledger.counts == loaded.classes
+    rebuilt = loaded.copy().rebuild()
+    np.testing.assert_allclose(loaded.scores(x), rebuilt.scores(x), rtol=1e-2, atol=1e-1)
 
 
 def test_all_classes_can_go_and_come_back(features_model):

@@ -94,7 +94,7 @@ def test_everything_else_is_passed_on(server):
         client.rename("owls", "wols").forget("wols")
         client.undo()
         assert client.classes["wols"] == 4
-        assert client.explain(samples("ants", 1)[0])["top"][0]["label"] == "ants"
+        assert client.explain(samples("ants", 1)[0])["label"] == "ants"
         assert "wols" in client._http.get("/").text
         headers = client._http.get("/").headers
         assert len(headers.get_list("x-request-id")) == 1

@@ -126,7 +126,10 @@ async def learn(
 async def forget(
     body: schemas.ForgetBody, service: The, idempotency_key: Key = None
 ) -> schemas.ForgetAnswer:
-    """Forget classes (can be undone for a while), or samples exactly (give them again)."""
+    """Forget classes (can be undone for a while), or samples exactly (give them again).
+
+    Classes are forgotten exactly where the model keeps a ledger of what it learned.
+    """
     inputs = await inputs_of(service, body) if body.given() else None
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     done = await service.forget(body.labels, inputs, idempotency_key or "", content)
@@ -136,6 +139,7 @@ async def forget(
         samples=done.samples,
         version=done.sequence,
         undo=done.sequence if inputs is None else None,
+        exact=inputs is not None or service.keeps_ledger,
     )
 
 

@@ -60,7 +60,7 @@ class Dropped:
     count : int
         Its samples.
     arrays : dict of str to ndarray
-        ``means`` by member, and its part of the calibration.
+        ``means`` by member and its part of the calibration, or ``rows`` where a ledger had them.
     """
 
     label: Label

@@ -216,7 +216,10 @@ class ForgetAnswer(BaseModel):
     classes: int
     samples: int
     version: int
-    undo: int | None = Field(description="For POST /v1/undo; null for exact forgetting.")
+    undo: int | None = Field(description="For POST /v1/undo; null where samples were forgotten.")
+    exact: bool = Field(
+        description="False: the covariance that all classes share keeps a trace of them."
+    )
 
 
 class ChangeAnswer(BaseModel):
@@ -234,14 +237,31 @@ class Word(BaseModel):
     weight: float
 
 
+class NearClass(Ranked):
+    """A class near an input."""
+
+    distance: float
+
+
+class NearSample(BaseModel):
+    """A learned sample near an input, where the model keeps a ledger."""
+
+    id: str | int
+    label: str | int
+    similarity: float
+
+
 class ExplainAnswer(BaseModel):
     """Why the model answers as it does."""
 
-    top: list[Ranked]
+    label: str | int
+    classes: list[NearClass]
+    margin: float | None = Field(description="Log odds of the first class against the second.")
     known: bool | None
     novelty: float | None
+    threshold: float | None = Field(description="The novelty beyond which inputs are unknown.")
+    samples: list[NearSample]
     words: list[Word]
-    nearest: list[dict[str, Any]] = []
 
 
 class ClassCount(BaseModel):

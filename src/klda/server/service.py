@@ -75,6 +75,11 @@ class Service:
         self._aside.shutdown(wait=False, cancel_futures=True)
 
     @property
+    def keeps_ledger(self) -> bool:
+        """Whether the model keeps the features it learned, and can forget classes exactly."""
+        return self.writer.learner.ledger is not None
+
+    @property
     def snapshot(self) -> Snapshot:
         """What answers come from now."""
         return self.writer.snapshot
@@ -118,9 +123,10 @@ class Service:
         """
         self._check_has_classes()
         snapshot = self.snapshot
-        inputs = self._checked(value[None, :] if isinstance(value, np.ndarray) else [value])
+        if isinstance(value, np.ndarray):
+            self._checked(value[None, :])
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._aside, explain, snapshot, inputs)
+        return await loop.run_in_executor(self._aside, explain, snapshot, value)
 
     async def atlas(self) -> Atlas:
         """Return where the classes lie and which are easily confused.

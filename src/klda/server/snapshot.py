@@ -213,34 +213,28 @@ def freeze(learner: Learner) -> Learner:
     return frozen
 
 
-def explain(snapshot: Snapshot, inputs: Any) -> dict[str, Any]:
+def explain(snapshot: Snapshot, value: Any) -> dict[str, Any]:
     """Say why the model answers as it does.
 
     Parameters
     ----------
     snapshot : Snapshot
         With at least one class.
-    inputs : sequence or ndarray
+    value : str, image or ndarray of shape (d,)
         One input.
 
     Returns
     -------
     dict
-        JSON-able; ``top`` and what the learner's own explanation has.
+        JSON-able: the learner's own explanation, and for a text the weights of its ``words``.
     """
     learner = snapshot.learner
-    rows = learner.encoder.encode(inputs)
-    (answer,) = snapshot.answer(rows, top=5)
-    said: dict[str, Any] = {
-        "top": [{"label": label, "probability": p} for label, p in answer.top],
-        "known": answer.known,
-        "novelty": answer.novelty,
-        "words": word_weights(snapshot, inputs[0], rows) if learner.modality == "text" else [],
-    }
+    said = learner.explain(value).to_dict()
+    said["words"] = word_weights(snapshot, value) if learner.modality == "text" else []
     return said
 
 
-def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[str, Any]]:
+def word_weights(snapshot: Snapshot, text: str) -> list[dict[str, Any]]:
     """Say how much each word speaks for the answer.
 
     Each word is left out in turn: its weight is what the answer's lead over the runner-up loses,
@@ -252,8 +246,6 @@ def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[s
         With at least one class.
     text : str
         The input.
-    rows : ndarray of shape (1, d)
-        The input, encoded.
 
     Returns
     -------
@@ -265,7 +257,7 @@ def word_weights(snapshot: Snapshot, text: str, rows: np.ndarray) -> list[dict[s
         return []
     without = [" ".join(words[:i] + words[i + 1 :]) for i in range(len(words))]
     learner = snapshot.learner
-    scores = learner.scores(np.concatenate([rows, learner.encoder.encode(without)]))
+    scores = learner.scores(learner.encoder.encode([text, *without]))
     order = np.argsort(-scores[0], kind="stable")
     lead = scores[:, order[0]] - scores[:, order[1]]
     lost = lead[0] - lead[1:]

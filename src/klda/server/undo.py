@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from klda.classifiers import from_state
+from klda.learner import Learner
 from klda.server.changes import Label
 from klda.server.memory import Dropped
 
 _CALIBRATION = "predict/calibration/"
 
 
-def set_aside(classifier: Any, labels: Sequence[Label]) -> list[Dropped]:
-    """Copy what will be dropped with some classes.
+def set_aside(learner: Learner, labels: Sequence[Label]) -> list[Dropped]:
+    """Copy what will be gone with some classes.
 
     Parameters
     ----------
-    classifier : estimator
-        Which has them.
+    learner : Learner
+        Which has them. If its ledger has all samples of a class, forgetting it will leave no trace,
+        and its samples are set aside; otherwise what is dropped from the answers.
     labels : sequence of label
         The classes.
 
@@ -29,18 +31,45 @@ def set_aside(classifier: Any, labels: Sequence[Label]) -> list[Dropped]:
     list of Dropped
         In the order of `labels`.
     """
-    arrays, meta = classifier.to_state(compact=True)
-    means, counts = classifier.means_, meta["counts"]
-    at = {label: i for i, label in enumerate(meta["classes"])}
+    ledger, counts = learner.ledger, learner.classes
     found = []
     for label in labels:
-        own = {"means": np.array(means[..., at[label], :])}
-        if _CALIBRATION + "labels" in arrays:
-            mine = np.flatnonzero(arrays[_CALIBRATION + "labels"] == at[label])
-            for name in ("files", "novelty", "losses"):
-                own[name] = arrays[_CALIBRATION + name][mine]
-        found.append(Dropped(label, int(counts[at[label]]), own))
+        if ledger is not None and ledger.counts.get(label) == counts[label]:
+            rows = ledger.rows_at(ledger.of_class(label))
+            found.append(Dropped(label, counts[label], {"rows": rows}))
+        else:
+            found.append(_drop(learner.classifier, label))
     return found
+
+
+def bring_back(learner: Learner, template: Any, dropped: Dropped) -> None:
+    """Undo a forget.
+
+    Parameters
+    ----------
+    learner : Learner
+        Which forgot it.
+    template : estimator
+        With the learner's feature map, and at least one class.
+    dropped : Dropped
+        What `set_aside` returned.
+    """
+    rows = dropped.arrays.get("rows")
+    if rows is not None:
+        learner.learn(rows, [dropped.label] * len(rows), source="undo")
+    else:
+        learner.classifier.merge(revive(template, dropped))
+
+
+def _drop(classifier: Any, label: Label) -> Dropped:
+    arrays, meta = classifier.to_state(compact=True)
+    at = meta["classes"].index(label)
+    own = {"means": np.array(classifier.means_[..., at, :])}
+    if _CALIBRATION + "labels" in arrays:
+        mine = np.flatnonzero(arrays[_CALIBRATION + "labels"] == at)
+        for name in ("files", "novelty", "losses"):
+            own[name] = arrays[_CALIBRATION + name][mine]
+    return Dropped(label, int(meta["counts"][at]), own)
 
 
 def revive(template: Any, dropped: Dropped) -> Any:

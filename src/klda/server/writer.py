@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from klda import storage
-from klda.learner import Learner
+from klda.learner import ForgetTraceWarning, Learner
 from klda.server.changes import Change, Projection
 from klda.server.errors import BusyError, ConflictError
 from klda.server.journal import Journal
@@ -28,7 +29,7 @@ from klda.server.keeper import Keeper, yield_to_others
 from klda.server.memory import Acknowledgement, Memory
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
-from klda.server.undo import revive, set_aside
+from klda.server.undo import bring_back, set_aside
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -239,6 +240,7 @@ class Writer:
                     repeated.append(request)
                     continue
                 projection.accept(change)
+                self._check_held(change)
             except Exception as error:
                 request.settle(error)
                 continue
@@ -248,6 +250,12 @@ class Writer:
             request.change = change
             accepted.append(request)
         return accepted, repeated
+
+    def _check_held(self, change: Change) -> None:
+        """Refuse to take away samples that a ledger knows were never learned."""
+        ledger = self.learner.ledger
+        if change.kind == "remove" and change.rows is not None and ledger is not None:
+            ledger.find(change.rows, change.labels)
 
     def _make(self, changes: list[Change]) -> Sequence[Any]:
         """Journal and apply changes; return an acknowledgement, or an error, for each."""
@@ -337,14 +345,16 @@ class Writer:
 
     def _forget(self, change: Change) -> None:
         labels = list(dict.fromkeys(change.labels))
-        gone = set_aside(self.learner.classifier, labels)
-        self.learner.forget(labels)
+        gone = set_aside(self.learner, labels)
+        with warnings.catch_warnings():  # the answer to the client says it
+            warnings.simplefilter("ignore", ForgetTraceWarning)
+            self.learner.forget(labels)
         self._memory.dropped[change.sequence] = (change.when, gone)
 
     def _restore(self, change: Change) -> None:
         _, gone = self._memory.dropped.pop(change.target)
         for one in gone:
-            self.learner.classifier.merge(revive(self._template(), one))
+            bring_back(self.learner, self._template(), one)
 
     def _template(self) -> Any:
         if self.learner.classes:
