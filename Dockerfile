@@ -6,12 +6,9 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/klda
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-# The CPU build of torch; the default one brings gigabytes of CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN /opt/klda/bin/pip install --no-cache-dir torch --index-url "$TORCH_INDEX" \
- && /opt/klda/bin/pip install --no-cache-dir ".[server,minilm]"
+RUN /opt/klda/bin/pip install --no-cache-dir -c constraints.txt ".[server,minilm]"
 
 FROM python:3.12-slim
 COPY --from=build /opt/klda /opt/klda
