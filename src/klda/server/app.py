@@ -116,6 +116,8 @@ async def _on_unforeseen(request: Request, error: Exception) -> Response:
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400 and request.url.path.startswith("/page/"):
+        return _answer(ServiceError(f"The form can't be read: {error.detail}"), request)
     if error.status_code == 400:
         return _answer(MalformedError("The body can't be read as JSON."), request)
     code = _CODES.get(error.status_code, "refused")
