@@ -516,23 +516,49 @@ class Learner:
             Nearest classes with distances, the margin, whether it is known, nearest samples.
         """
         if self.modality == "text" and not isinstance(value, str):
-            raise KldaError(f"value={value!r} is not a text; explain takes one input at a time.")
+            raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
         inputs = np.atleast_2d(np.asarray(value)) if self.modality == "features" else [value]
+        if len(inputs) != 1:
+            raise KldaError(f"value holds {len(inputs)} rows; explain_all takes several inputs.")
+        return self.explain_all(inputs, top=top, samples=samples, refused=refused)[0]
+
+    def explain_all(
+        self, inputs: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
+    ) -> list[Explanation]:
+        """Say for each of several inputs why it gets the answer it gets.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        top, samples, refused
+            As for :meth:`explain`.
+
+        Returns
+        -------
+        list of Explanation
+            One an input.
+        """
         rows = self._ask(inputs, False)
-        if len(rows) != 1:
-            raise KldaError(f"value holds {len(rows)} rows; explain takes one input at a time.")
         classifier = self.classifier
+        labels = classifier.classes_.tolist()
+        scores, probabilities = classifier._scores(rows, None), classifier.predict_proba(rows)
         knows = hasattr(classifier, "novelty")
-        return Explanation.of(
-            classifier.classes_.tolist(),
-            classifier._scores(rows, None)[0],
-            classifier.predict_proba(rows)[0],
-            temperature=classifier._temperature(),
-            novelty=float(classifier.novelty(rows)[0]) if knows else None,
-            threshold=self._threshold(refused) if knows else None,
-            samples=self._ledger.nearest(rows[0], samples) if self._ledger is not None else [],
-            top=top,
-        )
+        novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
+        threshold = self._threshold(refused) if knows else None
+        return [
+            Explanation.of(
+                labels,
+                scores[i],
+                probabilities[i],
+                temperature=classifier._temperature(),
+                novelty=novelty[i],
+                threshold=threshold,
+                samples=self._ledger.nearest(row, samples) if self._ledger is not None else [],
+                top=top,
+            )
+            for i, row in enumerate(rows)
+        ]
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Answer with the probability of every class.
@@ -552,7 +578,7 @@ class Learner:
         return self.classifier.predict_proba(self._ask(inputs, progress))
 
     def predict_top(
-        self, inputs: Any, k: int = 3, *, progress: bool = False
+        self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
     ) -> list[list[tuple[Label, float]]]:
         """Answer with the likeliest classes and their probabilities.
 
@@ -562,6 +588,9 @@ class Learner:
             Texts, images or feature rows.
         k : int
             How many classes, at most.
+        reject : float, optional
+            As for :meth:`predict`. Of an input that is refused the first answer is ``"unknown"``
+            (or -1), with NaN for a probability; the likeliest classes follow.
         progress : bool
             Show a progress bar if standard error is a terminal.
 
@@ -572,13 +601,22 @@ class Learner:
         """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise KldaError(f"k={k!r} must be a positive integer.")
-        probabilities = self.predict_proba(inputs, progress=progress)
+        rows = self._ask(inputs, progress)
+        probabilities = self.classifier.predict_proba(rows)
         labels = self.classifier.classes_.tolist()
         top = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
         chosen = np.take_along_axis(probabilities, top, axis=1)
-        return [
+        answers = [
             [(labels[i], float(p)) for i, p in zip(row, values, strict=True)]
             for row, values in zip(top, chosen, strict=True)
+        ]
+        if reject is None:
+            return answers
+        refusal = (UNKNOWN if isinstance(labels[0], str) else UNKNOWN_INTEGER, float("nan"))
+        known = self._is_known(rows, reject, False, "reject")
+        return [
+            answer if is_known else [refusal, *answer[: k - 1]]
+            for answer, is_known in zip(answers, known, strict=True)
         ]
 
     def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:

@@ -120,13 +120,14 @@ class Ledger:
     @property
     def ids(self) -> list[SampleId]:
         """Id of each sample: the one it was given, or its running number."""
-        return self._ids_at(np.arange(len(self)))
+        return self.ids_at(np.arange(len(self)))
 
     @cached_property
     def _names_by_number(self) -> dict[int, str]:
         return {number: name for name, number in self.names.items()}
 
-    def _ids_at(self, positions: np.ndarray) -> list[SampleId]:
+    def ids_at(self, positions: np.ndarray) -> list[SampleId]:
+        """Ids of samples given by their positions."""
         names = self._names_by_number
         return [names.get(number, number) for number in self.numbers[positions].tolist()]
 
@@ -255,7 +256,7 @@ class Ledger:
             parts.append((halves @ unit) / np.maximum(lengths, np.finfo(np.float32).tiny))
         similarity = np.concatenate(parts)
         best = np.argsort(-similarity, kind="stable")[:k]
-        found = zip(self._ids_at(best), self.labels_at(best), similarity[best], strict=True)
+        found = zip(self.ids_at(best), self.labels_at(best), similarity[best], strict=True)
         return [NearSample(name, label, float(value)) for name, label, value in found]
 
     # ---------------------------------------------------------------- changes

@@ -26,6 +26,10 @@ def evaluate(
         Path | None,
         typer.Option(help="Save a picture of the confusion here (.png, .svg, .pdf)."),
     ] = None,
+    reliability: Annotated[
+        Path | None,
+        typer.Option(help="Save a picture of how far probabilities can be trusted here."),
+    ] = None,
     all_classes: Annotated[
         bool, typer.Option("--all", help="List every class, not only the 20 worst.")
     ] = False,
@@ -36,8 +40,10 @@ def evaluate(
 ) -> None:
     """Compare a model's answers with the true labels.
 
-    Prints the accuracy, a table by class with the worst first, and the pairs most often confused.
-    With --json one object: accuracy as a fraction, samples, classes, confused, seconds.
+    Prints the accuracy, the expected calibration error (how far, on average, the probability of an
+    answer is from the share of such answers that is right), a table by class with the worst first,
+    and the pairs most often confused. With --json one object: accuracy as a fraction, samples,
+    expected_calibration_error, reliability, classes, confused, seconds.
 
     **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
     """
@@ -55,6 +61,11 @@ def evaluate(
 
         draw_confusion(result, confusion)
         say(f"The confusion is drawn in {confusion}.")
+    if reliability is not None:
+        from klda.cli.pictures import draw_reliability
+
+        draw_reliability(result, reliability)
+        say(f"The reliability is drawn in {reliability}.")
     if json:
         print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})
     else:
@@ -66,8 +77,12 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
     correct = round(result.accuracy * result.samples)
     console.print(
         f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of {result.samples:,} samples, "
-        f"{seconds:.1f} s)\n"
+        f"{seconds:.1f} s)"
     )
+    if result.reliability is not None:
+        error = result.reliability.error
+        console.print(f"Probabilities are off by {error:.1%} (expected calibration error)")
+    console.print()
     # Classes that occur only as wrong answers have no recall; they come last.
     ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
     shown = ordered if all_classes else ordered[:20]

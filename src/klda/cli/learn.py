@@ -69,6 +69,14 @@ def learn(
         int | None,
         typer.Option(help="Seed of the random features (0).", rich_help_panel=NEW),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="**features** keeps a ledger of the features learned: classes and single samples "
+            "can then be forgotten exactly. By default nothing of a row is kept.",
+            rich_help_panel=NEW,
+        ),
+    ] = None,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
@@ -99,6 +107,7 @@ def learn(
         "gamma": gamma,
         "ridge": ridge,
         "seed": seed,
+        "keep": keep,
     }
     given = {name: value for name, value in settings.items() if value is not None}
     encoding = options.encoding(device, batch_size, cache)
@@ -127,13 +136,19 @@ def _peeked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
     from klda.learner import Learner
 
-    fixed = [name for name in given if name != "foundation"]
+    fixed = [name for name in given if name not in ("foundation", "keep")]
     if fixed:
         raise KldaError(
             f"--{fixed[0]} was fixed when the model in {model} was made. Leave it out, or make a "
             "new model in another folder."
         )
-    return Learner.load(model, model=given.get("foundation"), **encoding)
+    learner = Learner.load(model, model=given.get("foundation"), **encoding)
+    if "keep" in given and learner.ledger is None:
+        raise KldaError(
+            f"--keep: the model in {model} was made without a ledger, which can't be begun later. "
+            "Make a new model in another folder."
+        )
+    return learner
 
 
 def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
@@ -149,7 +164,7 @@ def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Lea
         foundation = "minilm" if modality == "text" else "features"
     chosen = {"layers": given["layers"]} if "layers" in given else {}
     say(f"Making a new model with {foundation}.")
-    learner = Learner(foundation, **chosen, **encoding)
+    learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
     if learner.modality != modality:
         raise KldaError(
             f"--foundation {foundation} takes {learner.modality} inputs, but the file holds "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import options, reading
+from klda.cli import health, options, reading
 from klda.cli.console import print_json, results, say, undisturbed
 from klda.errors import KldaError
 
@@ -18,59 +19,114 @@ if TYPE_CHECKING:
 
 
 def forget(
-    labels: Annotated[list[str], typer.Argument(help="Classes to forget.")],
     model: options.Model,
+    labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
         Path | None,
         typer.Option(help="File with the rows that were learned: undoes them exactly."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Samples to forget instead of classes, as 17,18; needs a model made with "
+            "--keep features. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
     input_column: options.InputColumn = None,
     label_column: options.LabelColumn = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
-    """Make a model forget classes.
+    """Make a model forget classes, or single samples.
 
-    A forgotten class is never an answer again. The covariance that all classes share keeps a trace
-    of it, unless the rows that were learned are given with --rows: then the model is as if it had
-    never seen them. Of that file only the rows of the named classes are used.
+    A forgotten class is never an answer again. A model made with **klda learn --keep features**
+    forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
+    any model given the rows that were learned with --rows; of that file only the rows of the named
+    classes are used. Otherwise the covariance that all classes share keeps a trace, and the command
+    says so.
 
     **klda forget --model** bot/ old_class "another class"
 
     **klda forget --model** bot/ old_class **--rows** tickets.csv
+
+    **klda forget --model** bot/ **--ids** 17,18
     """
+    if bool(labels) == bool(ids) or (ids and rows is not None):
+        raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     from klda import storage
     from klda.learner import Learner
 
     with storage.writer_lock(_existing(model), timeout=wait):
         learner = Learner.load(model)
-        before = learner.samples
-        integers = reading.has_integer_classes(learner.classes)
-        names = [reading.as_label(label, integers) for label in labels]
-        if rows is None:
-            learner.forget(names)
-        else:
+        before = learner.classes
+        integers = reading.has_integer_classes(before)
+        names = [reading.as_label(label, integers) for label in labels or ()]
+        if ids:
+            learner.forget(ids=_sample_ids(learner, ids))
+            exact = True
+        elif rows is not None:
             tables = reading.open_tables([rows], learner.modality, input_column, label_column)
             _forget_rows(learner, tables, names, integers)
+            exact = True
+        else:
+            exact = _forget_classes(learner, names)
         with undisturbed():
             learner.save(model)
-    gone = [name for name in dict.fromkeys(names) if name not in learner.classes]
-    if json:
+    _report_forgotten(learner, before, exact, model, json)
+
+
+def _forget_classes(learner: Learner, names: list[Any]) -> bool:
+    """Forget classes; say whether no trace is left."""
+    from klda.learner import ForgetTraceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ForgetTraceWarning)
+        learner.forget(names)
+    return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
+
+
+def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
+    """Ids as written: texts that were given to samples, or running numbers."""
+    known = learner.ledger.names if learner.ledger is not None else {}
+    parts = [
+        part for text in given for part in ([text] if text in known else text.split(",")) if part
+    ]
+    return [int(part) if part.isdecimal() and part not in known else part for part in parts]
+
+
+def _report_forgotten(
+    learner: Learner, before: dict[Any, int], exact: bool, model: Path, as_json: bool
+) -> None:
+    after = learner.classes
+    gone = [label for label in before if label not in after]
+    samples = sum(before.values()) - sum(after.values())
+    if as_json:
         print_json(
             {
                 "model": str(model),
                 "forgotten_classes": gone,
-                "forgotten": before - learner.samples,
-                "exact": rows is not None,
-                "classes": len(learner.classes),
+                "forgotten": samples,
+                "exact": exact,
+                "classes": len(after),
             }
         )
         return
-    trace = "exactly" if rows else "(the shared covariance keeps a trace; --rows would leave none)"
     say(
-        f"Forgot {len(gone)} classes, {before - learner.samples:,} samples {trace}. "
-        f"{model} now knows {len(learner.classes):,} classes."
+        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
+        f"{model} now knows {_count(len(after), 'class', 'classes')}."
     )
+    say(
+        "Its scores are as if it had never seen them."
+        if exact
+        else "They are gone from the answers only: the covariance that all classes share keeps a "
+        "trace of them. To leave none, name the rows that were learned with --rows, or make "
+        "models with klda learn --keep features."
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], integers: bool) -> None:
@@ -133,14 +189,35 @@ def show(
     verify: Annotated[
         bool, typer.Option("--verify", help="Also read every file and compare its checksum.")
     ] = False,
+    confusable: Annotated[
+        bool,
+        typer.Option(
+            "--confusable",
+            help="Show which classes are easily confused, too small, or two in one.",
+        ),
+    ] = False,
+    map_file: Annotated[
+        Path | None,
+        typer.Option("--map", help="Draw a map of the classes here (.html, .png, .svg, .pdf)."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Show what a model is, what it knows and how it came to be.
 
     **klda show --model** bot/
+
+    --confusable looks at the label set instead: pairs of classes whose means are close, with the
+    share of samples expected to be confused (no test data needed), classes of fewer than ten
+    samples, and, for a model made with --keep features, classes that fall into two groups. --map
+    draws the classes so that those near each other are easily confused.
+
+    **klda show --model** bot/ **--confusable --map** classes.html
     """
     from klda import storage
 
+    if confusable or map_file is not None:
+        health.show(model, confusable=confusable, map_file=map_file, as_json=json)
+        return
     document = storage.load(model, verify=verify).document
     if json:
         print_json(document)
@@ -170,6 +247,7 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         f"{classifier['n_features']} features",
         "classifier": f"{classifier['kind']}({parameters})",
         "knows": f"{len(document['classes']):,} classes from {document['samples']:,} samples",
+        "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{document['saved']} by klda {document['klda_version']}",
     }
@@ -179,6 +257,12 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     for name, value in entries.items():
         table.add_row(name, Text(value))
     return table
+
+
+def _kept(document: dict[str, Any]) -> str:
+    if "ledger" not in document:
+        return "nothing of a sample"
+    return f"the features of {document['ledger']['samples']:,} samples"
 
 
 def _history(entries: list[dict[str, Any]]) -> RichTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import enum
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +15,14 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import options, reading
+from klda.cli import explaining, options, reading
 from klda.cli.console import output, results
 
 if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.tables import Chunk
 
+# What was asked, and the classes with their probabilities; "unknown" has none (NaN).
 Answer = tuple[Any, list[tuple[Any, float]]]
 
 
@@ -42,6 +44,26 @@ def predict(
         list[str] | None, typer.Option("--text", "-t", help="A text to classify; may be repeated.")
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Classes to show for each input.")] = 1,
+    reject: Annotated[
+        bool,
+        typer.Option("--reject", help="Answer **unknown** for inputs unlike anything learned."),
+    ] = False,
+    refused: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of known inputs that --reject may refuse (0.05).",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Say why: nearest classes, margin, whether it is known, nearest samples.",
+        ),
+    ] = False,
     format: Annotated[
         Format | None,
         typer.Option(help="By default a table on a terminal, csv otherwise.", show_default=False),
@@ -61,20 +83,40 @@ def predict(
     **klda predict --model** bot/ **--text** "where is my card?" **--top-k** 3
 
     cat questions.txt | **klda predict --model** bot/ **--format** jsonl
+
+    **klda predict** new.csv **--model** bot/ **--reject**
+
+    **klda predict --model** bot/ **--text** "where is my card?" **--explain**
+
+    With --reject an input unlike anything learned gets the label unknown (-1 where classes are
+    integers) and no probability. --explain writes text, or one JSON object an input with --format
+    jsonl.
     """
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
-    from klda.learner import Learner
+    from klda.learner import REFUSED, Learner
 
+    share = (REFUSED if refused is None else refused) if reject or refused is not None else None
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
     chunks = _chunks(learner.modality, file, text or [], input_column)
+    if explain:
+        said = explaining.explanations(learner, chunks, top_k, share or REFUSED)
+        with output(output_file) as stream:
+            explaining.write(stream, said, as_json=_explain_as_json(format))
+        return
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    answers = _answers(learner, chunks, top_k)
+    answers = _answers(learner, chunks, top_k, share)
     write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
         write(stream, answers, learner.modality, columns)
+
+
+def _explain_as_json(format: Format | None) -> bool:
+    if format is Format.CSV:
+        raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
+    return format is Format.JSONL
 
 
 def _chunks(
@@ -90,14 +132,12 @@ def _chunks(
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def _answers(learner: Learner, chunks: Iterator[Chunk], top_k: int) -> Iterator[Answer]:
-    row = 0
-    for chunk in chunks:
-        tops = learner.predict_top(chunk.inputs, top_k)
-        for value, top in zip(chunk.inputs, tops, strict=True):
-            row += 1
-            shown = str(value) if isinstance(value, str | Path) else row
-            yield shown, top
+def _answers(
+    learner: Learner, chunks: Iterator[Chunk], top_k: int, refused: float | None
+) -> Iterator[Answer]:
+    return reading.answered(
+        chunks, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
+    )
 
 
 def _input_name(modality: str) -> str:
@@ -111,17 +151,21 @@ def _write_csv(stream: TextIO, answers: Iterator[Answer], modality: str, columns
         names += [f"label_{i}", f"probability_{i}"]
     writer.writerow(names)
     for value, top in answers:
-        cells = [cell for label, p in top for cell in (label, f"{p:.6f}")]
+        cells = [cell for label, p in top for cell in (label, "" if math.isnan(p) else f"{p:.6f}")]
         writer.writerow([value, *cells])
 
 
 def _write_jsonl(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
     for value, top in answers:
         label, probability = top[0]
-        entry = {_input_name(modality): value, "label": label, "probability": round(probability, 6)}
+        entry = {_input_name(modality): value, "label": label, "probability": _rounded(probability)}
         if columns > 1:
-            entry["top"] = [{"label": name, "probability": round(p, 6)} for name, p in top]
+            entry["top"] = [{"label": name, "probability": _rounded(p)} for name, p in top]
         stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _rounded(probability: float) -> float | None:
+    return None if math.isnan(probability) else round(probability, 6)
 
 
 def _write_table(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
@@ -131,7 +175,8 @@ def _write_table(stream: TextIO, answers: Iterator[Answer], modality: str, colum
         table.add_column("label" if i == 1 else f"label {i}", style="bold" if i == 1 else "")
         table.add_column("prob.", justify="right")
     for value, top in answers:
-        cells = [cell for label, p in top for cell in (Text(str(label)), f"{p:.1%}")]
+        shown = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
+        cells = [cell for pair in shown for cell in pair]
         table.add_row(Text(str(value)), *cells)
     console = results()
     console.file = stream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,30 @@ def labelled(chunks: Iterator[Chunk], integers: bool) -> Iterator[tuple[Any, lis
     for chunk in chunks:
         labels: list[Any] = chunk.labels or []
         yield chunk.inputs, [as_label(label, integers) for label in labels] if integers else labels
+
+
+def answered(
+    chunks: Iterator[Chunk], ask: Callable[[Any], Iterable[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    """Pairs of each input, as it is shown, and what was answered.
+
+    Parameters
+    ----------
+    chunks : iterator of Chunk
+        Inputs.
+    ask : callable
+        Answers the inputs of a chunk, one after the other.
+
+    Yields
+    ------
+    tuple
+        The text or path, or for features the number of the row, from 1; and the answer.
+    """
+    row = 0
+    for chunk in chunks:
+        for value, answer in zip(chunk.inputs, ask(chunk.inputs), strict=True):
+            row += 1
+            yield str(value) if isinstance(value, str | Path) else row, answer
 
 
 def as_label(text: str, integers: bool) -> str | int:
