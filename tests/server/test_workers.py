@@ -104,6 +104,7 @@ def test_everything_else_is_passed_on(server):
         assert bad.status_code == 400
         metrics = client._http.get("/v1/metrics").text
         assert 'path="/v1/predict",status="200"' in metrics
+        assert 'path="/v1/learn",status="200"' in metrics
         assert "klda_classes" in metrics
 
 

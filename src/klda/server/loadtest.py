@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -318,7 +319,7 @@ def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> 
         asyncio.run(crowd.go(clients, seconds / 3, 0.0, quiet))
         asyncio.run(crowd.go(clients, seconds, 0.1, mixed))
         after = asyncio.run(counts(server.port))
-    both = Record(acknowledged=warm.acknowledged | mixed.acknowledged)
+    both = Record(acknowledged=dict(Counter(warm.acknowledged) + Counter(mixed.acknowledged)))
     wrong = lost_or_doubled(after, both)
     extra = sum(after.values()) - sum(before.values()) - sum(both.acknowledged.values())
     ratio = _ms(mixed.predicts, 99) / _ms(quiet.predicts, 99)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from klda._optional import require
@@ -39,7 +40,7 @@ def serve(
         Called with the address once the port is taken.
     """
     settings.check()
-    for module in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
+    for module in ("fastapi", "uvicorn", "jinja2"):
         require(module, "server")
     import uvicorn
 
@@ -48,14 +49,16 @@ def serve(
 
     logs.configure(settings.quiet)
     listener = listen(settings.host, settings.port)
-    if on_listen is not None:
-        on_listen(address_of(listener))
+    ready = partial(on_listen or (lambda address: None), address_of(listener))
     if workers > 1:
         from klda.server.workers import serve_many
 
-        serve_many(settings, listener, workers, new, options or {})
+        serve_many(settings, listener, workers, new, options or {}, ready)
         return
-    app = create_app(Service(settings, new=new, options=options))
+    service = Service(settings, new=new, options=options)
+    service.start()  # before Uvicorn, which would make a stack trace of a folder that is busy
+    app = create_app(service)
+    ready()
     # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -58,7 +58,9 @@ class Service:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Open the model, replay the journal, load the foundation model. Blocks."""
+        """Open the model, replay the journal, load the foundation model, unless done. Blocks."""
+        if self.ready:
+            return
         self.writer.start()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation

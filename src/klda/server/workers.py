@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +58,7 @@ def serve_many(
     workers: int,
     new: str | None,
     options: dict[str, Any],
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve with several processes until a signal ends it.
 
@@ -73,6 +74,8 @@ def serve_many(
         Foundation model of a new model.
     options : dict
         For :meth:`klda.learner.Learner.load`.
+    ready : callable
+        Called once the model is loaded.
     """
     if not hasattr(socket, "AF_UNIX") or not hasattr(os, "getuid"):
         raise KldaError("--workers needs Unix sockets, which this system does not have.")
@@ -84,6 +87,7 @@ def serve_many(
     parent = _Parent(settings, new, options)
     try:
         parent.start()
+        ready()
         plan = Plan(settings, new, options, parent.folder, parent.address, os.getpid())
         _supervise(plan, listener, workers, stop, parent)
     finally:
@@ -94,39 +98,47 @@ class _Parent:
     """The writer, and the application on its own socket."""
 
     def __init__(self, settings: Settings, new: str | None, options: dict[str, Any]) -> None:
-        import uvicorn
-
-        from klda.server.app import create_app
-        from klda.server.run import uvicorn_config
-
-        self.folder = folder_for(settings.model)
-        (self.folder / "metrics").mkdir()
-        os.environ[MULTIPROCESS] = str(self.folder / "metrics")
-        self.address = str(self.folder / "writer.sock")
         # Clients are counted where they connect; here they all look alike.
-        inner = replace(settings, rate=0.0)
-        service = Service(inner, new=new, options=options)
-        service.writer.on_swap = Publisher(self.folder).publish
-        self._server = uvicorn.Server(uvicorn_config(create_app(service), uds=self.address))
-        self._thread = threading.Thread(target=self._server.run, name="parent", daemon=True)
+        self._service = Service(replace(settings, rate=0.0), new=new, options=options)
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+        self.folder = Path()
+        self.address = ""
 
     def start(self) -> None:
+        import uvicorn
+
+        from klda.server.run import uvicorn_config
+
+        service = self._service
+        service.start()
+        self.folder = folder_for(service.settings.model)  # the lock is held now
+        publisher = Publisher(self.folder)
+        publisher.publish(service.snapshot)
+        service.writer.on_swap = publisher.publish
+        (self.folder / "metrics").mkdir()
+        os.environ[MULTIPROCESS] = str(self.folder / "metrics")  # before the metrics are imported
+        from klda.server.app import create_app
+
+        self.address = str(self.folder / "writer.sock")
+        self._server = uvicorn.Server(uvicorn_config(create_app(service), uds=self.address))
+        self._thread = threading.Thread(target=self._server.run, name="parent", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
+            if not self.alive or time.monotonic() > deadline:
                 raise KldaError("The service could not start; the log above says why.")
             time.sleep(0.02)
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        self._server.should_exit = True
-        if self._thread.is_alive():
+        if self._thread is not None:
+            self._server.should_exit = True
             self._thread.join()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _supervise(

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from typer.testing import CliRunner
+
+from klda.cli.app import app as klda
+from klda.cli.serve import _keys
+from klda.errors import KldaError
+from klda.server.logs import JsonFormatter
+from klda.server.settings import Settings, is_loopback, read_keys
+
+from .conftest import serving
+
+GOOD = "k" * 20
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["klda", "serve", *arguments])
+    return CliRunner().invoke(klda, ["serve", *arguments])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_it_refuses_to_be_open_to_strangers(monkeypatch, features_model, host):
+    result = run(monkeypatch, "--model", str(features_model), "--host", host)
+    assert result.exit_code == 1
+    assert "no API key" in result.output
+    Settings(model=features_model, host=host, keys=read_keys([f"ask {GOOD}"], "")).check()
+
+
+def test_what_is_loopback():
+    assert all(map(is_loopback, ["127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "localhost.evil.example"]))
+
+
+def test_a_model_folder_that_is_not_there(monkeypatch, tmp_path):
+    result = run(monkeypatch, "--model", str(tmp_path / "none"), "--port", "0")
+    assert result.exit_code == 1
+    assert "There is no model folder" in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_another_service_holds(monkeypatch, features_model):
+    with serving(features_model):
+        result = run(monkeypatch, "--model", str(features_model), "--port", "0")
+    assert result.exit_code == 1
+    assert "Another process is writing" in result.output
+
+
+def test_help_names_the_options(monkeypatch):
+    result = run(monkeypatch, "--help")
+    assert result.exit_code == 0
+    for option in ("--model", "--host", "--port", "--keys", "--workers", "--new"):
+        assert option in result.output
+
+
+def test_keys_come_from_a_file_and_from_the_environment(monkeypatch, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\nteach {GOOD}\n  ask   {GOOD[::-1]}x\n")
+    monkeypatch.setenv("KLDA_ASK_KEYS", "a" * 16 + ", " + "b" * 16)
+    assert [key.role for key in _keys(file)] == ["teach", "ask", "ask", "ask"]
+    assert GOOD not in repr(_keys(file))
+
+
+@pytest.mark.parametrize("line", [GOOD, f"admin {GOOD}", "teach short", "teach a b"])
+def test_bad_keys_are_refused_without_being_repeated(line):
+    with pytest.raises(KldaError, match="line 1") as caught:
+        read_keys([line], "keys.txt")
+    assert GOOD not in str(caught.value)
+
+
+def test_logs_are_one_json_object_a_line():
+    record = logging.makeLogRecord(
+        {"name": "klda.server", "levelname": "INFO", "msg": "request\nx", "status": 200}
+    )
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert (entry["event"], entry["status"], entry["level"]) == ("request\nx", 200, "info")
