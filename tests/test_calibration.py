@@ -96,6 +96,7 @@ def test_probabilities_are_honest_without_held_out_data(kind):
     X, y = reference.blobs(4000, 10, 12, spread=2.5)
     # With many components for the samples, plain scores are far too sure of themselves.
     options = {} if kind is LDA else {"n_components": 1000, "dtype": "float32"}
+    options["ridge"] = 1e-2
     raw = make(kind, calibrated=False, **options).fit(X[:2000], y[:2000])
     model = make(kind, **options).fit(X[:2000], y[:2000])
     test, truth = X[2000:], y[2000:]
@@ -180,6 +181,23 @@ def test_without_probes_everything_is_known_and_scores_are_taken_as_they_are():
     calibration = Calibration()
     assert calibration.temperature() == 1.0
     assert calibration.threshold(0.05) == np.inf
+
+
+def test_the_ridge_is_chosen_while_there_are_few_samples_and_kept_in_store():
+    # Normal classes with one covariance: the fewer the samples, the less it is to be trusted.
+    X, y = reference.blobs(1500, 30, 10, spread=2.5)
+    model = make(ridge="auto", n_components=600, dtype="float32", gamma="auto")
+    model.partial_fit(X[:200], y[:200])
+    assert model.score(X[500:], y[500:]) >= (
+        make(ridge=1e-2, n_components=600, dtype="float32", gamma="auto")
+        .partial_fit(X[:200], y[:200])
+        .score(X[500:], y[500:])
+    )
+    assert model.ridge_ > 1e-2
+    arrays, meta = model.to_state()
+    assert from_state(arrays, json.loads(json.dumps(meta))).ridge_ == model.ridge_
+    model.partial_fit(X[200:], y[200:])
+    assert model.ridge_ == 1e-2
 
 
 @pytest.mark.parametrize("refused", [0, 1, -0.1, 2])

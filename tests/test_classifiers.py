@@ -27,6 +27,8 @@ SIZES = {"thin": 400, "square": 48}
 
 def make(kind, dtype="float64", **parameters):
     options = {"dtype": dtype, "device": "cpu"}
+    if kind is not NCM:
+        options["ridge"] = 1e-2
     if kind is not NCM and kind is not LDA:
         options |= {"n_components": 48, "gamma": 0.05, "random_state": 0}
     if kind is KLDAEnsemble:
@@ -201,7 +203,7 @@ def test_good_from_the_first_class_on():
         lda.partial_fit(X[:1200][now], y[:1200][now])
         seen = y_test < m + 2
         assert (
-            klda.score(X_test[seen], y_test[seen]) >= lda.score(X_test[seen], y_test[seen]) - 0.06
+            klda.score(X_test[seen], y_test[seen]) >= lda.score(X_test[seen], y_test[seen]) - 0.02
         )
 
 
@@ -228,7 +230,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
 
     X, y = reference.blobs(150, 6, 3)
     model = make(KLDA, n_components=SIZES[size]).partial_fit(X, y)
-    name = "factorise" if size == "square" else "solve_small"
+    name = "factorise" if size == "square" else "small_solver"
     original, refusals = getattr(NumpyBackend, name), [2]
 
     def refuse_twice(self, *arguments, **keywords):

@@ -11,6 +11,7 @@ diagonal of ones needs no room. So a model at rest holds one square and nothing 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -82,8 +83,8 @@ class Backend(Protocol):
     def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
 
-    def solve_small(self, matrix: Array, rows: Array, *, definite: bool) -> Array | None:
-        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
 
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
@@ -216,18 +217,22 @@ class NumpyBackend:
         trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=1, diag=1, overwrite_b=1)
         return solved
 
-    def solve_small(
-        self, matrix: np.ndarray, rows: np.ndarray, *, definite: bool
-    ) -> np.ndarray | None:
-        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
+    def small_solver(
+        self, matrix: np.ndarray, *, definite: bool
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
         try:
             if definite:
                 factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
-                return scipy.linalg.cho_solve(factor, rows.T, check_finite=False).T
-            solved = np.linalg.solve(matrix, rows.T).T
-        except (np.linalg.LinAlgError, scipy.linalg.LinAlgError):
+                return lambda rows: scipy.linalg.cho_solve(factor, rows.T, check_finite=False).T
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+                pivoted = scipy.linalg.lu_factor(matrix, check_finite=False)
+        except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
             return None
-        return solved if np.all(np.isfinite(solved)) else None
+        if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
+            return None
+        return lambda rows: scipy.linalg.lu_solve(pivoted, rows.T, check_finite=False).T
 
     def softmax(self, scores: np.ndarray) -> np.ndarray:
         """Return probabilities in double precision, each row summing to one."""
@@ -352,18 +357,18 @@ class TorchBackend:
         solved = triangular(square, solved / pivots[:, None], upper=True, unitriangular=True)
         return solved.T.contiguous()
 
-    def solve_small(self, matrix: Array, rows: Array, *, definite: bool) -> Array | None:
-        """Return ``rows matrix^-1`` for a small symmetric matrix, None if it is singular."""
-        torch = self._torch
+    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+        linalg = self._torch.linalg
         if definite:
-            factor, info = torch.linalg.cholesky_ex(matrix)
-            solved = torch.cholesky_solve(rows.T, factor).T
-        else:
-            solution, info = torch.linalg.solve_ex(matrix, rows.T)
-            solved = solution.T
-        if int(info) != 0 or not bool(torch.isfinite(solved).all()):
+            factor, info = linalg.cholesky_ex(matrix)
+            if int(info) != 0:
+                return None
+            return lambda rows: self._torch.cholesky_solve(rows.T, factor).T.contiguous()
+        pivoted, pivots, info = linalg.lu_factor_ex(matrix)
+        if int(info) != 0:
             return None
-        return solved.contiguous()
+        return lambda rows: linalg.lu_solve(pivoted, pivots, rows.T).T.contiguous()
 
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""

@@ -29,6 +29,10 @@ from klda.kernel import (
 from klda.statistics import ClassStatistics, Label
 
 PRIORS = ("uniform", "empirical")
+AUTO_RIDGE = 1e-2  # once there are samples enough
+AUTO_RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # tried while there are fewer than 2 D samples
+GROWTH = 1.3  # of the number of samples, before the ridge is chosen again
+FEWEST_PROBES = 20
 COMBINE = ("scores", "probabilities")
 BLOCK_BYTES = {"cpu": 20 << 20, "gpu": 1 << 30}  # of features in flight at once
 
@@ -457,7 +461,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_has_classes()
         columns = self._columns(among)
         samples = self._check_samples(X, fresh=False)
-        self._solve()
+        self._settle()
         backend = self._members[0].backend
         parts = []
         for part in _blocks(len(samples), self._width(), backend):
@@ -471,7 +475,9 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _temperature(self) -> float:
         return 1.0
 
-    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
+    def _restore(
+        self, solutions: list[Solution], calibration: Calibration | None, ridge: float
+    ) -> None:
         """Take over what was solved and found before."""
         self._start_anew()
         self._solutions = solutions
@@ -550,7 +556,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         if values.dtype.kind == "O":
             _check_object_labels(values)
-        check_classification_targets(values)
+        if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
+            check_classification_targets(values)
         names, groups = np.unique(values, return_inverse=True)
         labels = names.tolist()
         if not fresh:
@@ -641,44 +648,67 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         )
 
 
-def _solve_member(member: _Member, **settings: Any) -> Solution:
-    return member.discriminant.solve(**settings)
-
-
 class _Discriminants(_ContinualClassifier):
     """Classifiers that solve for weights from means and scatter."""
 
-    ridge: float
+    ridge: float | str
     priors: str
     small_sample_correction: bool
     calibrated: bool
+    _ridge: float
+    _ridge_chosen_at: int
     _solved_with: tuple
     _calibration: Calibration
     _pending: Pending
 
     def _check_parameters(self) -> None:
-        _check_number("ridge", self.ridge)
+        if isinstance(self.ridge, str):
+            _check_choice("ridge", self.ridge, ("auto",))
+        else:
+            _check_number("ridge", self.ridge)
         _check_choice("priors", self.priors, PRIORS)
 
+    @property
+    def ridge_(self) -> float:
+        """The ridge in use, relative to the mean diagonal of the covariance."""
+        self._check_started()
+        if not isinstance(self.ridge, str):
+            return self.ridge
+        return self._ridge if self._is_small() else AUTO_RIDGE
+
+    def _is_small(self) -> bool:
+        """Whether there are too few samples for the covariance to be trusted."""
+        return sum(self._counts().values()) <= 2 * self._solution_size()
+
+    def _solution_size(self) -> int:
+        kernel = self._members[0].kernel
+        return self.n_features_in_ if kernel is None else kernel.n_components
+
     def _solve(self) -> list[Solution]:
-        settings = (self.ridge, self.priors, self.small_sample_correction)
+        settings = (self.ridge_, self.priors, self.small_sample_correction)
         if self._solutions is None or self._solved_with != settings:
             self._check_parameters()
-            solve = partial(
-                _solve_member,
-                ridge=self.ridge,
-                priors=self.priors,
-                correct=self.small_sample_correction,
-                workspace=Workspace(),
-            )
+            solve = partial(self._solve_member, ridge=self.ridge_, workspace=Workspace())
             backend = self._members[0].backend
             self._solutions = backend.each([partial(solve, member) for member in self._members])
             self._solved_with = settings
         return self._solutions
 
-    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
-        super()._restore(solutions, calibration)
-        self._solved_with = (self.ridge, self.priors, self.small_sample_correction)
+    def _solve_member(self, member: _Member, ridge: float, workspace: Workspace) -> Solution:
+        return member.discriminant.solve(
+            ridge=ridge,
+            priors=self.priors,
+            correct=self.small_sample_correction,
+            workspace=workspace,
+        )
+
+    def _restore(
+        self, solutions: list[Solution], calibration: Calibration | None, ridge: float
+    ) -> None:
+        super()._restore(solutions, calibration, ridge)
+        if self.ridge == "auto":
+            self._ridge, self._ridge_chosen_at = ridge, sum(self._counts().values())
+        self._solved_with = (self.ridge_, self.priors, self.small_sample_correction)
         if calibration is not None:
             self._calibration = calibration
 
@@ -701,7 +731,7 @@ class _Discriminants(_ContinualClassifier):
         """
         self._check_has_classes()
         samples = self._check_samples(X, fresh=False)
-        self._solve()
+        self._settle()
         return self._assess(samples)[1]
 
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
@@ -779,6 +809,7 @@ class _Discriminants(_ContinualClassifier):
         super()._start_anew()
         self._calibration = Calibration()
         self._pending = Pending()
+        self._ridge, self._ridge_chosen_at = AUTO_RIDGE, 0
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         if self.calibrated:
@@ -796,27 +827,51 @@ class _Discriminants(_ContinualClassifier):
 
     def _settle(self) -> None:
         """Solve, and judge the samples learned since as if they had not been."""
-        super()._settle()
-        pending, self._pending = self._pending, Pending()
         counts = self._counts()
+        if not self._pending.labels or len(counts) < 2:  # one class tells nothing; the next may
+            super()._settle()
+            return
+        pending, self._pending = self._pending, Pending()
         chosen = [i for i, label in enumerate(pending.labels) if counts.get(label, 0) > 1]
-        if not chosen or len(counts) < 2:
-            if len(counts) < 2:
-                self._pending = pending  # one class tells nothing yet; the next batch may
+        if not chosen:
+            super()._settle()
             return
         labels = [pending.labels[i] for i in chosen]
         rows = np.stack([pending.samples[i] for i in chosen])
+        positions = {label: i for i, label in enumerate(sorted(counts))}
+        truth = np.array([positions[label] for label in labels])
+        grown = sum(counts.values()) >= GROWTH * self._ridge_chosen_at
+        if self.ridge == "auto" and self._is_small() and grown and len(labels) >= FEWEST_PROBES:
+            self._choose_ridge(rows, labels, truth)
+            self._ridge_chosen_at = sum(counts.values())
+        super()._settle()
         parts = [
             member.discriminant.leave_one_out(member.transform(rows), labels)
             for member in self._solved_members()
         ]
-        positions = {label: i for i, label in enumerate(self.classes_.tolist())}
-        truth = np.array([positions[label] for label in labels])
         backend = self._members[0].backend
         combined = backend.to_numpy(self._combined([backend.asarray(part) for part in parts]))
         self._calibration.add(
             sum(counts.values()), labels, combined, truth, self._mean_novelty(parts)
         )
+
+    def _choose_ridge(self, rows: np.ndarray, labels: list[Label], truth: np.ndarray) -> None:
+        """Take the ridge under which samples left out were likeliest to be given their class."""
+        member, workspace = self._members[0], Workspace()
+        lifted = member.transform(rows)
+        losses = []
+        candidates: tuple[float, ...] = AUTO_RIDGES
+        if not member.statistics.scatter.is_thin:  # a factorisation each: only the nearest
+            here = AUTO_RIDGES.index(self._ridge)
+            candidates = AUTO_RIDGES[max(here - 1, 0) : here + 2]
+        for ridge in candidates:
+            self._solve_member(member, ridge, workspace)
+            trial = Calibration()
+            scores = member.discriminant.leave_one_out(lifted, labels)
+            trial.add(1, labels, scores, truth, np.zeros(len(labels)))
+            losses.append(trial.loss())
+        self._ridge = candidates[int(np.argmin(losses))]
+        self._solutions = None
 
     def _solved_members(self) -> list[_Member]:
         """Members whose solver has solved, also after a solution was read from a store."""
@@ -866,8 +921,10 @@ class LDA(_Discriminants):
 
     Parameters
     ----------
-    ridge : float
+    ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
+        ``"auto"`` is 1e-2; while there are fewer samples than twice the number of components, it
+        is chosen by how samples just learned would have been classified had they not been.
     small_sample_correction : bool
         Estimate the means of rare classes with the help of the others, and repair the bias
         against them.
@@ -893,7 +950,7 @@ class LDA(_Discriminants):
     def __init__(
         self,
         *,
-        ridge: float = 1e-2,
+        ridge: float | str = "auto",
         small_sample_correction: bool = True,
         calibrated: bool = True,
         priors: str = "uniform",
@@ -918,8 +975,10 @@ class KLDA(_Discriminants):
     gamma : float or "auto"
         The kernel is ``exp(-gamma ||x - y||^2)``. ``"auto"`` takes it from the distances in the
         first batch; afterwards it is fixed. What the paper calls sigma is this gamma.
-    ridge : float
+    ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
+        ``"auto"`` is 1e-2; while there are fewer samples than twice the number of components, it
+        is chosen by how samples just learned would have been classified had they not been.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool
@@ -954,7 +1013,7 @@ class KLDA(_Discriminants):
         *,
         n_components: int = 5000,
         gamma: float | str = "auto",
-        ridge: float = 1e-2,
+        ridge: float | str = "auto",
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
         calibrated: bool = True,
@@ -1064,7 +1123,7 @@ device, dtype
         combine: str = "scores",
         n_components: int = 5000,
         gamma: float | str = "auto",
-        ridge: float = 1e-2,
+        ridge: float | str = "auto",
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
         calibrated: bool = True,

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from klda.backend import Array
+from klda.backend import Array, Backend
 from klda.decisions import Familiarity
 from klda.shrinkage import Mixing, choose_anchors, mix
 from klda.statistics import ClassStatistics, Label, Scatter
@@ -117,9 +117,13 @@ class _ThinPrecision:
         self.backend = scatter.backend
         self.rho = rho
         self.definite = bool((scatter.signs > 0).all())
-        self.rows = scatter.rows if self.definite else self.backend.widen(scatter.rows)
-        self.system = self.rows @ self.rows.T
-        _add_to_diagonal(self.system, self.backend.asarray(rho * scatter.signs))
+        if self.definite:
+            self.rows, system = scatter.rows, self.backend.copy(scatter.gram())
+        else:
+            self.rows = self.backend.widen(scatter.rows)
+            system = self.rows @ self.rows.T
+        _add_to_diagonal(system, self.backend.asarray(rho * scatter.signs))
+        self._solve = _solver(self.backend, system, self.definite)
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
@@ -127,10 +131,7 @@ class _ThinPrecision:
             return vectors / self.rho
         if not self.definite:
             vectors = self.backend.widen(vectors)
-        inner = vectors @ self.rows.T
-        solved = self.backend.solve_small(self.system, inner, definite=self.definite)
-        if solved is None:
-            raise NotPositiveDefiniteError
+        solved = self._solve(vectors @ self.rows.T)
         return self.backend.asarray((vectors - solved @ self.rows) / self.rho)
 
 
@@ -151,6 +152,7 @@ class _DensePrecision:
         self.gains = self.backend.empty((0, scatter.n_components))
         self.system = self.backend.empty((0, 0))
         self.definite = True
+        self._solve: Callable[[Array], Array] | None = None
 
     def extend(self, rows: Array, sign: int) -> None:
         """Bring in a change of the scatter by ``sign * rows^T rows``."""
@@ -165,6 +167,7 @@ class _DensePrecision:
         self.system = system
         self.gains = self.backend.concatenate([self.gains, gains])
         self.definite = self.definite and sign > 0
+        self._solve = None
 
     def apply_base(self, vectors: Array) -> Array:
         """Return ``vectors R0``."""
@@ -174,11 +177,9 @@ class _DensePrecision:
         """Turn ``vectors R0`` into ``vectors R``."""
         if not len(self.gains):
             return solved
-        inner = vectors @ self.gains.T
-        weights = self.backend.solve_small(self.system, inner, definite=self.definite)
-        if weights is None:
-            raise NotPositiveDefiniteError
-        return solved - weights @ self.gains
+        if self._solve is None:
+            self._solve = _solver(self.backend, self.system, self.definite)
+        return solved - self._solve(vectors @ self.gains.T) @ self.gains
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
@@ -457,6 +458,15 @@ class Discriminant:
         if self._probed is None:
             self._probed = dense.apply_base(probes)
         return weight * float((dense.bring_up(self._probed, probes) * probes).sum())
+
+
+def _solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:
+    if not len(system):
+        return lambda rows: rows
+    solve = backend.small_solver(system, definite=definite)
+    if solve is None:
+        raise NotPositiveDefiniteError
+    return solve
 
 
 def _on_grid(value: float) -> float:

@@ -54,6 +54,7 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         "classes": model.classes_.tolist(),
         "counts": model.class_count_.tolist(),
         "compact": compact,
+        "ridge": getattr(model, "ridge_", 0.0),
         "members": members,
     }
     return arrays, meta
@@ -83,7 +84,7 @@ def unpack(
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
         model._members.append(make_member(backend, kernel, read))
         solutions.append(solution)
-    model._restore(solutions, _unpack_calibration(arrays, meta))
+    model._restore(solutions, _unpack_calibration(arrays, meta), meta["ridge"])
     return model
 
 

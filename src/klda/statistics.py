@@ -34,6 +34,7 @@ class Scatter:
         self.backend = backend
         self.square: Array | None = None
         self._buffer = backend.empty((0, n_components))
+        self._gram = backend.empty((0, 0))
         self.signs = np.empty(0, np.int64)
         self.turnover = 0.0  # sum of squares of every row ever added or taken away
 
@@ -46,6 +47,18 @@ class Scatter:
     def rows(self) -> Array:
         """The rows kept while thin; ``signs`` says which were added (+1) and which taken (-1)."""
         return self._buffer[: len(self.signs)]
+
+    def gram(self) -> Array:
+        """Return the inner products of the kept rows; only those of new rows are worked out."""
+        known, total = len(self._gram), len(self.signs)
+        if known < total:
+            fresh = self.rows[known:] @ self.rows.T
+            grown = self.backend.empty((total, total))
+            grown[:known, :known] = self._gram
+            grown[known:] = fresh
+            grown[:known, known:] = fresh[:, :known].T
+            self._gram = grown
+        return self._gram
 
     def change(self, rows: Array, sign: int) -> None:
         """Add (``sign=+1``) or take away (``sign=-1``) the outer products of rows."""
@@ -131,6 +144,7 @@ class Scatter:
 
     def _drop_rows(self) -> None:
         self._buffer = self.backend.empty((0, self.n_components))
+        self._gram = self.backend.empty((0, 0))
         self.signs = np.empty(0, np.int64)
 
 
