@@ -140,7 +140,7 @@ def _plot_map(pyplot: Any, classes: ClassMap, pairs: list[ConfusablePair], path:
     axes.set_title(_map_title(classes, pairs))
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.margins(0.08)
+    axes.margins(0.14, 0.06)  # room for names at the edge
     _save(pyplot, figure, path)
 
 
