@@ -29,7 +29,7 @@ def test_thirty_two_clients_lose_nothing(features_model, inputs):
 
 
 def test_kills_lose_nothing_that_was_acknowledged(features_model, inputs):
-    result = loadtest.kill(features_model, inputs, clients=16, times=KILLS)
+    result = loadtest.kill(features_model, inputs, clients=32, times=KILLS)
     assert result["lost_or_doubled"] == 0, result
     assert result["acknowledged_samples"] > 0
 

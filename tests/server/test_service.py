@@ -109,6 +109,19 @@ def test_all_changes_survive_a_kill(features_model, folds):
         assert again.ask(samples("bees", 1, seed=2))[0].top[0][0] == "bees"
 
 
+def test_a_journal_left_by_a_kill_survives_a_save_by_the_command_line(features_model):
+    with Running(features_model) as running:
+        running.learn(samples("dogs", 6), ["dogs"] * 6)
+    running = Running(features_model, fold_interval=1e9)
+    running.learn(samples("eels", 5), ["eels"] * 5)
+    running.abandon()
+    learner = Learner.load(features_model)
+    learner.learn(samples("fish", 4), ["fish"] * 4).save(features_model)
+    with Running(features_model) as again:
+        assert again.counts == {**dict.fromkeys(CENTRES, 40), "dogs": 6, "eels": 5, "fish": 4}
+    assert Learner.load(features_model).classes["eels"] == 5
+
+
 def test_a_stop_folds_the_journal(features_model):
     with Running(features_model, fold_interval=1e9) as running:
         running.learn(samples("dogs", 6), ["dogs"] * 6)

@@ -54,13 +54,14 @@ class Journal:
         self._lock = threading.Lock()
         self._finished: dict[Path, int] = {}  # files no longer written to, and their last change
 
-    def replay(self, after: int) -> list[list[Change]]:
+    def replay(self, after: int | None) -> list[list[Change]]:
         """Read the changes that the model folder does not have; once, before anything is written.
 
         Parameters
         ----------
-        after : int
-            Number of the last change that it has.
+        after : int or None
+            Number of the last change that it has. None if it does not say, because another program
+            saved it: files of changes that were folded are gone, so it has none of these.
 
         Returns
         -------
@@ -72,13 +73,15 @@ class Journal:
         JournalError
             If a file is damaged, or changes are missing in between.
         """
-        frames = []
-        self.last = after
+        frames: list[list[Change]] = []
         for path in self._files():
             read = _read(path)
             self._finished[path] = max((c.sequence for frame in read for c in frame), default=0)
             frames += read
         cancelled = {c.target for frame in frames for c in frame if c.kind == "cancel"}
+        if after is None:
+            after = frames[0][0].sequence - 1 if frames else 0
+        self.last = after
         missed = []
         for frame in frames:
             news = [change for change in frame if change.sequence > after]

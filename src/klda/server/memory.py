@@ -76,6 +76,8 @@ class Memory:
     ----------
     position : int
         Number of the last change that was applied.
+    saved_elsewhere : bool
+        Whether the model was last saved by something that keeps no such memory.
     keys : OrderedDict of str to Acknowledgement
         By idempotency key, oldest first.
     dropped : dict of int to (float, list of Dropped)
@@ -85,6 +87,7 @@ class Memory:
     """
 
     position: int = 0
+    saved_elsewhere: bool = False
     keys: OrderedDict[str, Acknowledgement] = field(default_factory=OrderedDict)
     dropped: dict[int, tuple[float, list[Dropped]]] = field(default_factory=dict)
     tallies: list[tuple[float, int, int, int]] = field(default_factory=list)
@@ -129,7 +132,7 @@ class Memory:
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Memory:
         """Return what `pack` described; an empty memory for a model that was never served."""
-        memory = cls(position=int(meta.get("position", 0)))
+        memory = cls(int(meta.get("position", 0)), saved_elsewhere="position" not in meta)
         if _ARRAY not in arrays:
             return memory
         content = json.loads(np.asarray(arrays[_ARRAY]).tobytes())

@@ -143,7 +143,7 @@ async def login(request: Request, key: Annotated[str, Form(max_length=500)]) -> 
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
     )
     return response
 

@@ -11,13 +11,15 @@ import numpy as np
 
 from klda.server.atlas import Atlas
 from klda.server.changes import Change, Label, digest
-from klda.server.errors import ConflictError, ServiceError
+from klda.server.errors import BusyError, ConflictError, ServiceError
 from klda.server.inference import Inference
 from klda.server.keeper import Keeper, share_processors
 from klda.server.memory import Acknowledgement
 from klda.server.settings import Settings
 from klda.server.snapshot import Answer, Snapshot, explain
 from klda.server.writer import Writer
+
+MOST_EXPLAINING = 32  # at a time: each is as much work as many predicts
 
 
 class Service:
@@ -50,6 +52,7 @@ class Service:
             max_queue=settings.max_queue,
         )
         self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
+        self._explaining = 0
         self._atlas: tuple[int, Atlas] | None = None
         self.modality = "text"
         self.foundation: dict[str, Any] = {}
@@ -127,8 +130,14 @@ class Service:
         snapshot = self.snapshot
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._aside, explain, snapshot, value)
+        if self._explaining >= MOST_EXPLAINING:
+            raise BusyError("Too many explanations are waiting: try again in a moment.")
+        self._explaining += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._aside, explain, snapshot, value)
+        finally:
+            self._explaining -= 1
 
     async def atlas(self) -> Atlas:
         """Return where the classes lie and which are easily confused.

@@ -156,7 +156,8 @@ class Writer:
         self._learner, self._memory = learner, memory
         self._folded = memory.position
         self.snapshot = Snapshot(learner, memory.position)
-        missed = [change for frame in self._journal.replay(memory.position) for change in frame]
+        after = None if memory.saved_elsewhere else memory.position
+        missed = [change for frame in self._journal.replay(after) for change in frame]
         if missed:
             log.info("replaying", extra={"changes": len(missed)})
         self._apply(missed)
