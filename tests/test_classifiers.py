@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from klda import KLDA, LDA, NCM, KldaError, KLDAEnsemble
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
 from klda.classifiers import KINDS, from_state
 from klda.discriminant import RidgeRaisedWarning
 from klda.state import PredictionOnlyError

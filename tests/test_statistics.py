@@ -145,7 +145,7 @@ def test_scatter_becomes_a_square_beyond_half_of_its_size():
 
 
 def test_one_sample_a_class_leaves_no_rounding_in_the_scatter():
-    Z, y = samples(10)
+    Z, _ = samples(10)
     statistics = fresh("float32")
     learn(statistics, Z, np.arange(10))
     assert statistics.scatter.trace() == 0

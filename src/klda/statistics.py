@@ -108,6 +108,7 @@ class Scatter:
                 return 0.0
             lengths = self.backend.to_numpy((self.rows * self.rows).sum(1))
             return float(lengths.astype(np.float64) @ self.signs)
+        assert self.square is not None
         diagonal = self.backend.to_numpy(self.square.diagonal())
         return float(diagonal.astype(np.float64).sum())
 
