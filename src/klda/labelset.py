@@ -140,7 +140,7 @@ def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndar
         gram = weight.astype(np.float64) @ mean.T
         own = np.diag(gram)
         total = total + own[:, None] + own - gram - gram.T
-    squared = np.maximum(total / len(means), 0.0)
+    squared = np.maximum((total + total.T) / (2 * len(means)), 0.0)
     np.fill_diagonal(squared, 0.0)
     return np.asarray(squared) / _scale(squared, _error_left_out(estimator))
 
