@@ -91,6 +91,10 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     runs = [cell.record for cell in product.cells if cell.method == "lda"]
     assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in runs]))
 
+    pairs = json.loads((output / "pairs.json").read_text())
+    assert {pair["base"] for pair in pairs} == {"lda"}
+    assert [pair["method"] for pair in pairs] == ["ncm", "klda", "klda-e"]
+
     page = write_report(output).read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 2
     assert 'src="http' not in page

@@ -166,8 +166,9 @@ def _curve(cell: Cell) -> _Curve:
 
 
 def _write_pairs(methods: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) -> Path:
-    base = next((spec.name for spec in methods if spec.name in ("lda", "ncm")), methods[0].name)
-    pairs = pairs_against(cells, base, [spec.name for spec in methods])
+    names = [spec.name for spec in methods]
+    base = next((name for name in ("lda", "ncm") if name in names), names[0])
+    pairs = pairs_against(cells, base, names)
     file = output / "pairs.json"
     file.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")
     return file
