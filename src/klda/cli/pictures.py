@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,11 +205,13 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
             f"<title>{name}: {int(classes.counts[i]):,} samples</title></circle>"
             f'<text x="{radii[i] + 1}" y="3">{name}</text></g>'
         )
-    return (
-        MAP_PAGE.replace("@TITLE@", escape(_map_title(classes, pairs)))
-        .replace("@LINES@", "\n".join(lines))
-        .replace("@DOTS@", "\n".join(dots))
-    )
+    parts = {
+        "@TITLE@": escape(_map_title(classes, pairs)),
+        "@LINES@": "\n".join(lines),
+        "@DOTS@": "\n".join(dots),
+    }
+    # In one pass: a class may be called @DOTS@.
+    return re.sub("|".join(parts), lambda found: parts[found[0]], MAP_PAGE)
 
 
 def _pyplot(option: str, path: Path, suffixes: tuple[str, ...]) -> Any:

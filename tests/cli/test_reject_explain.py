@@ -1,0 +1,266 @@
+"""Known or unknown, why, exact forgetting and the label set on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from klda import Learner
+
+LABELS = "abcdef"
+
+
+@pytest.fixture
+def model(make):
+    return make("m", LABELS, "--ridge", 0.01, "--keep", "features")
+
+
+@pytest.fixture
+def questions(rows, tmp_path):
+    """Fresh rows of the known classes, then of two that are not known."""
+    known = np.load(rows("known", LABELS, seed=7))["features"]
+    strange = np.load(rows("strange", "yz", seed=7))["features"]
+    path = tmp_path / "questions.npy"
+    np.save(path, np.concatenate([known, strange]))
+    return path
+
+
+def read_csv(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+# ------------------------------------------------------------------------------- reject
+
+
+def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
+    answers = read_csv(cli("predict", questions, "--model", model, "--reject").stdout)
+    labels = np.array([row["label"] for row in answers])
+    assert (labels[:150] == "unknown").mean() < 0.15
+    assert (labels[150:] == "unknown").mean() > 0.9
+    for row in answers:
+        assert (row["probability"] == "") == (row["label"] == "unknown")
+
+
+def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
+    def refused(*options):
+        lines = cli("predict", questions, "--model", model, "--format", "jsonl", *options).stdout
+        found = [json.loads(line) for line in lines.splitlines()]
+        assert all((one["probability"] is None) == (one["label"] == "unknown") for one in found)
+        return sum(one["label"] == "unknown" for one in found[:150])
+
+    assert refused() == 0
+    assert refused("--refused", 0.01) <= refused("--reject") < refused("--refused", 0.4)
+    wrong = cli("predict", questions, "--model", model, "--refused", 0, code=1)
+    assert "reject" in wrong.stderr
+
+
+def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions):
+    asked = ("predict", questions, "--model", model, "--format", "jsonl", "--top-k", 3)
+    plain = [json.loads(line) for line in cli(*asked).stdout.splitlines()]
+    found = [json.loads(line) for line in cli(*asked, "--reject").stdout.splitlines()]
+    for before, after in zip(plain, found, strict=True):
+        if after["label"] == "unknown":
+            assert [one["label"] for one in after["top"]] == [
+                "unknown",
+                *(one["label"] for one in before["top"][:2]),
+            ]
+        else:
+            assert before == after
+
+
+def test_a_table_shows_unknown(cli, model, questions):
+    shown = cli("predict", questions, "--model", model, "--reject", "--format", "table").stdout
+    assert any(line.split()[1:] == ["unknown", "-"] for line in shown.splitlines())
+
+
+# ------------------------------------------------------------------------------- explain
+
+
+def test_explain_for_people(cli, bot):
+    shown = cli(
+        *("predict", "--model", bot / "model", "--explain"),
+        *("--text", "play some jazz", "--text", "do fish sleep at night"),
+    ).stdout
+    first, second = shown.split("do fish sleep")
+    assert "play_music, margin" in first
+    assert "nearest classes" in first
+    assert "unknown; the nearest class is" in second
+    assert "nearest samples" not in shown  # this model keeps none
+
+
+def test_explain_for_programs_agrees_with_python(cli, model, questions):
+    lines = cli("predict", questions, "--model", model, "--explain", "--format", "jsonl").stdout
+    found = [json.loads(line) for line in lines.splitlines()]
+    learner = Learner.load(model)
+    expected = learner.explain(np.load(questions)[4], top=3, samples=3)
+    assert found[4].pop("input") == 5
+    assert found[4]["label"] == expected.label
+    assert found[4]["samples"] == expected.to_dict()["samples"]
+    assert found[4]["novelty"] == pytest.approx(expected.novelty, rel=1e-3)
+    assert {one["known"] for one in found} == {True, False}
+
+
+def test_explain_is_no_table_of_comma_separated_values(cli, model, questions):
+    wrong = cli("predict", questions, "--model", model, "--explain", "--format", "csv", code=2)
+    assert "jsonl" in wrong.stderr
+
+
+# ------------------------------------------------------------------------------- forget
+
+
+def scores(folder):
+    rows = np.random.default_rng(1).normal(size=(50, 16)).astype(np.float32)
+    return Learner.load(folder).scores(rows)
+
+
+def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
+    found = cli.json("forget", "b", "--model", model)
+    assert found["exact"]
+    assert "as if it had never seen" in cli("forget", "e", "--model", model).stderr
+    never = make("never", "acdf", "--ridge", 0.01, "--keep", "features")
+    expected = scores(never)
+    np.testing.assert_allclose(scores(model), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
+    model = make("plain", "abc")
+    said = cli("forget", "a", "--model", model).stderr
+    assert "keeps a trace" in said
+    assert "--rows" in said
+    assert "--keep features" in said
+
+
+def test_rows_of_a_file_leave_the_ledger_too(cli, model, rows):
+    cli("forget", "c", "--model", model, "--rows", rows("again", "c"))
+    assert "c" not in Learner.load(model).ledger.counts
+
+
+def test_single_samples_are_forgotten_by_their_numbers(cli, model):
+    found = cli.json("forget", "--model", model, "--ids", "0,3", "--ids", "149")
+    assert found["forgotten"] == 3
+    assert found["exact"]
+    learner = Learner.load(model)
+    assert learner.classes["a"] == 23
+    assert learner.classes["f"] == 24
+    again = cli("forget", "--model", model, "--ids", "3", code=1)
+    assert "3" in again.stderr
+
+
+def test_ids_need_a_ledger_and_no_classes_beside(cli, make, model):
+    plain = make("plain", "abc")
+    assert "--keep" in cli("learn", "x.npz", "--model", plain, "--keep", "x", code=1).stderr
+    assert "ledger" in cli("forget", "--model", plain, "--ids", "1", code=1).stderr
+    cli("forget", "a", "--model", model, "--ids", "1", code=2)
+    cli("forget", "--model", model, code=2)
+
+
+def test_a_ledger_is_begun_with_the_model_or_never(cli, make, rows, model):
+    more = rows("more", "g")
+    plain = make("plain", "abc")
+    assert "ledger" in cli("learn", more, "--model", plain, "--keep", "features", code=1).stderr
+    cli("learn", more, "--model", model, "--keep", "features")
+    assert len(Learner.load(model).ledger) == 175
+    assert "the features of 175 samples" in cli("show", "--model", model).stdout
+    assert "nothing of a sample" in cli("show", "--model", plain).stdout
+
+
+# ------------------------------------------------------------------------------- the label set
+
+
+@pytest.fixture
+def crowded(cli, tmp_path):
+    """A class close to another, a small one, and one that is two."""
+    rng = np.random.default_rng(0)
+    centres = dict(zip("abcdegxy", rng.normal(size=(8, 16)) * 2, strict=True))
+    centres["near a"] = centres["a"] + 0.15 * rng.normal(size=16)
+    parts, labels = [], []
+    for name, centre in centres.items():
+        n = 4 if name == "g" else 50
+        parts.append(centre + rng.normal(size=(n, 16)))
+        labels += [{"x": "double", "y": "double"}.get(name, name)] * n
+    path = tmp_path / "crowded.npz"
+    np.savez(path, features=np.concatenate(parts).astype(np.float32), labels=np.array(labels))
+    folder = tmp_path / "crowded"
+    cli(
+        *("learn", path, "--model", folder, "--keep", "features"),
+        *("--components", 300, "--gamma", 0.01),
+    )
+    return folder
+
+
+def test_confusable_small_and_double_classes_are_found(cli, crowded):
+    found = cli.json("show", "--model", crowded, "--confusable")
+    assert {found["confusable"][0]["first"], found["confusable"][0]["second"]} == {"a", "near a"}
+    assert found["confusable"][0]["confusion"] > 0.1
+    assert found["small_classes"] == [{"label": "g", "samples": 4}]
+    assert [one["label"] for one in found["two_in_one"]] == ["double"]
+    shown = cli("show", "--model", crowded, "--confusable").stdout
+    assert "near a" in shown
+    assert "50 + 50" in shown
+
+
+def test_without_a_ledger_two_in_one_is_not_guessed(cli, make):
+    plain = make("plain", "abc")
+    assert cli.json("show", "--model", plain, "--confusable")["two_in_one"] is None
+    assert "keeps no ledger" in cli("show", "--model", plain, "--confusable").stdout
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.outside, self.texts = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.outside += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_map_is_a_picture_and_a_page_of_its_own(cli, crowded, tmp_path):
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    cli("show", "--model", crowded, "--map", tmp_path / "map.png")
+    with image.open(tmp_path / "map.png") as picture:
+        assert picture.width > 400
+        assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+    cli("show", "--model", crowded, "--map", tmp_path / "map.html")
+    page = Page()
+    page.feed((tmp_path / "map.html").read_text(encoding="utf-8"))
+    assert page.outside == []
+    assert page.tags.count("circle") == 8
+    assert "near a" in page.texts
+    wrong = cli("show", "--model", crowded, "--map", tmp_path / "map.txt", code=1)
+    assert ".html" in wrong.stderr
+
+
+def test_names_of_classes_can_not_break_the_page(cli, tmp_path):
+    names = ["<script>alert(1)</script>", '"&amp', "@DOTS@"]
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.normal(size=(3, 8)) * 3, 20, axis=0) + rng.normal(size=(60, 8))
+    Learner("features").learn(rows, np.repeat(names, 20)).save(tmp_path / "m")
+    cli("show", "--model", tmp_path / "m", "--map", tmp_path / "map.html")
+    page = Page()
+    page.feed((tmp_path / "map.html").read_text(encoding="utf-8"))
+    assert page.tags.count("script") == 1
+    assert set(names) <= set(page.texts)
+
+
+# ------------------------------------------------------------------------------- reliability
+
+
+def test_evaluate_says_how_far_probabilities_can_be_trusted(cli, model, rows, tmp_path):
+    pytest.importorskip("matplotlib")
+    test = rows("t", LABELS, seed=3)
+    found = cli.json("evaluate", test, "--model", model)
+    assert 0 <= found["expected_calibration_error"] < 0.2
+    assert sum(one["samples"] for one in found["reliability"]) == 150
+    picture = tmp_path / "reliability.png"
+    shown = cli("evaluate", test, "--model", model, "--reliability", picture).stdout
+    assert "expected calibration error" in shown
+    assert picture.stat().st_size > 5000
