@@ -190,7 +190,7 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
     for pair in pairs:
         (x1, y1), (x2, y2) = places[at[pair.first]], places[at[pair.second]]
         title = f"{pair.first} / {pair.second}: {pair.confusion:.1%} expected confusion"
-        width = 0.5 + 10 * pair.confusion
+        width = 1.5 + 20 * pair.confusion
         lines.append(
             f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke-width="{width:.1f}">'
             f"<title>{escape(title)}</title></line>"
@@ -230,17 +230,17 @@ def _save(pyplot: Any, figure: Any, path: Path) -> None:
 
 MAP_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Map of the classes</title><style>
-body { margin: 0; font: 14px system-ui, sans-serif; background: #fff; color: #222; }
-header { position: fixed; top: 0; left: 0; right: 0; padding: .5em 1em; background: #fffd;
-  display: flex; gap: 1em; align-items: baseline; flex-wrap: wrap; }
+body { margin: 0; height: 100vh; display: flex; flex-direction: column;
+  font: 14px system-ui, sans-serif; background: #fff; color: #222; }
+header { padding: .5em 1em; display: flex; gap: 1em; align-items: baseline; flex-wrap: wrap; }
 input { font: inherit; padding: .2em .5em; width: 14em; }
-svg { width: 100vw; height: 100vh; cursor: grab; touch-action: none; }
+svg { width: 100%; flex: 1; min-height: 0; cursor: grab; touch-action: none; }
 circle { fill: #4c78a8; fill-opacity: .75; }
-line { stroke: #e45756; stroke-opacity: .6; }
-text { font-size: 9px; fill: #222; }
+line { stroke: #e45756; stroke-opacity: .6; vector-effect: non-scaling-stroke; }
+text { font-size: 10px; fill: #222; }
 .faded { opacity: .12; }
 @media (prefers-color-scheme: dark) {
-  body { background: #16181c; color: #ddd; } header { background: #16181cdd; }
+  body { background: #16181c; color: #ddd; }
   text { fill: #ddd; } circle { fill: #8ab4e8; } }
 </style></head><body>
 <header><label>Find <input id="find" type="search" placeholder="part of a name"></label>
@@ -281,6 +281,8 @@ svg.addEventListener("pointermove", event => {
 svg.addEventListener("pointerup", () => { held = null; });
 document.getElementById("find").addEventListener("input", event => {
   const part = event.target.value.toLowerCase();
+  view = [0, 0, 1000, 1000];
+  show();
   for (const dot of dots) dot.classList.toggle("faded", !dot.dataset.name.includes(part));
 });
 </script></body></html>
