@@ -195,6 +195,7 @@ class Clients:
         ((self._kind, self._inputs),) = inputs.items()
         self._random = random.Random(seed)
         self._made = 0
+        self._version = 0  # of the last learn that was acknowledged
         self._run = f"{seed}-{time.time_ns():x}"
 
     async def go(self, clients: int, seconds: float, learn_share: float, record: Record) -> None:
@@ -228,12 +229,14 @@ class Clients:
             connection.close()
 
     async def _predict(self, connection: Connection, record: Record) -> None:
-        began = time.perf_counter()
+        known, began = self._version, time.perf_counter()
         body = {self._kind: [self._random.choice(self._inputs)]}
         status, answer = await connection.request("POST", "/v1/predict", body)
         record.predicts.append(time.perf_counter() - began)
         if status != 200:
             record.errors.append(f"predict: {status} {answer}")
+        elif answer["version"] < known:
+            record.errors.append(f"predict: answers without change {known}, acknowledged before")
 
     async def _learn(self, connection: Connection, record: Record) -> None:
         """Teach one to three samples, of a new class four times out of five."""
@@ -250,6 +253,7 @@ class Clients:
         del record.unsure[key]
         if status == 200:
             record.acknowledged[label] = record.acknowledged.get(label, 0) + n
+            self._version = max(self._version, answer["version"])
         else:
             record.errors.append(f"learn: {status} {answer}")
 
