@@ -149,9 +149,14 @@ def _curves(plan: Plan, cells: Sequence[Cell], output: Path) -> list[Path]:
         curves: dict[str, dict[str, list[_Curve]]] = {}
         for dataset in dict.fromkeys(cell.dataset for cell in measured if cell.method in own):
             methods = curves.setdefault(_title(dataset), {})
-            for cell in measured:
-                if cell.dataset == dataset and cell.method in own | set(_ALWAYS):
-                    methods.setdefault(known[cell.method].title, []).append(_curve(cell))
+            here = [cell for cell in measured if cell.dataset == dataset]
+            for cell in here:
+                if cell.method in own | set(_ALWAYS):
+                    seeds = sum(other.method == cell.method for other in here)
+                    # Another order of classes is another curve: fewer seeds must be seen to be so.
+                    few = f" ({seeds} of {plan.seeds} seeds)" if seeds < plan.seeds else ""
+                    label = known[cell.method].title + few
+                    methods.setdefault(label, []).append(_curve(cell))
         if curves:
             file = output / f"{name}.png"
             components = 5000 if kernel else None
