@@ -23,7 +23,7 @@ from klda.statistics import Label
 TEMPERATURES = 2.0 ** np.arange(-4, 13, 0.5)
 FILES_AN_OCTAVE = 2
 MOST_ROWS = 2048  # in a file
-ENOUGH_ROWS = 400  # files are taken from the latest on until there are so many rows
+ENOUGH_ROWS = 100  # files are taken from the latest on until there are so many rows
 MOST_PENDING = 1024
 ENOUGH_FOR_A_CLASS = 30
 

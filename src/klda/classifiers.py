@@ -657,6 +657,7 @@ class _Discriminants(_ContinualClassifier):
     calibrated: bool
     _ridge: float
     _ridge_chosen_at: int
+    _probed_with: float | None
     _solved_with: tuple
     _calibration: Calibration
     _pending: Pending
@@ -710,7 +711,7 @@ class _Discriminants(_ContinualClassifier):
             self._ridge, self._ridge_chosen_at = ridge, sum(self._counts().values())
         self._solved_with = (self.ridge_, self.priors, self.small_sample_correction)
         if calibration is not None:
-            self._calibration = calibration
+            self._calibration, self._probed_with = calibration, self.ridge_
 
     # ------------------------------------------------------- probabilities and unknown inputs
 
@@ -810,6 +811,7 @@ class _Discriminants(_ContinualClassifier):
         self._calibration = Calibration()
         self._pending = Pending()
         self._ridge, self._ridge_chosen_at = AUTO_RIDGE, 0
+        self._probed_with = None
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         if self.calibrated:
@@ -823,7 +825,9 @@ class _Discriminants(_ContinualClassifier):
         self._calibration.rename(old, new)
 
     def _note_merged(self, other: Self) -> None:
-        self._calibration.merge(other._calibration)
+        if self._probed_with in (None, other._probed_with):
+            self._calibration.merge(other._calibration)
+            self._probed_with = other._probed_with
 
     def _settle(self) -> None:
         """Solve, and judge the samples learned since as if they had not been."""
@@ -845,6 +849,8 @@ class _Discriminants(_ContinualClassifier):
             self._choose_ridge(rows, labels, truth)
             self._ridge_chosen_at = sum(counts.values())
         super()._settle()
+        if self._probed_with != self.ridge_:  # another ridge, another scale of scores
+            self._calibration, self._probed_with = Calibration(), self.ridge_
         parts = [
             member.discriminant.leave_one_out(member.transform(rows), labels)
             for member in self._solved_members()
