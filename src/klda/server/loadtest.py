@@ -447,6 +447,8 @@ def batching(model: Path, inputs: dict[str, list], clients: int, seconds: float)
 def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str, Any]:
     """Compare batches of 64 inputs through the service with the Learner alone, by turns.
 
+    The Learner names the likeliest classes only; the service also says whether inputs are known.
+
     Parameters
     ----------
     model : Path
@@ -470,7 +472,6 @@ def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str
         rows = np.array(batch, np.float32) if kind == "features" else batch
         began = time.perf_counter()
         learner.predict_top(rows, 3)
-        getattr(learner, "is_known", lambda rows: None)(rows)
         alone.append(time.perf_counter() - began)
 
     async def turns(port: int) -> None:
