@@ -133,7 +133,7 @@ def _chunks(
 
 
 def _answers(
-    learner: Learner, chunks: Iterator[Chunk], top_k: int, refused: float | None
+    learner: Learner, chunks: Iterator[Chunk], top_k: int, refused: float | None = None
 ) -> Iterator[Answer]:
     return reading.answered(
         chunks, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
