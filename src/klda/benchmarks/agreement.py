@@ -1,6 +1,6 @@
 """Whether the engine gives the answers of a plain re-implementation of the authors' program.
 
-Run as ``python -m klda.benchmarks.agreement``. For each data set, `KLDAEnsemble.paper` and the
+Run as ``klda bench agreement``. For each data set, `KLDAEnsemble.paper` and the
 plain form get the same random features. The plain form adds up each class's centred outer
 products, takes the pseudo-inverse of the sum, and scores by the Mahalanobis distance; its members'
 answers are averaged once as the paper says (softmax of scores with the covariance divided by N)
@@ -85,9 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from klda import features
 
-    parser = argparse.ArgumentParser(
-        prog="python -m klda.benchmarks.agreement", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="klda bench agreement", description=__doc__)
     parser.add_argument("--datasets", default="clinc,banking,hwu,dbpedia")
     parser.add_argument("--data", help="folder of data sets (default: KLDA_DATA)")
     parser.add_argument("--gamma", type=float, default=0.2)

@@ -1,6 +1,6 @@
 """What the default settings do beyond the paper, measured on its text sets.
 
-Run as ``python -m klda.benchmarks.beyond EXPERIMENT``; one JSON line a run goes to ``--output``.
+Run as ``klda bench beyond EXPERIMENT``; one JSON line a run goes to ``--output``.
 
 - ``accuracy``: final accuracy, calibration error, share of known inputs refused and, on CLINC150,
   how well out-of-scope queries are told from known ones, with the default settings.
@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one experiment."""
     from rich.console import Console
 
-    parser = argparse.ArgumentParser(prog="python -m klda.benchmarks.beyond", description=__doc__)
+    parser = argparse.ArgumentParser(prog="klda bench beyond", description=__doc__)
     parser.add_argument("experiment", choices=list(EXPERIMENTS))
     parser.add_argument("--datasets", default=",".join(SETS))
     parser.add_argument("--data", help="folder of data sets (default: KLDA_DATA)")

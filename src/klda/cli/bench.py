@@ -497,3 +497,33 @@ def report(
         from klda.benchmarks.report import write_report
 
         _wrote([write_report(folder)])
+
+
+_OWN_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def speed(context: typer.Context) -> None:
+    """Measure the engine beside the authors' form, scikit-learn and the bare BLAS (--help)."""
+    from klda.benchmarks.speed import main
+
+    with _errors():
+        main(context.args)
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def beyond(context: typer.Context) -> None:
+    """Measure what the default settings do beyond the paper: few-shot, unknown, calibration."""
+    from klda.benchmarks.beyond import main
+
+    with _errors():
+        main(context.args)
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def agreement(context: typer.Context) -> None:
+    """Compare the engine's answers with those of a plain re-implementation (--help)."""
+    from klda.benchmarks.agreement import main
+
+    with _errors():
+        main(context.args)
