@@ -79,6 +79,7 @@ def open_page(browser):
     assert not complaints
 
 
+# Tests name this one first, so that their pages are closed before the service stops.
 @pytest.fixture
 def address(text_model):
     with listening(text_model) as address:
@@ -91,7 +92,7 @@ def ask(page, text):
     expect(page.locator("#answer input[name=value]").first).to_have_value(text)
 
 
-def test_teach_ask_correct_upload_forget_and_undo(open_page, address, tmp_path):
+def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     page = open_page(address)
     expect(page.locator("#figures")).to_contain_text("6 classes")
     names = page.locator(".classes .name").all_inner_texts()
@@ -164,7 +165,7 @@ def test_teach_ask_correct_upload_forget_and_undo(open_page, address, tmp_path):
         assert client.classes["printer_trouble"] == 80
 
 
-def test_what_fits_nothing_is_shown_as_unknown(open_page, address):
+def test_what_fits_nothing_is_shown_as_unknown(address, open_page):
     with Client(address) as client:
         questions = unknown_questions()
         known = client.is_known(questions)
@@ -174,7 +175,7 @@ def test_what_fits_nothing_is_shown_as_unknown(open_page, address):
     expect(page.locator(".verdict .badge")).to_have_text("unknown")
 
 
-def test_hostile_names_and_texts_stay_text(open_page, address):
+def test_hostile_names_and_texts_stay_text(address, open_page):
     page = open_page(address)
     evil = "<img src=x onerror=document.title='owned'>"
     ask(page, f"{evil} is my text")
@@ -186,7 +187,7 @@ def test_hostile_names_and_texts_stay_text(open_page, address):
     assert page.title() != "owned"
 
 
-def test_the_keyboard_suffices(open_page, address):
+def test_the_keyboard_suffices(address, open_page):
     page = open_page(address)
     expect(page.locator("#value")).to_be_focused()
     page.keyboard.type("cancel my visit to the dentist")
@@ -209,7 +210,7 @@ def test_the_keyboard_suffices(open_page, address):
     "name, width, scheme",
     [("desktop", 1280, "light"), ("phone", 360, "light"), ("dark", 1280, "dark")],
 )
-def test_nothing_overflows_and_colours_contrast(open_page, address, name, width, scheme, tmp_path):
+def test_nothing_overflows_and_colours_contrast(address, open_page, name, width, scheme, tmp_path):
     page = open_page(address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     ask(page, "has my parcel been sent, it is number twelve")
     page.wait_for_selector("#map svg")
@@ -258,6 +259,7 @@ def test_signing_in_with_a_key(open_page, features_model):
         page.wait_for_load_state("networkidle")  # the map and the scores
         page.click("text=Sign out")
         expect(page).to_have_url(re.compile("/login$"))
+        page.close()
 
 
 def test_a_new_model_can_be_taught_from_nothing(open_page, tmp_path):
@@ -271,4 +273,6 @@ def test_a_new_model_can_be_taught_from_nothing(open_page, tmp_path):
         page.keyboard.press("Enter")
         expect(page.locator("#answer")).to_contain_text("Taught: this is card. A new class.")
         expect(page.locator("#figures")).to_contain_text("1 class ")
+        page.wait_for_load_state("networkidle")
+        page.close()
     assert (Path(tmp_path) / "new" / "model.json").is_file()
