@@ -9,10 +9,11 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
+    from klda.client import Client
     from klda.learner import Learner
 
 __version__ = "0.1.0"
-__all__ = ["KLDA", "LDA", "NCM", "KLDAEnsemble", "KldaError", "Learner"]
+__all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner"]
 
 # Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.
 _MODULES = {
@@ -20,6 +21,7 @@ _MODULES = {
     "LDA": "klda.classifiers",
     "NCM": "klda.classifiers",
     "KLDAEnsemble": "klda.classifiers",
+    "Client": "klda.client",
     "Learner": "klda.learner",
 }
 

@@ -84,7 +84,7 @@ def unpack(
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
         model._members.append(make_member(backend, kernel, read))
         solutions.append(solution)
-    model._restore(solutions, _unpack_calibration(arrays, meta), meta["ridge"])
+    model._restore(solutions, _unpack_calibration(arrays, meta), meta.get("ridge", 1e-2))
     return model
 
 
