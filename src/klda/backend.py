@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -224,7 +225,7 @@ class NumpyBackend:
         try:
             if definite:
                 factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
-                return lambda rows: scipy.linalg.cho_solve(factor, rows.T, check_finite=False).T
+                return partial(_solve_rows, scipy.linalg.cho_solve, factor)
             with warnings.catch_warnings():
                 warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
                 pivoted = scipy.linalg.lu_factor(matrix, check_finite=False)
@@ -232,7 +233,7 @@ class NumpyBackend:
             return None
         if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
             return None
-        return lambda rows: scipy.linalg.lu_solve(pivoted, rows.T, check_finite=False).T
+        return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
 
     def softmax(self, scores: np.ndarray) -> np.ndarray:
         """Return probabilities in double precision, each row summing to one."""
@@ -364,11 +365,11 @@ class TorchBackend:
             factor, info = linalg.cholesky_ex(matrix)
             if int(info) != 0:
                 return None
-            return lambda rows: self._torch.cholesky_solve(rows.T, factor).T.contiguous()
+            return partial(_cholesky_solve_tensor, factor)
         pivoted, pivots, info = linalg.lu_factor_ex(matrix)
         if int(info) != 0:
             return None
-        return lambda rows: linalg.lu_solve(pivoted, pivots, rows.T).T.contiguous()
+        return partial(_lu_solve_tensor, pivoted, pivots)
 
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
@@ -398,6 +399,25 @@ class TorchBackend:
 
         with ThreadPoolExecutor(len(actions)) as pool:
             return list(pool.map(run, actions))
+
+
+# Functions of the module, not closures: an estimator that holds one must survive pickling.
+
+
+def _solve_rows(solve: Callable[..., np.ndarray], factor: Any, rows: np.ndarray) -> np.ndarray:
+    return solve(factor, rows.T, check_finite=False).T
+
+
+def _cholesky_solve_tensor(factor: Array, rows: Array) -> Array:
+    import torch
+
+    return torch.cholesky_solve(rows.T, factor).T.contiguous()
+
+
+def _lu_solve_tensor(factor: Array, pivots: Array, rows: Array) -> Array:
+    import torch
+
+    return torch.linalg.lu_solve(factor, pivots, rows.T).T.contiguous()
 
 
 def is_torch(values: Any) -> bool:

@@ -462,11 +462,15 @@ class Discriminant:
 
 def _solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:
     if not len(system):
-        return lambda rows: rows
+        return _unchanged
     solve = backend.small_solver(system, definite=definite)
     if solve is None:
         raise NotPositiveDefiniteError
     return solve
+
+
+def _unchanged(rows: Array) -> Array:
+    return rows
 
 
 def _on_grid(value: float) -> float:
