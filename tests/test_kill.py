@@ -190,7 +190,8 @@ def test_control_c_leaves_the_model_as_it_was(tmp_path, model):
         pipe.write("text,label\n")
         pipe.flush()
         time.sleep(0.2)
-        # Python drops an interrupt that comes inside a destructor: like a person, press again.
+        # On a loaded machine the first interrupt was twice not acted on within 30 s; why is not
+        # known yet. What is tested here is the model, so press again as a person would.
         for _ in range(5):
             process.send_signal(signal.SIGINT)
             try:
