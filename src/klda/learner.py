@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -11,13 +13,14 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from klda import features, storage
+from klda import features, state, storage
 from klda.bandwidth import gamma_for
-from klda.classifiers import KLDA, from_state
+from klda.classifiers import KINDS, KLDA, _Member, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
 from klda.ledger import Ledger, SampleId
+from klda.pipeline import Behind
 
 Label = str | int
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
@@ -41,6 +44,49 @@ class FoundationModelError(KldaError):
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
+
+
+class Lesson:
+    """A learn under way: a classifier and a ledger that a learner takes over in the end.
+
+    Parameters
+    ----------
+    classifier : estimator
+        Learns the batches.
+    ledger : Ledger or None
+        Keeps their features.
+    """
+
+    def __init__(self, classifier: Any, ledger: Ledger | None) -> None:
+        self.classifier = classifier
+        self.ledger = ledger
+
+    def take(self, batch: Encoded) -> None:
+        """Learn a batch of features, labels and ids; one that fails changes nothing."""
+        rows, labels, ids = batch
+        ledger = self.ledger
+        if ledger is not None:
+            ledger, rows = ledger.add(rows, labels, ids)
+        elif ids is not None:
+            raise KldaError("ids are kept only by a learner made with keep='features'.")
+        self.classifier.partial_fit(rows, labels)
+        self.ledger = ledger
+
+    def to_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all that learning on needs, as arrays and JSON-able values."""
+        arrays, meta = state.pack_progress(self.classifier)
+        document: dict[str, Any] = {"classifier": meta}
+        if self.ledger is not None:
+            pages, document["ledger"] = self.ledger.to_state()
+            arrays |= {LEDGER + name: page for name, page in pages.items()}
+        return arrays, document
+
+    @classmethod
+    def from_state(cls, stored: storage.StoredModel, device: str | None = None) -> Self:
+        """Return the lesson that was stored; it learns on as if there had been no pause."""
+        meta = stored.document["classifier"]
+        classifier = state.unpack_progress(KINDS, _Member, stored.arrays, meta, device)
+        return cls(classifier, _stored_ledger(stored))
 
 
 class Learner:
@@ -172,8 +218,9 @@ class Learner:
         ----------
         inputs : sequence, or iterable of (inputs, labels)
             Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: an iterable
-            of batches, taken one at a time, so that it may be larger than the memory. If any batch
-            fails, none is learned; for that, a second set of statistics is held meanwhile.
+            of batches, taken one at a time, so that it may be larger than the memory; one is
+            learned, in a thread, while the next is encoded. If any batch fails, none is learned;
+            for that, a second set of statistics is held meanwhile.
         labels : sequence of str or int, optional
             One label an input.
         ids : sequence of str, optional
@@ -191,32 +238,56 @@ class Learner:
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        before, ledger = self.classes, self._ledger
-
-        def enter(batch: Encoded) -> Batch:
-            nonlocal ledger
-            rows, names, given = batch
-            if ledger is not None:
-                ledger, rows = ledger.add(rows, names, given)
-            elif given is not None:
-                raise KldaError("ids are kept only by a learner made with keep='features'.")
-            return rows, names
-
-        encoded = map(enter, self._encode_batches(batches, progress))
+        before = self.classes
+        encoded = self._encode_batches(batches, progress)
         first = next(encoded, None)
         if first is None:
             raise KldaError("inputs is empty: there is nothing to learn.")
         second = next(encoded, None)
         if second is None:
-            self.classifier.partial_fit(*first)
+            lesson = Lesson(self.classifier, self._ledger)
+            lesson.take(first)
         else:
-            classifier = _copy(self.classifier).partial_fit(*first).partial_fit(*second)
-            for batch in encoded:
-                classifier.partial_fit(*batch)
-            self.classifier = classifier
-        self._ledger = ledger
-        self._record("learn", before, source)
+            lesson = self._begin()
+            self._teach(lesson, itertools.chain((first, second), encoded))
+        self._conclude(lesson, before, source)
         return self
+
+    def _begin(self) -> Lesson:
+        """Begin a learn of several batches, apart from what answers meanwhile."""
+        return Lesson(_copy(self.classifier), self._ledger)
+
+    def _teach(
+        self,
+        lesson: Lesson,
+        encoded: Iterable[Encoded],
+        after: Callable[[Lesson], None] | None = None,
+    ) -> None:
+        """Take batches one after the other; `after` is called when one has been learned.
+
+        A batch is learned in a thread while the foundation model encodes the next. Features need
+        no encoding, and may lie in a buffer that the caller fills again: they take turns.
+        """
+
+        def take(batch: Encoded) -> None:
+            lesson.take(batch)
+            if after is not None:
+                after(lesson)
+
+        if self.modality == "features":
+            for batch in encoded:
+                take(batch)
+            return
+        with Behind(take) as behind:
+            for rows, labels, ids in encoded:
+                behind.put((rows, copy.copy(labels), copy.copy(ids)))
+
+    def _conclude(
+        self, lesson: Lesson, before: dict[Label, int], source: str | None, **noted: Any
+    ) -> None:
+        """Take over what a learn has learned."""
+        self.classifier, self._ledger = lesson.classifier, lesson.ledger
+        self._record("learn", before, source, **noted)
 
     def forget(
         self,
@@ -829,7 +900,9 @@ class Learner:
         limit = self.classifier._calibration.threshold(refused)
         return float(limit) if np.isfinite(limit) else None
 
-    def _record(self, action: str, before: dict[Label, int], source: str | None) -> None:
+    def _record(
+        self, action: str, before: dict[Label, int], source: str | None, **noted: Any
+    ) -> None:
         after = self.classes
         entry: dict[str, Any] = {
             "when": _now(),
@@ -840,6 +913,7 @@ class Learner:
         }
         if source is not None:
             entry["source"] = source
+        entry |= noted
         kept = {key: value for key, value in entry.items() if value != []}
         self._history = [*self._history, kept][-HISTORY_LENGTH:]
 

@@ -41,7 +41,8 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         if member.kernel is not None:
             entry["gamma"] = member.kernel.gamma
         if not compact:
-            entry |= _pack_learning(member.statistics, f"learn/{i}/", arrays)
+            order = member.statistics.locate(sorted(member.statistics.labels))
+            entry |= _pack_statistics(member.statistics, order, f"learn/{i}/", arrays)
         members.append(entry)
     calibration = getattr(model, "_calibration", None)
     if calibration is not None:
@@ -130,14 +131,7 @@ def _unpack_prediction(
     entry: Mapping[str, Any],
     backend: Backend,
 ) -> tuple[FourierFeatures | None, Solution]:
-    kernel = None
-    if "gamma" in entry:
-        kernel = FourierFeatures(
-            backend.asarray(arrays[prefix + "frequencies"]),
-            backend.asarray(arrays[prefix + "phases"]),
-            entry["gamma"],
-            backend,
-        )
+    kernel = _unpack_kernel(prefix, arrays, entry, backend)
     familiarity = None
     if f"{prefix}familiarity/offsets" in arrays:
         familiarity = Familiarity(
@@ -158,11 +152,26 @@ def _unpack_prediction(
     return kernel, solution
 
 
-def _pack_learning(
-    statistics: ClassStatistics, prefix: str, arrays: dict[str, np.ndarray]
+def _unpack_kernel(
+    prefix: str, arrays: Mapping[str, np.ndarray], entry: Mapping[str, Any], backend: Backend
+) -> FourierFeatures | None:
+    if "gamma" not in entry:
+        return None
+    return FourierFeatures(
+        backend.asarray(arrays[prefix + "frequencies"]),
+        backend.asarray(arrays[prefix + "phases"]),
+        entry["gamma"],
+        backend,
+    )
+
+
+def _pack_statistics(
+    statistics: ClassStatistics,
+    order: slice | np.ndarray,
+    prefix: str,
+    arrays: dict[str, np.ndarray],
 ) -> dict[str, Any]:
     backend = statistics.backend
-    order = statistics.locate(sorted(statistics.labels))
     arrays[prefix + "means"] = backend.to_numpy(statistics.means)[order]
     entry: dict[str, Any] = {"n_scattered": statistics.n_scattered}
     if not statistics.has_scatter:
@@ -246,3 +255,92 @@ def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
         square[i, : i + 1] = packed[start : start + i + 1]
         start += i + 1
     return square
+
+
+# ---------------------------------------------------------------------------------------------
+# Progress: all that goes on learning needs, and nothing solved
+
+
+def pack_progress(model: _ContinualClassifier) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the state of a model in the middle of learning, as arrays and JSON-able values.
+
+    Unlike `pack` it solves nothing and settles nothing: it costs a copy of the statistics, leaves
+    the model as it is, and the model that `unpack_progress` makes of it learns on as if there had
+    been no pause. It can't answer from a store as quickly.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    members = []
+    for i, member in enumerate(model._members):
+        statistics, prefix = member.statistics, f"progress/{i}/"
+        entry: dict[str, Any] = {}
+        if member.kernel is not None:
+            entry["gamma"] = member.kernel.gamma
+            arrays[prefix + "frequencies"] = member.backend.to_numpy(member.kernel.frequencies)
+            arrays[prefix + "phases"] = member.backend.to_numpy(member.kernel.phases)
+        entry |= _pack_statistics(statistics, slice(None), prefix, arrays)
+        members.append(entry)
+    statistics = model._members[0].statistics
+    meta = {
+        "kind": type(model).__name__,
+        "parameters": _plain_parameters(model),
+        "n_features": int(model.n_features_in_),
+        "classes": list(statistics.labels),
+        "counts": statistics.counts.tolist(),
+        "compact": False,
+        "members": members,
+    }
+    if hasattr(model, "_calibration"):
+        meta["judging"] = _pack_judging(model, arrays)
+    return arrays, meta
+
+
+def _pack_judging(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Pack what judges samples as if not learned: those that wait, and what was found so far."""
+    pending, labels = model._pending, model._members[0].statistics.labels
+    for name, values in model._calibration.to_state(labels).items():
+        arrays[f"predict/calibration/{name}"] = values
+    if pending.samples:
+        arrays["progress/pending"] = np.stack(pending.samples)
+    return {
+        "ridge": model._ridge,
+        "ridge_chosen_at": model._ridge_chosen_at,
+        "probed_with": model._probed_with,
+        "seen": pending.seen,
+        "pending": list(pending.labels),
+    }
+
+
+def unpack_progress(
+    kinds: Mapping[str, type[_ContinualClassifier]],
+    make_member: Callable[..., _Member],
+    arrays: Mapping[str, np.ndarray],
+    meta: Mapping[str, Any],
+    device: str | None,
+) -> _ContinualClassifier:
+    """Return the model that `pack_progress` described, ready to learn on."""
+    model = kinds[meta["kind"]](**meta["parameters"])
+    if device is not None:
+        model.set_params(device=device)
+    backend = choose_backend(model.device, model.dtype)
+    model.n_features_in_ = meta["n_features"]
+    model._members = []
+    for i, entry in enumerate(meta["members"]):
+        prefix = f"progress/{i}/"
+        kernel = _unpack_kernel(prefix, arrays, entry, backend)
+        read = _Reader(prefix, arrays, meta, entry, backend)
+        model._members.append(make_member(backend, kernel, read()))
+    model._start_anew()
+    if "judging" in meta:
+        _unpack_judging(model, arrays, meta)
+    return model
+
+
+def _unpack_judging(model: Any, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    judging = meta["judging"]
+    model._calibration = _unpack_calibration(arrays, meta)
+    model._ridge, model._ridge_chosen_at = judging["ridge"], judging["ridge_chosen_at"]
+    model._probed_with = judging["probed_with"]
+    model._pending.seen = judging["seen"]
+    model._pending.labels = list(judging["pending"])
+    if judging["pending"]:
+        model._pending.samples = list(np.array(arrays["progress/pending"]))

@@ -6,6 +6,8 @@ up the model, so replacing it is the one step that turns the old model into the 
 writes and syncs new array files beside the old, replaces ``model.json``, then removes what is no
 longer named. After a kill at any moment the folder holds the old model or the new one.
 
+A model folder may hold another one, ``.learning``: the progress of a learn that is not complete.
+
 Two consequences: an array that did not change (the random features never do) is not written again,
 and a model that was loaded (memory-mapped) stays whole while others save to the same folder.
 """
@@ -35,6 +37,7 @@ FORMAT = "klda-model"
 FORMAT_VERSION = 1
 DOCUMENT = "model.json"
 LOCK = ".lock"
+LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 
 # Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
 _SHARED_BELOW = 64 * 1024
@@ -231,6 +234,35 @@ def save(
         return StoredModel(content, dict(arrays))
 
 
+def remove(path: str | Path) -> None:
+    """Remove what `save` wrote to a folder, and the folder if nothing else is in it.
+
+    The document goes first: after a kill at any moment the folder holds the model or none.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder; nothing happens if there is none.
+
+    Raises
+    ------
+    ModelBusyError, ModelFolderError
+        If another writer holds the folder, or it can't be written to.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    with writer_lock(folder):
+        try:
+            (folder / DOCUMENT).unlink(missing_ok=True)
+            _sync_folder(folder)
+        except OSError as error:
+            raise _write_error(folder, error) from error
+        _remove_unnamed(folder)
+    with suppress(OSError):
+        _remove_empty(folder)
+
+
 def _check_no_strangers(folder: Path) -> None:
     """Refuse a folder that is used for something else, before anything is written to it."""
     if exists(folder):
@@ -254,7 +286,9 @@ def _check_unchanged(folder: Path, replaces: str | None) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (LOCK, DOCUMENT) or bool(_ARRAY_FILE.match(name) or _TEMPORARY.match(name))
+    return name in (LOCK, DOCUMENT, LEARNING) or bool(
+        _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+    )
 
 
 def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:

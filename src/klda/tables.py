@@ -11,9 +11,12 @@ Three kinds of input come out, named as the modalities of the foundation models 
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
+import hashlib
 import itertools
 import json
+import os
 import random
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +43,7 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 CHUNK_ROWS = 4096
+IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one
 
 _INPUT_COLUMNS: dict[Modality, tuple[str, ...]] = {
     "text": TEXT_COLUMNS,
@@ -98,7 +102,9 @@ class Table:
     modality: Modality
     columns: Columns = field(default_factory=Columns)
 
-    def chunks(self, *, labels: bool = True, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
+    def chunks(
+        self, *, labels: bool = True, rows: int = CHUNK_ROWS, skip: int = 0
+    ) -> Iterator[Chunk]:
         """Read the file in chunks.
 
         Parameters
@@ -107,16 +113,19 @@ class Table:
             Whether each row must have a label; without, labels are read where they are found.
         rows : int
             Largest number of rows in a chunk.
+        skip : int
+            Rows at the beginning to leave out. A multiple of ``rows`` leaves the chunks after them
+            as they are.
 
         Yields
         ------
         Chunk
-            Consecutive rows; at least one chunk, none of them empty.
+            Consecutive rows; none empty, and at least one chunk unless rows are left out.
         """
         reader = _READERS[_kind(self.path)]
-        seen = 0
+        seen = skip
         try:
-            for chunk in reader(self, labels, rows):
+            for chunk in reader(self, labels, rows, skip):
                 seen += len(chunk)
                 yield chunk
         except OSError as error:
@@ -164,6 +173,85 @@ def open_table(
     return Table(path, modality, columns or Columns())
 
 
+def find_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Turn what a user names into files: patterns and folders of data files become their files.
+
+    Parameters
+    ----------
+    paths : iterable of str or Path
+        Files; folders of images, which stay as they are; folders that hold data files and nothing
+        else to read; patterns such as ``shards/*.parquet`` (``**`` for folders at any depth).
+
+    Returns
+    -------
+    list of Path
+        In the order given; those of one pattern or folder sorted by name.
+
+    Raises
+    ------
+    TableError
+        If a pattern matches nothing.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        for match in [path] if path.exists() else _matches(path):
+            found.extend(_data_files(match) or [match])
+    return found
+
+
+def _matches(pattern: Path) -> list[Path]:
+    if not glob.has_magic(str(pattern)):
+        return [pattern]  # opening it says that it is not there
+    matches = sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207
+    if not matches:
+        raise TableError(
+            f"{pattern}: no file matches this pattern (searched from {Path.cwd()})."
+            if not pattern.is_absolute()
+            else f"{pattern}: no file matches this pattern."
+        )
+    return matches
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Files of a folder of data files, sorted; none for a file or a folder of images."""
+    if not folder.is_dir():
+        return []
+    entries = sorted(entry for entry in folder.iterdir() if not _hidden(entry))
+    if any(entry.is_dir() or entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries):
+        return []
+    return [entry for entry in entries if _suffix(entry) in _READERS]
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """Return what tells a file from a changed one: size, time, and a digest of some of it.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder of images (then of the names, sizes and times in it).
+
+    Returns
+    -------
+    dict
+        JSON-able; equal as long as the file was not changed.
+    """
+    if path.is_dir():
+        entries = [(str(i.relative_to(path)), *_stamp(i)) for i in _images(path)]
+        digest = hashlib.sha256(json.dumps(entries).encode())
+        return {"images": len(entries), "digest": digest.hexdigest()}
+    size, changed = _stamp(path)
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(IDENTITY_BYTES))
+        file.seek(max(0, size - IDENTITY_BYTES))
+        digest.update(file.read(IDENTITY_BYTES))
+    return {"size": size, "changed_ns": changed, "digest": digest.hexdigest()}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 _EXAMPLES: dict[Modality, str] = {
     "text": "a CSV, TSV, JSONL or parquet file with a column of texts",
     "image": "a folder with one folder of images a class",
@@ -174,18 +262,21 @@ _EXAMPLES: dict[Modality, str] = {
 def _kind(path: Path) -> str:
     if path.is_dir():
         return "folder"
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    suffix = suffixes[-1] if suffixes else ""
-    kinds = {".ndjson": ".jsonl", ".pq": ".parquet"}
-    suffix = kinds.get(suffix, suffix)
+    suffix = _suffix(path)
     if suffix not in _READERS:
         raise TableError(
             f"{path}: unknown kind of file {suffix or '(no suffix)'!r}. Known are .csv, .tsv, "
             ".jsonl, .txt (each also as .gz), .parquet, .npy, .npz, and folders of images."
         )
     return suffix
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
 
 
 def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:
@@ -263,7 +354,7 @@ class _Source:
             ) from error
 
 
-def _read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     with _Source(table.path) as source:
         lines = iter(source)
         first = next(lines, "")
@@ -276,7 +367,8 @@ def _read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
         if len(set(names)) != len(names):
             raise TableError(f"{table.path}, line 1: a column name occurs twice: {names}.")
         chosen = _choose(table, names, labels)
-        yield from _group(_dict_rows(reader, table.path, names), table, chosen, source, rows)
+        parsed = itertools.islice(_dict_rows(reader, table.path, names), skip, None)
+        yield from _group(parsed, table, chosen, source, rows)
 
 
 def _delimiter(header: str) -> str:
@@ -312,19 +404,15 @@ def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
         yield _Row(line, dict(zip(names, values, strict=True)))
 
 
-def _read_jsonl(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     with _Source(table.path) as source:
         parsed = _json_rows(source)
         first = next(parsed, None)
         if first is None:
             return
         chosen = _choose(table, list(first.values), labels)
-
-        def all_rows() -> Iterator[_Row]:
-            yield first
-            yield from parsed
-
-        yield from _group(all_rows(), table, chosen, source, rows)
+        all_rows = itertools.islice(itertools.chain([first], parsed), skip, None)
+        yield from _group(all_rows, table, chosen, source, rows)
 
 
 def _json_rows(source: _Source) -> Iterator[_Row]:
@@ -345,7 +433,7 @@ def _json_rows(source: _Source) -> Iterator[_Row]:
         yield _Row(source.line, values)
 
 
-def _read_lines(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_lines(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     if labels:
         raise TableError(
             f"{table.path}: a .txt file has no labels. Give a CSV, TSV or JSONL file with a column "
@@ -355,7 +443,8 @@ def _read_lines(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
         named = (
             _Row(source.line, {"text": text.rstrip("\r\n")}) for text in source if text.strip()
         )
-        yield from _group(named, table, _Chosen("text", None), source, rows)
+        wanted = itertools.islice(named, skip, None)
+        yield from _group(wanted, table, _Chosen("text", None), source, rows)
 
 
 def read_lines(lines: Iterable[str], *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
@@ -511,22 +600,51 @@ def _feature_columns(schema: Any, columns: Columns) -> list[str] | None:
     return floats or None
 
 
-def _read_parquet(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     with _open_parquet(table.path) as file:
         total = max(file.metadata.num_rows, 1)
         if table.modality == "features":
-            yield from _parquet_features(table, file, labels, rows, total)
+            yield from _parquet_features(table, file, labels, rows, skip)
             return
         chosen = _choose(table, file.schema_arrow.names, labels)
         wanted = [name for name in chosen if name is not None]
-        done = 0
-        for batch in file.iter_batches(batch_size=rows, columns=wanted):
+        done = skip
+        for batch in _record_batches(file, wanted, rows, skip):
             values = batch.column(chosen.input).to_pylist()
             inputs = [_input_of(v, table, f"row {done + i}") for i, v in enumerate(values, 1)]
             names = _parquet_labels(batch, chosen.label, table, done)
             done += len(inputs)
             if inputs:
                 yield Chunk(inputs, names, done / total)
+
+
+def _record_batches(file: Any, columns: list[str], rows: int, skip: int) -> Iterator[Any]:
+    """Record batches of so many rows, across row groups; groups that are left out are not read."""
+    sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    first = 0
+    while first < len(sizes) and sizes[first] <= skip:
+        skip -= sizes[first]
+        first += 1
+    held: list[Any] = []
+    for batch in file.iter_batches(
+        batch_size=rows, columns=columns, row_groups=list(range(first, len(sizes)))
+    ):
+        left_out = min(skip, len(batch))
+        skip -= left_out
+        held.append(batch.slice(left_out))
+        while (count := sum(map(len, held))) >= rows:
+            whole = _joined(held)
+            yield whole.slice(0, rows)
+            held = [whole.slice(rows)] if count > rows else []
+    if any(map(len, held)):
+        yield _joined(held)
+
+
+def _joined(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    arrow = require("pyarrow", "parquet")
+    return arrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _parquet_labels(batch: Any, label: str | None, table: Table, done: int) -> list[str] | None:
@@ -537,8 +655,9 @@ def _parquet_labels(batch: Any, label: str | None, table: Table, done: int) -> l
 
 
 def _parquet_features(
-    table: Table, file: Any, need_labels: bool, rows: int, total: int
+    table: Table, file: Any, need_labels: bool, rows: int, skip: int
 ) -> Iterator[Chunk]:
+    total = max(file.metadata.num_rows, 1)
     schema = file.schema_arrow
     inputs = _feature_columns(schema, table.columns)
     if inputs is None:
@@ -550,8 +669,8 @@ def _parquet_features(
     if label is None and need_labels:
         raise _no_column(table, schema.names, "label", "--label-column", LABEL_COLUMNS)
     wanted = [*inputs, *([] if label is None else [label])]
-    done = 0
-    for batch in file.iter_batches(batch_size=rows, columns=wanted):
+    done = skip
+    for batch in _record_batches(file, wanted, rows, skip):
         features = _stack(batch, inputs, table, done)
         names = _parquet_labels(batch, label, table, done)
         done += len(features)
@@ -581,7 +700,7 @@ def _stack(batch: Any, inputs: list[str], table: Table, done: int) -> np.ndarray
 # NumPy files
 
 
-def _read_npy(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     if labels:
         raise TableError(
             f"{table.path}: a .npy file has no labels. Save features and labels together: "
@@ -592,7 +711,7 @@ def _read_npy(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
     except (ValueError, EOFError) as error:
         raise TableError(f"{table.path}: not a .npy file of numbers ({error}).") from error
     _check_matrix(table.path, "the array", features.shape, 2)
-    for start in range(0, len(features), rows):
+    for start in range(skip, len(features), rows):
         block = np.array(features[start : start + rows])
         yield Chunk(block, None, min(1.0, (start + rows) / len(features)))
 
@@ -604,7 +723,7 @@ def _open_npz(path: Path) -> zipfile.ZipFile:
         raise TableError(f"{path}: not an .npz file, or a truncated one ({error}).") from error
 
 
-def _read_npz(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     with _open_npz(table.path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         guesses = ("images",) if table.modality == "image" else FEATURE_COLUMNS
@@ -614,16 +733,17 @@ def _read_npz(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
             raise _no_column(table, names, table.modality, "--input-column", guesses)
         if label is None and labels:
             raise _no_column(table, names, "label", "--label-column", LABEL_COLUMNS)
-        yield from _npz_chunks(table, archive, chosen, label, rows)
+        yield from _npz_chunks(table, archive, _Chosen(chosen, label), rows, skip)
 
 
 def _npz_chunks(
-    table: Table, archive: zipfile.ZipFile, chosen: str, label: str | None, rows: int
+    table: Table, archive: zipfile.ZipFile, names: _Chosen, rows: int, skip: int
 ) -> Iterator[Chunk]:
+    chosen, label = names
     with _Member(table.path, archive, chosen) as inputs:
         _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
         if label is None:
-            for block, fraction in inputs.blocks(rows):
+            for block, fraction in inputs.blocks(rows, skip):
                 yield Chunk(block, None, fraction)
             return
         with _Member(table.path, archive, label) as labels:
@@ -632,13 +752,13 @@ def _npz_chunks(
                     f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has shape "
                     f"{labels.shape}; expected one label a row."
                 )
-            done = 0
-            for (block, fraction), (names, _) in zip(
-                inputs.blocks(rows), labels.blocks(rows), strict=True
+            done = skip
+            for (block, fraction), (found, _) in zip(
+                inputs.blocks(rows, skip), labels.blocks(rows, skip), strict=True
             ):
                 values = [
                     _label_of(value, table, f"row {done + i}")
-                    for i, value in enumerate(names.tolist(), 1)
+                    for i, value in enumerate(found.tolist(), 1)
                 ]
                 done += len(values)
                 yield Chunk(block, values, fraction)
@@ -679,13 +799,15 @@ class _Member:
     def __exit__(self, *exception: object) -> None:
         self._file.close()
 
-    def blocks(self, rows: int) -> Iterator[tuple[np.ndarray, float]]:
+    def blocks(self, rows: int, skip: int) -> Iterator[tuple[np.ndarray, float]]:
         total = self.shape[0]
         row_shape = self.shape[1:]
         row_bytes = int(np.prod(row_shape, dtype=np.int64)) * self.dtype.itemsize
-        for start in range(0, total, rows):
+        for start in range(skip, total, rows):
             count = min(rows, total - start)
             try:
+                if skip and start == skip:
+                    self._file.seek(skip * row_bytes, os.SEEK_CUR)
                 payload = self._file.read(count * row_bytes)
             except (zipfile.BadZipFile, zlib_error, EOFError) as error:
                 raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
@@ -699,7 +821,7 @@ class _Member:
 # Folders of images
 
 
-def _read_folder(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
+def _read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
     """Image paths of a folder with one folder a class, or (for predicting) of a flat folder."""
     classes = sorted(
         entry for entry in table.path.iterdir() if entry.is_dir() and not _hidden(entry)
@@ -722,7 +844,7 @@ def _read_folder(table: Table, labels: bool, rows: int) -> Iterator[Chunk]:
     if labels:
         # Mixed, so that the first chunk, from which a bandwidth may be taken, shows all classes.
         random.Random(0).shuffle(pairs)
-    for start in range(0, len(pairs), rows):
+    for start in range(skip, len(pairs), rows):
         block = pairs[start : start + rows]
         names = None if not classes else [str(name) for _, name in block]
         yield Chunk([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
@@ -740,7 +862,7 @@ def _hidden(path: Path) -> bool:
     return path.name.startswith(".")
 
 
-_READERS: dict[str, Callable[[Table, bool, int], Iterator[Chunk]]] = {
+_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Chunk]]] = {
     ".csv": _read_delimited,
     ".tsv": _read_delimited,
     ".jsonl": _read_jsonl,
