@@ -22,6 +22,43 @@ from klda.backend import Array, Backend
 
 Label = str | int | float
 
+CLASSES_AT_ONCE = 4096  # where means are gone through, so that no second copy of all is made
+
+
+class GrowingRows:
+    """Rows in one array with room to spare, doubled when full: adding a row copies none, mostly."""
+
+    def __init__(self, width: int, backend: Backend) -> None:
+        self.backend = backend
+        self._buffer = backend.empty((0, width))
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def values(self) -> Array:
+        """The rows, a view."""
+        return self._buffer[: self._length]
+
+    def extend(self, n: int) -> Array:
+        """Make room for more rows and return the view of them, uninitialised."""
+        known, needed = self._length, self._length + n
+        if needed > len(self._buffer):
+            grown = self.backend.empty((max(needed, 2 * known), self._buffer.shape[1]))
+            grown[:known] = self.values
+            self._buffer = grown
+        self._length = needed
+        return self._buffer[known:needed]
+
+    def replace(self, values: Array) -> None:
+        """Hold these rows instead; they are taken over, not copied."""
+        self._buffer, self._length = values, len(values)
+
+    def clear(self) -> None:
+        """Hold no rows, and no room for any."""
+        self.replace(self.backend.empty((0, self._buffer.shape[1])))
+
 
 class Scatter:
     """The within-class scatter S, a sum of outer products of rows.
@@ -33,7 +70,7 @@ class Scatter:
         self.n_components = n_components
         self.backend = backend
         self.square: Array | None = None
-        self._buffer = backend.empty((0, n_components))
+        self._rows = GrowingRows(n_components, backend)
         self._gram = backend.empty((0, 0))
         self.signs = np.empty(0, np.int64)
         self.turnover = 0.0  # sum of squares of every row ever added or taken away
@@ -46,7 +83,7 @@ class Scatter:
     @property
     def rows(self) -> Array:
         """The rows kept while thin; ``signs`` says which were added (+1) and which taken (-1)."""
-        return self._buffer[: len(self.signs)]
+        return self._rows.values
 
     def gram(self) -> Array:
         """Return the inner products of the kept rows; only those of new rows are worked out."""
@@ -122,29 +159,24 @@ class Scatter:
 
     def restore_rows(self, rows: Array, signs: np.ndarray) -> None:
         """Take over rows that were kept before."""
-        self._buffer, self.signs = rows, signs
+        self._rows.replace(rows)
+        self.signs = signs
 
     def copy(self) -> Scatter:
         """Return an independent copy."""
         twin = Scatter(self.n_components, self.backend)
         twin.square = None if self.square is None else self.backend.copy(self.square)
-        twin._buffer = self.backend.copy(self.rows)
+        twin._rows.replace(self.backend.copy(self.rows))
         twin.signs = self.signs.copy()
         twin.turnover = self.turnover
         return twin
 
     def _keep(self, rows: Array, sign: int) -> None:
-        kept = len(self.signs)
-        needed = kept + len(rows)
-        if needed > len(self._buffer):
-            grown = self.backend.empty((max(needed, 2 * kept), self.n_components))
-            grown[:kept] = self.rows
-            self._buffer = grown
-        self._buffer[kept:needed] = rows
+        self._rows.extend(len(rows))[:] = rows
         self.signs = np.concatenate([self.signs, np.full(len(rows), sign)])
 
     def _drop_rows(self) -> None:
-        self._buffer = self.backend.empty((0, self.n_components))
+        self._rows.clear()
         self._gram = self.backend.empty((0, 0))
         self.signs = np.empty(0, np.int64)
 
@@ -157,10 +189,11 @@ class ClassStatistics:
         self.n_components = n_components
         self.labels: list[Label] = []
         self.positions: dict[Hashable, int] = {}
-        self.counts = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)  # with room to spare, as the means
+        self._order: np.ndarray | None = None
         self._scatter = Scatter(n_components, backend) if with_scatter else None
         self.n_scattered = 0  # samples behind the scatter; forgotten classes stay in it
-        self._means = backend.empty((0, n_components))
+        self._means = GrowingRows(n_components, backend)
 
     @property
     def has_scatter(self) -> bool:
@@ -186,7 +219,20 @@ class ClassStatistics:
     @property
     def means(self) -> Array:
         """Class means, one row a class."""
-        return self._means[: len(self.labels)]
+        return self._means.values
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Samples of each class."""
+        return self._counts[: len(self.labels)]
+
+    @property
+    def order(self) -> np.ndarray:
+        """Positions of the classes in the order of their sorted labels; kept until these change."""
+        if self._order is None:
+            by_label = sorted(range(len(self.labels)), key=self.labels.__getitem__)
+            self._order = np.array(by_label, np.int64)
+        return self._order
 
     def locate(self, labels: Sequence[Label]) -> np.ndarray:
         """Positions of known labels."""
@@ -214,21 +260,25 @@ class ClassStatistics:
         """Add all that another model learned."""
         self._admit([label for label in other.labels if label not in self.positions])
         here = self.locate(other.labels)
-        theirs = self.backend.asarray(other.means)
-        before, after = self.counts[here], self.counts[here] + other.counts
-        at = self.backend.index(here)
-        shift = theirs - self._means[at]
         if self.has_scatter:
             self.scatter.merge(other.scatter)
-            weights = np.sqrt(before * (other.counts / after))
-            both = np.flatnonzero(before)
-            if len(both):
-                chosen = self.backend.index(both)
-                scaled = shift[chosen] * self.backend.asarray(weights[both, None])
-                self.scatter.change(scaled, 1)
-        self._means[at] += shift * self.backend.asarray((other.counts / after)[:, None])
-        self.counts[here] = after
+        for start in range(0, len(here), CLASSES_AT_ONCE):
+            part = slice(start, start + CLASSES_AT_ONCE)
+            self._merge_means(here[part], other.means[part], other.counts[part])
         self.n_scattered += other.n_scattered
+
+    def _merge_means(self, here: np.ndarray, means: Array, counts: np.ndarray) -> None:
+        before, after = self.counts[here], self.counts[here] + counts
+        at = self.backend.index(here)
+        shift = self.backend.asarray(means) - self.means[at]
+        both = np.flatnonzero(before)
+        if self.has_scatter and len(both):
+            weights = np.sqrt(before * (counts / after))
+            chosen = self.backend.index(both)
+            scaled = shift[chosen] * self.backend.asarray(weights[both, None])
+            self.scatter.change(scaled, 1)
+        self.means[at] += shift * self.backend.asarray((counts / after)[:, None])
+        self.counts[here] = after
 
     def drop(self, labels: Sequence[Label]) -> None:
         """Drop classes from the answers; what they left in the scatter stays."""
@@ -236,22 +286,22 @@ class ClassStatistics:
             return
         gone = set(self.locate(labels).tolist())
         kept = np.array([i for i in range(len(self.labels)) if i not in gone], np.int64)
-        self._means = self.means[self.backend.index(kept)]
-        self.counts = self.counts[kept]
-        self.labels = [self.labels[i] for i in kept]
-        self.positions = {label: i for i, label in enumerate(self.labels)}
+        means, counts = self.means[self.backend.index(kept)], self.counts[kept]
+        self.restore([self.labels[i] for i in kept], counts, means)
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
         position = self.positions.pop(old)
         self.labels[position] = new
         self.positions[new] = position
+        self._order = None
 
     def restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:
         """Take over classes that were known before."""
         self.labels = list(labels)
         self.positions = {label: i for i, label in enumerate(self.labels)}
-        self.counts, self._means = counts, means
+        self._counts, self._order = counts, None
+        self._means.replace(means)
 
     def copy(self) -> ClassStatistics:
         """Return an independent copy."""
@@ -269,16 +319,16 @@ class ClassStatistics:
         batch_means /= self.backend.asarray(batch[:, None])
         before = self.counts[here]
         after = before + sign * batch
-        gap = batch_means - self._means[at]
+        gap = batch_means - self.means[at]
         # Without (n1 = before when adding, after when removing) and with the batch:
         without, whole = (before, after) if sign > 0 else (after, before)
         if sign > 0:
-            self._means[at] += gap * self.backend.asarray((batch / after)[:, None])
+            self.means[at] += gap * self.backend.asarray((batch / after)[:, None])
             distance = gap  # batch mean from the mean without the batch
         else:
             left = np.maximum(after, 1)
-            self._means[at] -= gap * self.backend.asarray((batch / left)[:, None])
-            distance = batch_means - self._means[at]
+            self.means[at] -= gap * self.backend.asarray((batch / left)[:, None])
+            distance = batch_means - self.means[at]
         self.counts[here] = after
         self.n_scattered += sign * len(groups)
         if self.has_scatter:
@@ -289,17 +339,19 @@ class ClassStatistics:
         return rows
 
     def _admit(self, labels: Sequence[Label]) -> None:
-        known = len(self.labels)
-        needed = known + len(labels)
-        if needed > len(self._means):
-            grown = self.backend.zeros((max(needed, 2 * known), self.n_components))
-            grown[:known] = self.means
-            self._means = grown
-        self._means[known:needed] = 0
-        self.counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
+        if not labels:
+            return
+        known, needed = len(self.labels), len(self.labels) + len(labels)
+        if needed > len(self._counts):
+            grown = np.zeros(max(needed, 2 * known), np.int64)
+            grown[:known] = self.counts
+            self._counts = grown
+        self._counts[known:needed] = 0
+        self._means.extend(len(labels))[:] = 0
         for label in labels:
             self.positions[label] = len(self.labels)
             self.labels.append(label)
+        self._order = None
 
     def _settle(self) -> None:
         """With one sample a class or none the scatter is zero by definition: leave no rounding."""
