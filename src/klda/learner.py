@@ -238,32 +238,46 @@ class Learner:
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        before = self.classes
-        encoded = self._encode_batches(batches, progress)
-        first = next(encoded, None)
-        if first is None:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        second = next(encoded, None)
-        if second is None:
-            lesson = Lesson(self.classifier, self._ledger)
-            lesson.take(first)
-        else:
-            lesson = self._begin()
-            self._teach(lesson, itertools.chain((first, second), encoded))
-        self._conclude(lesson, before, source)
+        self._learn(batches, source=source, progress=progress)
         return self
 
-    def _begin(self) -> Lesson:
-        """Begin a learn of several batches, apart from what answers meanwhile."""
-        return Lesson(_copy(self.classifier), self._ledger)
+    def _learn(
+        self,
+        batches: Iterable[Any],
+        *,
+        source: str | None,
+        progress: bool = False,
+        lesson: Lesson | None = None,
+        after: Callable[[Lesson], None] | None = None,
+        noted: dict[str, Any] | None = None,
+    ) -> None:
+        """Learn batches, or what is left of them for a lesson that was begun before.
+
+        `after` is called after each batch of several, `noted` goes into the history.
+        """
+        before = self.classes
+        encoded = self._encode_batches(batches, progress)
+        if lesson is None:
+            first, second = next(encoded, None), next(encoded, None)
+            if first is None:
+                raise KldaError("inputs is empty: there is nothing to learn.")
+            if second is None:
+                lesson, encoded = Lesson(self.classifier, self._ledger), iter(())
+                lesson.take(first)
+            else:
+                lesson = Lesson(_copy(self.classifier), self._ledger)
+                encoded = itertools.chain((first, second), encoded)
+        self._teach(lesson, encoded, after)
+        self.classifier, self._ledger = lesson.classifier, lesson.ledger
+        self._record("learn", before, source, noted)
 
     def _teach(
         self,
         lesson: Lesson,
         encoded: Iterable[Encoded],
-        after: Callable[[Lesson], None] | None = None,
+        after: Callable[[Lesson], None] | None,
     ) -> None:
-        """Take batches one after the other; `after` is called when one has been learned.
+        """Take batches one after the other.
 
         A batch is learned in a thread while the foundation model encodes the next. Features need
         no encoding, and may lie in a buffer that the caller fills again: they take turns.
@@ -281,13 +295,6 @@ class Learner:
         with Behind(take) as behind:
             for rows, labels, ids in encoded:
                 behind.put((rows, copy.copy(labels), copy.copy(ids)))
-
-    def _conclude(
-        self, lesson: Lesson, before: dict[Label, int], source: str | None, **noted: Any
-    ) -> None:
-        """Take over what a learn has learned."""
-        self.classifier, self._ledger = lesson.classifier, lesson.ledger
-        self._record("learn", before, source, **noted)
 
     def forget(
         self,
@@ -901,7 +908,11 @@ class Learner:
         return float(limit) if np.isfinite(limit) else None
 
     def _record(
-        self, action: str, before: dict[Label, int], source: str | None, **noted: Any
+        self,
+        action: str,
+        before: dict[Label, int],
+        source: str | None,
+        noted: dict[str, Any] | None = None,
     ) -> None:
         after = self.classes
         entry: dict[str, Any] = {
@@ -913,7 +924,7 @@ class Learner:
         }
         if source is not None:
             entry["source"] = source
-        entry |= noted
+        entry |= noted or {}
         kept = {key: value for key, value in entry.items() if value != []}
         self._history = [*self._history, kept][-HISTORY_LENGTH:]
 
@@ -988,7 +999,12 @@ def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
 
 def _copy(classifier: Any) -> Any:
     twin = clone(classifier)
-    return twin.merge(classifier) if hasattr(classifier, "n_features_in_") else twin
+    if not hasattr(classifier, "n_features_in_"):
+        return twin
+    twin.merge(classifier)
+    if hasattr(classifier, "_ridge"):  # merging leaves the choice of a ridge to a new model
+        twin._ridge, twin._ridge_chosen_at = classifier._ridge, classifier._ridge_chosen_at
+    return twin
 
 
 def _now() -> str:

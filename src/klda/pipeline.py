@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -56,7 +56,7 @@ class _Channel(Generic[T]):
             self._changed.notify_all()
 
 
-def ahead(items: Iterable[T], *, depth: int = DEPTH) -> Iterator[T]:
+def ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]:
     """Iterate in a thread of its own, a few items ahead of the caller.
 
     Parameters

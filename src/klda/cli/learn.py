@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +17,19 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner import Learner
-    from klda.tables import Chunk
 
 NEW = "For a new model"
+LONG = "For a long learn"
 KINDS = ("klda", "lda", "ncm")
 
 
 def learn(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Files with a column of texts and one of labels, or image folders."),
+        typer.Argument(
+            help="Files with a column of texts and one of labels, folders of such files, patterns "
+            "in quotes ('shards/*.parquet'), or image folders."
+        ),
     ],
     model: options.Model,
     input_column: options.InputColumn = None,
@@ -80,6 +84,31 @@ def learn(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    checkpoint_every: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Save the progress this often; 0: never.",
+            rich_help_panel=LONG,
+        ),
+    ] = 180.0,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on where the same command was cut off. No row is lost, none counts twice.",
+            rich_help_panel=LONG,
+        ),
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart",
+            help="Drop the progress of a learn that was cut off.",
+            rich_help_panel=LONG,
+        ),
+    ] = False,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -87,7 +116,8 @@ def learn(
 
     The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
     time, so a file may be larger than memory; they are not kept. The folder is changed once, at the
-    end: a command that fails, is interrupted or is killed leaves the model as it was.
+    end: a command that fails, is interrupted or is killed leaves the model as it was. A long one
+    saves its progress beside the model every few minutes, and goes on from there with **--resume**.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -95,8 +125,11 @@ def learn(
     **--label-column** queue
 
     **klda learn** photos/ **--model** cats/ **--foundation** dinov2-small
+
+    **klda learn** shards/ **--model** bot/ **--resume**
     """
     from klda import storage
+    from klda.streaming import Job
 
     settings = {
         "foundation": foundation,
@@ -111,26 +144,52 @@ def learn(
     }
     given = {name: value for name, value in settings.items() if value is not None}
     encoding = options.encoding(device, batch_size, cache)
+    if resume and restart:
+        raise typer.BadParameter("--resume goes on, --restart begins again: give one of them.")
     start = time.perf_counter()
-    with storage.writer_lock(model, timeout=wait):
+    with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if storage.exists(model) else None
         modality = existing.modality if existing else None
         tables = reading.open_tables(files, modality, input_column, label_column)
-        # The first rows are read before the foundation model is loaded: a bad file shows at once.
-        chunks = _peeked(reading.batches(tables, "Learning", labels=True))
-        learner = existing or _make(tables[0].modality, given, encoding)
-        integers = reading.has_integer_classes(learner.classes)
-        before = learner.classes
-        source = ", ".join(path.name for path in files)
-        learner.learn(reading.labelled(chunks, integers), source=source)
+        job = Job(model, tables, every=checkpoint_every)
+        job.open(resume=resume, restart=restart)
+        if job.complete and existing:
+            job.tidy()
+            say("These files were learned to the end: there is nothing to resume.")
+            _report(existing, existing.classes, model, time.perf_counter() - start, json)
+            return
+        if job.samples:
+            say(f"Going on after {job.samples:,} rows.")
+        with closing(reading.pieces(tables, "Learning", labels=True, start=job.place)) as pieces:
+            # The first rows are read before the foundation model is loaded: a bad file shows at
+            # once.
+            first = list(itertools.islice(pieces, 1))
+            learner = existing or _make(tables[0].modality, given, encoding)
+            before = learner.classes
+            job.learn(learner, itertools.chain(first, pieces))
         with undisturbed():
-            learner.save(model)
+            job.save(learner)
     _report(learner, before, model, time.perf_counter() - start, json)
 
 
-def _peeked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    first = next(chunks)
-    return itertools.chain([first], chunks)
+@contextmanager
+def _telling_of_progress(model: Path) -> Iterator[None]:
+    """Say, when a learn is cut off, that not all is lost."""
+    from klda import streaming
+
+    try:
+        yield
+    except streaming.CheckpointError:
+        raise  # which says it already
+    except BaseException:
+        progress = None
+        with suppress(KldaError):
+            progress = streaming.unfinished(model)
+        if progress:
+            say(
+                f"The progress is kept: {progress}. Go on with --resume, or drop it with --restart."
+            )
+        raise
 
 
 def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:

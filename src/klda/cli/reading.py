@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from klda.cli.console import messages
-from klda.errors import KldaError
-from klda.tables import Chunk, Columns, Modality, Table, open_table
-
-# Rows between two steps of the progress bar, which are also the rows learned at once.
-ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
+from klda.tables import (
+    Chunk,
+    Columns,
+    Piece,
+    Place,
+    Table,
+    as_label,
+    find_files,
+    open_table,
+    read,
+)
 
 
 def open_tables(
@@ -24,7 +30,7 @@ def open_tables(
     Parameters
     ----------
     paths : sequence of Path
-        Files or folders of images.
+        Files, folders of images or of data files, and patterns such as ``shards/*.parquet``.
     modality : str or None
         What the model takes; None takes what the first file holds.
     input_column, label_column : str or None
@@ -33,11 +39,11 @@ def open_tables(
     Returns
     -------
     list of Table
-        In the order given.
+        In the order given; those of a folder or a pattern sorted.
     """
     columns = Columns(input_column, label_column)
     tables: list[Table] = []
-    for path in paths:
+    for path in find_files(paths):
         expected: Any = modality or (tables[0].modality if tables else None)
         tables.append(open_table(path, modality=expected, columns=columns))
     return tables
@@ -49,7 +55,7 @@ def batches(tables: Sequence[Table], doing: str, *, labels: bool) -> Iterator[Ch
     Parameters
     ----------
     tables : sequence of Table
-        Read one after the other.
+        Read one after the other, a little ahead of what is done with the rows.
     doing : str
         What is done with the rows, as ``"Learning"``.
     labels : bool
@@ -59,6 +65,27 @@ def batches(tables: Sequence[Table], doing: str, *, labels: bool) -> Iterator[Ch
     ------
     Chunk
         The bar moves on when the next one is asked for, that is, when this one has been used.
+    """
+    for piece in pieces(tables, doing, labels=labels):
+        yield piece.chunk
+
+
+def pieces(
+    tables: Sequence[Table], doing: str, *, labels: bool, start: Place | None = None
+) -> Generator[Piece, None, None]:
+    """Read tables as `batches` does, from a place on, and say which place each chunk leads to.
+
+    Parameters
+    ----------
+    tables, doing, labels
+        As for `batches`.
+    start : Place, optional
+        Where to begin.
+
+    Yields
+    ------
+    Piece
+        A chunk and the place after it.
     """
     weights = [_size(table.path) for table in tables]
     total = sum(weights)
@@ -73,13 +100,12 @@ def batches(tables: Sequence[Table], doing: str, *, labels: bool) -> Iterator[Ch
     with Progress(*columns, console=messages, transient=True, disable=quiet) as progress:
         task = progress.add_task(doing, total=total, rows=0)
         rows = 0
-        for i, table in enumerate(tables):
-            before = sum(weights[:i])
-            for chunk in table.chunks(labels=labels, rows=ROWS[table.modality]):
-                yield chunk
-                rows += len(chunk)
-                done = before + weights[i] * chunk.fraction
-                progress.update(task, completed=done, rows=rows)
+        for piece in read(tables, labels=labels, start=start):
+            yield piece
+            rows += len(piece.chunk)
+            at = piece.place.file
+            done = sum(weights[:at]) + weights[at] * piece.chunk.fraction
+            progress.update(task, completed=done, rows=rows)
 
 
 def labelled(chunks: Iterator[Chunk], integers: bool) -> Iterator[tuple[Any, list[Any]]]:
@@ -124,31 +150,6 @@ def answered(
         for value, answer in zip(chunk.inputs, ask(chunk.inputs), strict=True):
             row += 1
             yield str(value) if isinstance(value, str | Path) else row, answer
-
-
-def as_label(text: str, integers: bool) -> str | int:
-    """Turn a label as written in a file or on the command line into the model's kind.
-
-    Parameters
-    ----------
-    text : str
-        As written.
-    integers : bool
-        Whether the model's classes are integers.
-
-    Returns
-    -------
-    str or int
-        The label.
-    """
-    if not integers:
-        return text
-    try:
-        return int(text)
-    except ValueError as error:
-        raise KldaError(
-            f"The label {text!r} is not an integer, but this model's classes are integers."
-        ) from error
 
 
 def has_integer_classes(classes: dict[Any, int]) -> bool:
