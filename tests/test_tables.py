@@ -2,12 +2,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from klda.tables import Columns, TableError, open_table, read_lines
+from klda.tables import (
+    Columns,
+    Place,
+    TableError,
+    find_files,
+    identity,
+    open_table,
+    read,
+    read_lines,
+)
 
 ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
 
@@ -343,3 +353,133 @@ def test_a_large_file_never_sits_in_memory(tmp_path, kind):
         tracemalloc.stop()
     assert rows == (100_000 if kind == "csv" else 200_000)
     assert peak < size / 10
+
+
+# ------------------------------------------------------------------------------- parts of files
+
+
+@pytest.fixture
+def long_files(tmp_path):
+    """The same 50 rows in every kind of file that is read in part."""
+    import pyarrow
+    import pyarrow.parquet
+
+    texts, labels = [f"text {i}" for i in range(50)], [f"label {i % 3}" for i in range(50)]
+    features = np.arange(100, dtype=np.float32).reshape(50, 2)
+    lines = [f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)]
+    blank = "".join(line + ("\n" if i % 7 == 0 else "") for i, line in enumerate(lines))
+    (tmp_path / "a.csv").write_text("text,label\n" + blank)
+    pairs = zip(texts, labels, strict=True)
+    rows = "".join(json.dumps({"text": t, "label": la}) + "\n" for t, la in pairs)
+    (tmp_path / "b.jsonl").write_text(rows)
+    with gzip.open(tmp_path / "c.jsonl.gz", "wt") as file:
+        file.write(rows)
+    table = pyarrow.table({"text": texts, "label": labels})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet", row_group_size=9)
+    table = pyarrow.table({"features": list(features), "label": labels})
+    pyarrow.parquet.write_table(table, tmp_path / "e.parquet", row_group_size=9)
+    np.savez(tmp_path / "f.npz", features=features, labels=np.array(labels))
+    np.savez_compressed(tmp_path / "g.npz", features=features, labels=np.array(labels))
+    return tmp_path
+
+
+def parts_of(path, **options):
+    return [
+        (np.asarray(chunk.inputs).tolist(), chunk.labels, chunk.fraction)
+        for chunk in open_table(path).chunks(**options)
+    ]
+
+
+@pytest.mark.parametrize("size", [4, 10, 25])
+@pytest.mark.parametrize("letter", "abcdefg")
+def test_rows_left_out_at_the_beginning_leave_the_other_chunks_as_they_are(
+    long_files, letter, size
+):
+    (path,) = long_files.glob(f"{letter}.*")
+    whole = parts_of(path, rows=size)
+    assert [len(inputs) for inputs, _, _ in whole[:-1]] == [size] * (len(whole) - 1)
+    for chunk in range(len(whole) + 1):
+        assert parts_of(path, rows=size, skip=chunk * size) == whole[chunk:]
+
+
+def test_a_row_is_counted_from_the_beginning_also_after_rows_left_out(tmp_path):
+    np.savez(tmp_path / "x.npz", features=np.ones((9, 2)), labels=np.array(list("aaaaaaaa ")))
+    with pytest.raises(TableError, match="row 9: the label is empty"):
+        list(open_table(tmp_path / "x.npz").chunks(rows=2, skip=6))
+
+
+def test_images_of_a_folder_may_be_left_out_at_the_beginning(photos):
+    whole = [chunk.inputs for chunk in open_table(photos).chunks(rows=1)]
+    assert [chunk.inputs for chunk in open_table(photos).chunks(rows=1, skip=2)] == whole[2:]
+
+
+def test_files_are_read_one_after_the_other_and_places_lead_back(long_files):
+    tables = [open_table(long_files / name) for name in ("a.csv", "b.jsonl", "d.parquet")]
+    pieces = list(read(tables, labels=True))
+    assert [piece.place for piece in pieces] == [Place(0, 50), Place(1, 50), Place(2, 50)]
+    for i, piece in enumerate(pieces):
+        rest = list(read(tables, labels=True, start=piece.place))
+        assert [p.chunk for p in rest] == [p.chunk for p in pieces[i + 1 :]]
+
+
+def test_patterns_and_folders_of_data_files_become_their_files_in_order(tmp_path, monkeypatch):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for name in ("b.csv", "a.csv.gz", "c.jsonl", "_SUCCESS", "notes.md", ".hidden.csv"):
+        (shards / name).write_text("")
+    named = ["a.csv.gz", "b.csv", "c.jsonl"]
+    assert [path.name for path in find_files([shards])] == named
+    assert [path.name for path in find_files([f"{shards}/*.csv*"])] == named[:2]
+    assert [path.name for path in find_files([f"{tmp_path}/**/c.*", shards / "b.csv"])] == [
+        "c.jsonl",
+        "b.csv",
+    ]
+    monkeypatch.chdir(tmp_path)
+    assert find_files(["shar*"]) == find_files(["shards"])
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
+    with pytest.raises(TableError, match=r"\*\.parquet: no file matches this pattern"):
+        find_files([f"{tmp_path}/*.parquet"])
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+    (tmp_path / "rows[1].csv").write_text("")
+    assert find_files([tmp_path / "rows[1].csv"]) == [tmp_path / "rows[1].csv"]
+
+
+def test_folders_of_images_stay_folders(photos):
+    (photos / "labels.txt").write_text("")
+    assert find_files([photos]) == [photos]
+    one_class = next(entry for entry in sorted(photos.iterdir()) if entry.is_dir())
+    assert find_files([one_class]) == [one_class]
+
+
+def test_a_changed_file_has_another_identity(tmp_path, photos):
+    file = tmp_path / "x.csv"
+    file.write_text("text,label\n" + "a,b\n" * 100_000)
+    before, times = identity(file), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    assert identity(file) == before == json.loads(json.dumps(before))
+    with file.open("a") as opened:
+        opened.write("a,c\n")
+    assert identity(file) != before
+    file.write_text("text,label\n" + "a,b\n" * 99_999 + "a,c\n")
+    os.utime(file, ns=times)  # as a restored or synchronised file may have it
+    assert identity(file) != before
+    images = identity(photos)
+    assert identity(photos) == images
+    (photos / "dogs" / "3.jpeg").unlink()
+    assert identity(photos) != images
+
+
+def test_a_large_npz_is_read_a_block_at_a_time(tmp_path):
+    """The file has 30 MB, a chunk 0.4; reading keeps within a few chunks."""
+    path = tmp_path / "x.npz"
+    np.savez(path, features=np.ones((20_000, 384), np.float32), labels=np.arange(20_000) % 7)
+    tracemalloc.start()
+    for skip in (0, 10_000):
+        rows = sum(len(chunk) for chunk in open_table(path).chunks(rows=250, skip=skip))
+        assert rows == 20_000 - skip
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4e6

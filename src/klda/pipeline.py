@@ -15,6 +15,7 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 DEPTH = 2  # items that wait, at most
+PATIENCE = 2.0  # seconds, for a thread that may be stuck in a read from a pipe that says nothing
 
 
 class _Channel(Generic[T]):
@@ -70,7 +71,7 @@ def ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]
     ------
     object
         The items in their order. An error in making one is raised in its place. A caller that
-        stops early, or closes the generator, stops the thread and waits for it.
+        stops early, or closes the generator, stops the thread and waits for it, if not for ever.
     """
     channel: _Channel[T] = _Channel(depth)
     failure: list[BaseException] = []
@@ -95,7 +96,7 @@ def ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]
             raise failure[0]
     finally:
         channel.close(discard=True)
-        thread.join()
+        thread.join(PATIENCE)
 
 
 def _close(iterator: Iterator[T], failure: list[BaseException]) -> None:
@@ -112,8 +113,8 @@ class Behind(Generic[T]):
     """Does work on one item after another in a thread, while the caller makes the next item.
 
     Used as a context: leaving it waits until all items are done. If the work fails, its error is
-    raised by the next `put` or on leaving; an error of the caller that came later is dropped for
-    it, as if the two had taken turns. If the caller fails, items that wait are not begun.
+    raised by the next `put` or on leaving, rather than an error of the caller's own with a later
+    item: as if the two had taken turns. If the caller is interrupted, items that wait are dropped.
 
     Parameters
     ----------
@@ -154,9 +155,10 @@ class Behind(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._channel.close(discard=error is not None)
+        interrupted = error is not None and not isinstance(error, Exception)
+        self._channel.close(discard=interrupted)
         self._thread.join()
-        if self._failure is not None and (error is None or isinstance(error, Exception)):
+        if self._failure is not None and not interrupted:
             raise self._failure from None
 
     def _run(self) -> None:

@@ -154,8 +154,13 @@ class Job:
         self.complete = False
         self._at = self.folder / storage.LEARNING
         self._run = uuid.uuid4().hex
+        identities = [identity(table.path) for table in tables]
+        self._repeatable = all(identities)  # what came through a pipe can't be read again
+        if not self._repeatable:
+            self.every = 0.0
         self._files = [
-            {"path": str(table.path.resolve()), **identity(table.path)} for table in tables
+            {"path": str(table.path.resolve()), **found}
+            for table, found in zip(tables, identities, strict=True)
         ]
         columns = tables[0].columns
         self._columns = [columns.input, columns.label]
@@ -185,8 +190,8 @@ class Job:
         """
         if restart or not storage.exists(self._at):
             storage.remove(self._at)
-            learned = next((e for e in self._history if e.get("files") == self._digest()), None)
-            self.complete = resume and learned is not None
+            learned = {entry.get("files") for entry in self._history}
+            self.complete = resume and self._repeatable and self._digest() in learned
             return
         stored = storage.load(self._at)
         learning = stored.document["learning"]

@@ -16,7 +16,6 @@ import gzip
 import hashlib
 import itertools
 import json
-import os
 import random
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -46,6 +45,7 @@ IMAGE_SUFFIXES = frozenset(
 CHUNK_ROWS = 4096
 # Rows read, encoded and learned at once.
 ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
+SEEK_BYTES = 1 << 20
 IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one
 
 _INPUT_COLUMNS: dict[Modality, tuple[str, ...]] = {
@@ -308,8 +308,11 @@ def identity(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        JSON-able; equal as long as the file was not changed.
+        JSON-able; equal as long as the file was not changed. Empty for a pipe, which can be read
+        only once.
     """
+    if not path.is_file() and not path.is_dir():
+        return {}
     if path.is_dir():
         entries = [(str(i.relative_to(path)), *_stamp(i)) for i in _images(path)]
         digest = hashlib.sha256(json.dumps(entries).encode())
@@ -881,8 +884,8 @@ class _Member:
         for start in range(skip, total, rows):
             count = min(rows, total - start)
             try:
-                if skip and start == skip:
-                    self._file.seek(skip * row_bytes, os.SEEK_CUR)
+                if start == skip:
+                    self._pass_over(skip * row_bytes)
                 payload = self._file.read(count * row_bytes)
             except (zipfile.BadZipFile, zlib_error, EOFError) as error:
                 raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
@@ -890,6 +893,11 @@ class _Member:
                 raise TableError(f"{self.path}: {self.name!r} is cut short at row {start + 1}.")
             block = np.frombuffer(payload, dtype=self.dtype).reshape((count, *row_shape))
             yield block, (start + count) / total
+
+    def _pass_over(self, size: int) -> None:
+        # In small steps: a member's own seek reads 16 MB at a time.
+        for start in range(0, size, SEEK_BYTES):
+            self._file.read(min(SEEK_BYTES, size - start))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner import Learner
+    from klda.streaming import Job
 
 NEW = "For a new model"
 LONG = "For a long learn"
@@ -153,23 +154,31 @@ def learn(
         tables = reading.open_tables(files, modality, input_column, label_column)
         job = Job(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
+        resumed = job.samples
         if job.complete and existing:
             job.tidy()
             say("These files were learned to the end: there is nothing to resume.")
-            _report(existing, existing.classes, model, time.perf_counter() - start, json)
-            return
-        if job.samples:
-            say(f"Going on after {job.samples:,} rows.")
-        with closing(reading.pieces(tables, "Learning", labels=True, start=job.place)) as pieces:
-            # The first rows are read before the foundation model is loaded: a bad file shows at
-            # once.
-            first = list(itertools.islice(pieces, 1))
-            learner = existing or _make(tables[0].modality, given, encoding)
-            before = learner.classes
-            job.learn(learner, itertools.chain(first, pieces))
-        with undisturbed():
-            job.save(learner)
-    _report(learner, before, model, time.perf_counter() - start, json)
+            learner, before = existing, existing.classes
+        else:
+            learner, before = _learn(job, existing, given, encoding)
+    _report(learner, before, model, resumed, time.perf_counter() - start, json)
+
+
+def _learn(
+    job: Job, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+) -> tuple[Learner, dict[Any, int]]:
+    """Learn what is left and save; return the learner, and the classes it had before."""
+    if job.samples:
+        say(f"Going on after {job.samples:,} rows.")
+    with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
+        # The first rows are read before the foundation model is loaded: a bad file shows at once.
+        first = list(itertools.islice(pieces, 1))
+        learner = existing or _make(job.tables[0].modality, given, encoding)
+        before = learner.classes
+        job.learn(learner, itertools.chain(first, pieces))
+    with undisturbed():
+        job.save(learner)
+    return learner, before
 
 
 @contextmanager
@@ -256,7 +265,12 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
 
 
 def _report(
-    learner: Learner, before: dict[Any, int], model: Path, seconds: float, as_json: bool
+    learner: Learner,
+    before: dict[Any, int],
+    model: Path,
+    resumed: int,
+    seconds: float,
+    as_json: bool,
 ) -> None:
     after = learner.classes
     new = [label for label in after if label not in before]
@@ -266,6 +280,7 @@ def _report(
             {
                 "model": str(model),
                 "learned": samples,
+                "resumed_after": resumed,
                 "new_classes": new,
                 "classes": len(after),
                 "samples": sum(after.values()),
