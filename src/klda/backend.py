@@ -90,6 +90,15 @@ class Backend(Protocol):
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
 
+    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+
+    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+
     def log(self, probabilities: Array) -> Array:
         """Return the logarithm, finite at zero."""
 
@@ -243,6 +252,36 @@ class NumpyBackend:
         shifted /= shifted.sum(axis=1, keepdims=True)
         return shifted
 
+    def shares(self, scores: np.ndarray, log_totals: np.ndarray) -> np.ndarray:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+        return np.exp(np.asarray(scores, dtype=np.float64) - log_totals[:, None])
+
+    def log_total(self, scores: np.ndarray, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+        largest = scores.max(axis=1).astype(np.float64)
+        shifted = scores - largest[:, None]
+        shifted /= temperature
+        np.exp(shifted, out=shifted)
+        return np.asarray(largest / temperature + np.log(shifted.sum(axis=1)))
+
+    def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        if k == 1:
+            columns = scores.argmax(axis=1)[:, None]
+            return np.take_along_axis(scores, columns, axis=1), columns
+        if k >= scores.shape[1]:
+            columns = np.argsort(-scores, axis=1, kind="stable")
+            return np.take_along_axis(scores, columns, axis=1), columns
+        columns = np.argpartition(scores, -k, axis=1)[:, -k:]
+        least = np.take_along_axis(scores, columns, axis=1).min(axis=1, keepdims=True)
+        tied = np.flatnonzero(np.count_nonzero(scores >= least, axis=1) > k)
+        if len(tied):  # which of the equals were taken is left to chance: take the first
+            columns[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
+        columns.sort(axis=1)
+        values = np.take_along_axis(scores, columns, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
+
     def log(self, probabilities: np.ndarray) -> np.ndarray:
         """Return the logarithm, finite at zero."""
         return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
@@ -374,6 +413,27 @@ class TorchBackend:
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
         return self._torch.softmax(scores.double(), dim=1)
+
+    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+        totals = self._torch.as_tensor(log_totals, device=self.device)
+        return (scores.double() - totals[:, None]).exp_()
+
+    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+        return self.to_numpy(self._torch.logsumexp(scores.double() / temperature, dim=1))
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        k = min(k, scores.shape[1])
+        values, columns = scores.topk(k, dim=1)
+        tied = ((scores >= values[:, -1:]).sum(dim=1) > k).nonzero()[:, 0]
+        if len(tied):  # which of the equals were taken is left to chance: take the first
+            order = scores[tied].argsort(dim=1, descending=True, stable=True)
+            columns[tied] = order[:, :k]
+        columns = columns.sort(dim=1).values
+        values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
+        return self.to_numpy(values), self.to_numpy(columns.gather(1, order))
 
     def log(self, probabilities: Array) -> Array:
         """Return the logarithm, finite at zero."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self
 
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda import state
 from klda.backend import Array, Backend, choose_backend, is_torch
 from klda.calibration import Calibration, Pending
-from klda.decisions import softmax
+from klda.decisions import Familiarity, RunningTop, softmax
 from klda.discriminant import Discriminant, Solution, Workspace
 from klda.errors import KldaError
 from klda.kernel import (
@@ -33,8 +33,12 @@ AUTO_RIDGE = 1e-2  # once there are samples enough
 AUTO_RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # tried while there are fewer than 2 D samples
 GROWTH = 1.3  # of the number of samples, before the ridge is chosen again
 FEWEST_PROBES = 20
+MOST_PROBED = 1 << 24  # probes times classes
+PROBED_AT_ONCE = 1 << 22
 COMBINE = ("scores", "probabilities")
 BLOCK_BYTES = {"cpu": 20 << 20, "gpu": 1 << 30}  # of features in flight at once
+TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores in flight at once
+FEWEST_IN_TILE = 256  # classes
 
 
 class StoredStatistics(Protocol):
@@ -61,6 +65,8 @@ class _Member:
         self.kernel = kernel
         self._statistics = statistics
         self._discriminant: Discriminant | None = None
+        self._sorted: tuple[Any, np.ndarray] | None = None
+        self._stored_counts: dict[Label, int] | None = None
 
     @property
     def statistics(self) -> ClassStatistics:
@@ -74,7 +80,32 @@ class _Member:
         """Samples of each class; reads no stored array."""
         if isinstance(self._statistics, ClassStatistics):
             return dict(zip(self._statistics.labels, self._statistics.counts.tolist(), strict=True))
-        return self._statistics.counts
+        if self._stored_counts is None:
+            self._stored_counts = self._statistics.counts
+        return self._stored_counts
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of all classes."""
+        if isinstance(self._statistics, ClassStatistics):
+            return self._statistics.n_samples
+        return sum(self.counts.values())
+
+    @property
+    def labels(self) -> Collection[Label]:
+        """Labels of the classes; nothing is built of all of them."""
+        if isinstance(self._statistics, ClassStatistics):
+            return self._statistics.positions
+        return self.counts
+
+    @property
+    def classes(self) -> np.ndarray:
+        """Labels of the classes, sorted; made again only when the set of labels changed."""
+        known = self._statistics
+        made_of = known.order if isinstance(known, ClassStatistics) else known
+        if self._sorted is None or self._sorted[0] is not made_of:
+            self._sorted = (made_of, np.array(sorted(self.labels)))
+        return self._sorted[1]
 
     @property
     def discriminant(self) -> Discriminant:
@@ -112,6 +143,13 @@ def _blocks(n_samples: int, n_components: int, backend: Backend) -> Iterator[sli
     size = max(64, budget // (n_components * backend.dtype.itemsize))
     for start in range(0, n_samples, size):
         yield slice(start, min(start + size, n_samples))
+
+
+def _tiles(n_rows: int, n_classes: int, backend: Backend) -> list[slice]:
+    """Classes whose scores are worked out at once."""
+    budget = TILE_BYTES["cpu" if backend.device == "cpu" else "gpu"]
+    size = max(FEWEST_IN_TILE, budget // (n_rows * backend.dtype.itemsize))
+    return [slice(i, min(i + size, n_classes)) for i in range(0, n_classes, size)]
 
 
 class _ContinualClassifier(ClassifierMixin, BaseEstimator):
@@ -354,21 +392,50 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         ndarray of shape (n_samples,)
         """
-        best = self._scores(X, among).argmax(axis=1)
-        labels = self.classes_ if among is None else np.array(list(among))
-        return labels[best]
+        return self._best(X, among, 1)[0][:, 0]
+
+    def predict_top(
+        self, X: Any, k: int = 5, among: Sequence[Label] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and probabilities of the likeliest classes.
+
+        Classes are gone through a tile at a time: memory does not grow with samples times classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        k : int
+            How many classes; all of them, if there are fewer.
+        among : list of labels, optional
+            Answer within these classes only.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples, k)
+            The likeliest first; of equally likely classes, the first in ``classes_``.
+        probabilities : ndarray of shape (n_samples, k)
+            Shares of all classes' probability, not only of these k.
+        """
+        _check_number("k", k, kind=numbers.Integral)
+        self._check_has_classes()
+        temperature = self._temperature()
+        labels, scores, log_total = self._best(X, among, int(k), temperature)
+        return labels, np.exp(scores / temperature - log_total[:, None])
 
     # ---------------------------------------------------------------- fitted attributes
 
     @property
     def classes_(self) -> np.ndarray:
         """Labels of the classes known now, sorted."""
-        return np.array(sorted(self._counts()))
+        self._check_started()
+        return self._members[0].classes.copy()
 
     @property
     def class_count_(self) -> np.ndarray:
         """Samples learned of each class, in the order of ``classes_``."""
-        return np.array([count for _, count in sorted(self._counts().items())], np.int64)
+        counts = self._counts()
+        return np.array([counts[label] for label in self.classes_.tolist()], np.int64)
 
     def _counts(self) -> dict[Label, int]:
         self._check_started()
@@ -425,7 +492,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def _settle(self) -> None:
         """Bring everything that follows from the statistics up to date."""
-        if self._counts():
+        self._check_started()
+        if self._members[0].labels:
             self._solve()
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
@@ -440,8 +508,36 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _note_merged(self, other: Any) -> None:
         """Take note of a model that was merged."""
 
+    def _lifted(self, samples: Array) -> list[Array]:
+        """Features of samples, one array a member."""
+        return [member.transform(samples) for member in self._members]
+
+    def _part_scores(self, lifted: Sequence[Array], columns: slice | np.ndarray) -> list[Array]:
+        """Scores of some classes, one array a member."""
+        parts = []
+        for member, features, solution in zip(self._members, lifted, self._solve(), strict=True):
+            at = columns if isinstance(columns, slice) else member.backend.index(columns)
+            scores = features @ solution.weights[at].T
+            scores += solution.biases[at]
+            parts.append(scores)
+        return parts
+
+    def _combined(
+        self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
+    ) -> Array:
+        """One score a class from those of all members."""
+        (scores,) = parts
+        return scores
+
+    def _log_totals(
+        self, lifted: Sequence[Array], tiles: Sequence[slice | np.ndarray]
+    ) -> Sequence[np.ndarray] | None:
+        """Return what combining the scores of a tile needs to know of all classes, if anything."""
+        return None
+
     def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
-        raise NotImplementedError
+        chosen = slice(None) if columns is None else columns
+        return self._combined(self._part_scores(self._lifted(samples), chosen))
 
     def _change(
         self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
@@ -469,6 +565,43 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             parts.append(backend.to_numpy(self._block_scores(rows, columns)))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def _best(
+        self, X: Any, among: Sequence[Label] | None, k: int, temperature: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labels and scores of the k best classes; with a temperature, the softmax's log-total."""
+        self._check_has_classes()
+        columns = self._columns(among)
+        samples = self._check_samples(X, fresh=False)
+        self._settle()
+        backend = self._members[0].backend
+        found = []
+        for part in _blocks(len(samples), self._width(), backend):
+            lifted = self._lifted(backend.asarray(samples[part]))
+            found.append(self._best_of_block(lifted, columns, k, temperature))
+        labels = self._members[0].classes if among is None else np.array(list(among))
+        positions = np.concatenate([top.positions for top in found])
+        scores = np.concatenate([top.scores for top in found])
+        return labels[positions], scores, np.concatenate([top.log_total for top in found])
+
+    def _best_of_block(
+        self,
+        lifted: Sequence[Array],
+        columns: np.ndarray | None,
+        k: int,
+        temperature: float | None,
+    ) -> RunningTop:
+        backend = self._members[0].backend
+        n_classes = len(self._members[0].labels) if columns is None else len(columns)
+        running = RunningTop(len(lifted[0]), k)
+        slices = _tiles(len(lifted[0]), n_classes, backend)
+        tiles = [part if columns is None else columns[part] for part in slices]
+        log_totals = self._log_totals(lifted, tiles)
+        for part, tile in zip(slices, tiles, strict=True):
+            scores = self._combined(self._part_scores(lifted, tile), log_totals)
+            total = None if temperature is None else backend.log_total(scores, temperature)
+            running.add(part.start, *backend.top(scores, k), total)
+        return running
+
     def _width(self) -> int:
         return int(self._solve()[0].weights.shape[1])
 
@@ -491,8 +624,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         if len(set(wanted)) < len(wanted):
             raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
         self._check_known(wanted, "among")
-        positions = {label: i for i, label in enumerate(self.classes_.tolist())}
-        return np.array([positions[label] for label in wanted])
+        classes = self._members[0].classes
+        return np.searchsorted(classes, np.array(wanted))
 
     def _check_has_classes(self) -> None:
         if not hasattr(self, "_members"):
@@ -500,13 +633,13 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        if not self._counts():
+        if not self._members[0].labels:
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
 
     def _check_known(self, labels: Sequence[Label], parameter: str) -> None:
-        known = self._counts()
+        known = self._members[0].labels
         for label in labels:
             if label not in known:
                 some = ", ".join(repr(name) for name in sorted(known)[:5])
@@ -565,11 +698,11 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         return samples, groups, labels
 
     def _check_label_kind(self, labels: Sequence[Label]) -> None:
-        known = list(self._counts())
-        if known and labels and isinstance(known[0], str) != isinstance(labels[0], str):
+        known = next(iter(self._members[0].labels), None)
+        if known is not None and labels and isinstance(known, str) != isinstance(labels[0], str):
             raise KldaError(
                 f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), the classes "
-                f"known are such as {known[0]!r} ({type(known[0]).__name__}); use one kind."
+                f"known are such as {known!r} ({type(known).__name__}); use one kind."
             )
 
     def _check_samples(self, X: Any, *, fresh: bool) -> Array:
@@ -648,6 +781,11 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         )
 
 
+def _known(solution: Solution) -> Familiarity:
+    assert solution.familiarity is not None
+    return solution.familiarity
+
+
 class _Discriminants(_ContinualClassifier):
     """Classifiers that solve for weights from means and scatter."""
 
@@ -679,7 +817,7 @@ class _Discriminants(_ContinualClassifier):
 
     def _is_small(self) -> bool:
         """Whether there are too few samples for the covariance to be trusted."""
-        return sum(self._counts().values()) <= 2 * self._solution_size()
+        return self._members[0].n_samples <= 2 * self._solution_size()
 
     def _solution_size(self) -> int:
         kernel = self._members[0].kernel
@@ -733,7 +871,7 @@ class _Discriminants(_ContinualClassifier):
         self._check_has_classes()
         samples = self._check_samples(X, fresh=False)
         self._settle()
-        return self._assess(samples)[1]
+        return self._novelty(samples)
 
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned.
@@ -759,13 +897,12 @@ class _Discriminants(_ContinualClassifier):
             raise KldaError(f"refused={refused!r} can't be used; give a share between 0 and 1.")
         samples = self._check_samples(X, fresh=False)
         self._settle()
-        scores, novelty = self._assess(samples)
+        novelty = self._novelty(samples)
         limit = np.full(len(novelty), self._calibration.threshold(refused))
         if by_class:
-            labels = self.classes_.tolist()
             own = self._calibration.class_thresholds(refused)
-            best = scores.argmax(axis=1)
-            limit = np.array([own.get(labels[m], limit[i]) for i, m in enumerate(best)])
+            answers = self.predict(X).tolist()
+            limit = np.array([own.get(m, limit[i]) for i, m in enumerate(answers)])
         return novelty <= limit
 
     @property
@@ -785,20 +922,29 @@ class _Discriminants(_ContinualClassifier):
             novelty.append(self._mean_novelty(parts))
         return np.concatenate(scores), np.concatenate(novelty)
 
+    def _novelty(self, samples: Array) -> np.ndarray:
+        """Novelty of samples that were checked, a tile of classes at a time."""
+        backend = self._members[0].backend
+        found = []
+        for part in _blocks(len(samples), self._width(), backend):
+            lifted = self._lifted(backend.asarray(samples[part]))
+            known = [_known(solution) for solution in self._solve()]
+            nearest = np.full((len(known), len(lifted[0])), np.inf)
+            for tile in _tiles(len(lifted[0]), len(self._members[0].labels), backend):
+                for i, scores in enumerate(self._part_scores(lifted, tile)):
+                    near = known[i].nearest(backend.to_numpy(scores), tile)
+                    nearest[i] = np.minimum(nearest[i], near)
+            scores = self._part_scores(lifted, known[0].anchors)
+            for i, of_anchors in enumerate(scores):
+                nearest[i] += known[i].beyond_nearest(backend.to_numpy(of_anchors))
+            found.append(nearest.mean(axis=0))
+        return np.concatenate(found)
+
     def _mean_novelty(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         total = np.zeros(len(parts[0]))
         for solution, scores in zip(self._solve(), parts, strict=True):
-            assert solution.familiarity is not None
-            total += solution.familiarity.novelty(scores)
+            total += _known(solution).novelty(scores)
         return total / len(parts)
-
-    def _combined(self, parts: Sequence[Array]) -> Array:
-        """One score a class from those of all members."""
-        (scores,) = parts
-        return scores
-
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
-        return self._combined(list(self._member_scores(samples, columns)))
 
     def _temperature(self) -> float:
         if not self.calibrated:
@@ -831,19 +977,21 @@ class _Discriminants(_ContinualClassifier):
 
     def _settle(self) -> None:
         """Solve, and judge the samples learned since as if they had not been."""
-        counts = self._counts()
-        if not self._pending.labels or len(counts) < 2:  # one class tells nothing; the next may
+        self._check_started()
+        # One class tells nothing; the next may.
+        if not self._pending.labels or len(self._members[0].labels) < 2:
             super()._settle()
             return
         pending, self._pending = self._pending, Pending()
+        counts = self._counts()
         chosen = [i for i, label in enumerate(pending.labels) if counts.get(label, 0) > 1]
+        chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
         if not chosen:
             super()._settle()
             return
         labels = [pending.labels[i] for i in chosen]
         rows = np.stack([pending.samples[i] for i in chosen])
-        positions = {label: i for i, label in enumerate(sorted(counts))}
-        truth = np.array([positions[label] for label in labels])
+        truth = np.searchsorted(self._members[0].classes, np.array(labels))
         grown = sum(counts.values()) >= GROWTH * self._ridge_chosen_at
         if self.ridge == "auto" and self._is_small() and grown and len(labels) >= FEWEST_PROBES:
             self._choose_ridge(rows, labels, truth)
@@ -851,15 +999,17 @@ class _Discriminants(_ContinualClassifier):
         super()._settle()
         if self._probed_with != self.ridge_:  # another ridge, another scale of scores
             self._calibration, self._probed_with = Calibration(), self.ridge_
-        parts = [
-            member.discriminant.leave_one_out(member.transform(rows), labels)
-            for member in self._solved_members()
-        ]
-        backend = self._members[0].backend
-        combined = backend.to_numpy(self._combined([backend.asarray(part) for part in parts]))
-        self._calibration.add(
-            sum(counts.values()), labels, combined, truth, self._mean_novelty(parts)
-        )
+        backend, step = self._members[0].backend, max(1, PROBED_AT_ONCE // len(counts))
+        for start in range(0, len(labels), step):
+            some = slice(start, start + step)
+            parts = [
+                member.discriminant.leave_one_out(member.transform(rows[some]), labels[some])
+                for member in self._solved_members()
+            ]
+            combined = backend.to_numpy(self._combined([backend.asarray(part) for part in parts]))
+            self._calibration.add(
+                sum(counts.values()), labels[some], combined, truth[some], self._mean_novelty(parts)
+            )
 
     def _choose_ridge(self, rows: np.ndarray, labels: list[Label], truth: np.ndarray) -> None:
         """Take the ridge under which samples left out were likeliest to be given their class."""
@@ -886,15 +1036,9 @@ class _Discriminants(_ContinualClassifier):
             self._solve()
         return self._members
 
-    def _member_scores(self, samples: Array, columns: np.ndarray | None) -> Iterator[Array]:
-        for member, solution in zip(self._members, self._solve(), strict=True):
-            weights, biases = solution.weights, solution.biases
-            if columns is not None:
-                at = member.backend.index(columns)
-                weights, biases = weights[at], biases[at]
-            scores = member.transform(samples) @ weights.T
-            scores += biases
-            yield scores
+    def _member_scores(self, samples: Array, columns: np.ndarray | None) -> list[Array]:
+        chosen = slice(None) if columns is None else columns
+        return self._part_scores(self._lifted(samples), chosen)
 
     @property
     def means_(self) -> np.ndarray:
@@ -1166,11 +1310,29 @@ device, dtype
     def _n_members(self) -> int:
         return int(self.n_members)
 
-    def _combined(self, parts: Sequence[Array]) -> Array:
+    def _combined(
+        self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
+    ) -> Array:
         if self.combine == "scores":
             return sum(parts) / len(parts)
         backend = self._members[0].backend
-        return backend.log(sum(map(backend.softmax, parts)) / len(parts))
+        if log_totals is None:
+            probabilities = [backend.softmax(part) for part in parts]
+        else:
+            probabilities = list(map(backend.shares, parts, log_totals))
+        return backend.log(sum(probabilities) / len(parts))
+
+    def _log_totals(
+        self, lifted: Sequence[Array], tiles: Sequence[slice | np.ndarray]
+    ) -> Sequence[np.ndarray] | None:
+        if self.combine == "scores" or len(tiles) == 1:
+            return None
+        backend = self._members[0].backend
+        totals = [np.full(len(features), -np.inf) for features in lifted]
+        for tile in tiles:
+            for i, scores in enumerate(self._part_scores(lifted, tile)):
+                totals[i] = np.logaddexp(totals[i], backend.log_total(scores, 1.0))
+        return totals
 
     @property
     def means_(self) -> np.ndarray:
@@ -1241,13 +1403,9 @@ class NCM(_ContinualClassifier):
             self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0, None)]
         return self._solutions
 
-    def _block_scores(self, samples: Array, columns: np.ndarray | None) -> Array:
-        backend = self._members[0].backend
-        directions = self._solve()[0].weights
-        if columns is not None:
-            directions = directions[backend.index(columns)]
+    def _lifted(self, samples: Array) -> list[Array]:
         lengths = (samples * samples).sum(1)[:, None] ** 0.5
-        return (samples @ directions.T) / (lengths + float(np.finfo(backend.dtype).tiny))
+        return [samples / (lengths + float(np.finfo(self._members[0].backend.dtype).tiny))]
 
 
 KINDS = {kind.__name__: kind for kind in (KLDA, KLDAEnsemble, LDA, NCM)}

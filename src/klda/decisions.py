@@ -53,14 +53,14 @@ class Familiarity:
     def of(
         cls,
         mixing: Mixing,
-        gram: np.ndarray,
+        inner: np.ndarray,
         anchors: np.ndarray,
         squares: np.ndarray,
         offsets: np.ndarray,
         counts: np.ndarray,
     ) -> Familiarity:
-        """Work it out from the inner products of the class means with the anchors' means."""
-        inner = _mixed_gram(mixing, gram[anchors])
+        """Work it out from the inner products of the anchors' means."""
+        inner = _mixed_gram(mixing, inner)
         shares = counts[anchors] / counts[anchors].sum()
         of_mean = inner @ shares
         centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
@@ -71,15 +71,23 @@ class Familiarity:
 
     def novelty(self, scores: np.ndarray) -> np.ndarray:
         """Relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
-        linear = scores.astype(np.float64) - self.offsets
-        nearest = (self.lengths - 2 * linear).min(axis=1)
-        linear = linear[:, self.anchors]
+        nearest = self.nearest(scores, slice(None))
+        return nearest + self.beyond_nearest(scores[:, self.anchors])
+
+    def nearest(self, scores: np.ndarray, classes: slice) -> np.ndarray:
+        """Return what the nearest of some classes adds, from the scores of just these."""
+        linear = scores.astype(np.float64) - self.offsets[classes]
+        return np.asarray((self.lengths[classes] - 2 * linear).min(axis=1))
+
+    def beyond_nearest(self, scores: np.ndarray) -> np.ndarray:
+        """Return what all classes together add, from the scores ``(n, A)`` of the anchors."""
+        linear = scores.astype(np.float64) - self.offsets[self.anchors]
         of_mean = linear @ self.shares
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
         between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
-        return nearest + 2 * of_mean - mean_length + (between**2).sum(axis=0)
+        return 2 * of_mean - mean_length + (between**2).sum(axis=0)
 
 
 def _mixed_gram(mixing: Mixing, inner: np.ndarray) -> np.ndarray:
@@ -89,3 +97,41 @@ def _mixed_gram(mixing: Mixing, inner: np.ndarray) -> np.ndarray:
     combination = mixing.combination[mixing.anchors]
     mixed = combination @ inner @ combination.T
     return (mixed + mixed.T) / 2
+
+
+class RunningTop:
+    """The k best of scores that come a tile of classes at a time, in the order of the classes.
+
+    Of equal scores the earlier class comes first. Never more than one tile of scores is held.
+
+    Attributes
+    ----------
+    scores, positions : ndarray of shape (n, k)
+        The best so far, the best first, and the classes they belong to.
+    log_total : ndarray of shape (n,)
+        Logarithm of the sum of the exponentials of all scores, if tiles came with theirs.
+    """
+
+    def __init__(self, n_samples: int, k: int) -> None:
+        self.k = k
+        self.scores = np.empty((n_samples, 0))
+        self.positions = np.empty((n_samples, 0), np.int64)
+        self.log_total = np.full(n_samples, -np.inf)
+
+    def add(
+        self,
+        start: int,
+        scores: np.ndarray,
+        positions: np.ndarray,
+        log_total: np.ndarray | None = None,
+    ) -> None:
+        """Take in the best of the tile that begins with class `start`, ties in class order."""
+        if self.scores.shape[1]:
+            scores = np.concatenate([self.scores, scores], axis=1)
+            positions = np.concatenate([self.positions, positions + start], axis=1)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
+            scores = np.take_along_axis(scores, order, axis=1)
+            positions = np.take_along_axis(positions, order, axis=1)
+        self.scores, self.positions = scores, positions
+        if log_total is not None:
+            self.log_total = np.logaddexp(self.log_total, log_total)

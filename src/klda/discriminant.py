@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from klda.backend import Array, Backend
 from klda.decisions import Familiarity
-from klda.shrinkage import Mixing, choose_anchors, mix
-from klda.statistics import ClassStatistics, Label, Scatter
+from klda.shrinkage import Mixing, Shrinkage, choose_anchors
+from klda.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Label, Scatter
 
 STEPS_AN_OCTAVE = 8
 EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
@@ -78,7 +78,7 @@ class _Solved:
 
     order: np.ndarray
     precision: _ThinPrecision | _DensePrecision
-    plain: Array  # N (mu_m - g) R: the weights of the plain means
+    plain: _PlainWeights
     mixing: Mixing
     squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
     extra: np.ndarray  # corrections and priors in the biases
@@ -186,6 +186,41 @@ class _DensePrecision:
         return self.bring_up(self.apply_base(vectors), vectors)
 
 
+class _PlainWeights:
+    """``N (mu_m - g) R``: the weights of the plain means, worked out for a few classes at a time.
+
+    With a dense precision from ``base``, the rows ``(mu_m - reference) R0``.
+    """
+
+    def __init__(
+        self,
+        statistics: ClassStatistics,
+        precision: _ThinPrecision | _DensePrecision,
+        base: Array | None,
+        reference: Array,
+    ) -> None:
+        self.statistics, self.precision = statistics, precision
+        self.base, self.reference = base, reference
+        self.centre = statistics.means.mean(0)
+        self._off = self.centre - reference
+        self._shift = precision.apply(self._off[None])  # in the weights of all classes alike
+
+    def of(self, positions: np.ndarray) -> tuple[Array, Array]:
+        """Return the means, relative to the mean of means, and the weights of some classes."""
+        at = self.statistics.backend.index(positions)
+        means = self.statistics.means[at]
+        means -= self.reference
+        if self.base is None:
+            weights = self.precision.apply(means)
+        else:
+            assert isinstance(self.precision, _DensePrecision)
+            weights = self.precision.bring_up(self.base[at], means)
+        weights -= self._shift
+        weights *= self.statistics.n_scattered
+        means -= self._off
+        return means, weights
+
+
 class Discriminant:
     """The classifier that belongs to some statistics, solved when asked and kept until a change."""
 
@@ -195,7 +230,8 @@ class Discriminant:
         self._dense: _DensePrecision | None = None
         self._nominal = 0.0
         self._reference: Array | None = None  # the mean of means when the factor was made
-        self._base_weights: Array | None = None  # (means - reference) R0, as classes came
+        # (means - reference) R0, as classes came
+        self._base_weights = GrowingRows(statistics.n_components, statistics.backend)
         self._stale: set[int] = set()
         self._pending: list[tuple[Array, int]] = []
         self._n_pending = 0
@@ -222,13 +258,14 @@ class Discriminant:
 
     def note_reorder(self) -> None:
         """Take note that classes were dropped: means have other positions now."""
-        self._base_weights = None
+        self._base_weights.clear()
         self._stale.clear()
 
     def reset(self) -> None:
         """Forget the factor; the next solve makes a new one."""
         self._dense = None
-        self._base_weights = self._probed = None
+        self._base_weights.clear()
+        self._probed = None
         self._stale.clear()
         self._pending.clear()
         self._n_pending = 0
@@ -268,7 +305,7 @@ class Discriminant:
 
     def _mean_square(self) -> float:
         means = self.statistics.means
-        square = float((means * means).sum()) / max(1, means.shape[0] * means.shape[1])
+        square = self.backend.sum_of_squares(means) / max(1, means.shape[0] * means.shape[1])
         return square if square > 0 else 1.0
 
     def _noise(self) -> float:
@@ -300,19 +337,19 @@ class Discriminant:
         statistics, solved = self.statistics, self._solved
         assert solved is not None
         wide, n = self.backend.widen, statistics.n_scattered
-        means = statistics.means[self.backend.index(solved.order)]
-        centre = means.mean(0)
+        here = statistics.locate(labels)
         position = np.empty_like(solved.order)
         position[solved.order] = np.arange(len(position))
-        at = position[statistics.locate(labels)]
-        v = rows - means[self.backend.index(at)]
+        at = position[here]
+        own_means, own_weights = solved.plain.of(here)
+        relative = rows - solved.plain.centre
+        v = relative - own_means
         lever = solved.precision.apply(v)
         numpy = self.backend.to_numpy
-        relative = rows - centre
         vv = numpy(wide((v * lever).sum(1)))
         zv = numpy(wide((relative * lever).sum(1)))
-        means_v = numpy(wide(lever @ (means - centre).T))
-        linear = numpy(wide(relative @ solved.plain.T))
+        # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
+        means_v, linear = self._with_all_means([lever, n * lever + own_weights])
         counts = statistics.counts[solved.order][at].astype(np.float64)
         ratio, step = counts / (counts - 1), 1 / (counts - 1)
         k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
@@ -329,6 +366,17 @@ class Discriminant:
         )
         return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
 
+    def _with_all_means(self, vectors: list[Array]) -> list[np.ndarray]:
+        """Inner products with the means of all classes, relative to the mean of means."""
+        assert self._solved is not None
+        means, centre = self.statistics.means, self._solved.plain.centre
+        stacked = self.backend.concatenate(vectors)
+        products = np.empty((len(stacked), len(means)))
+        for part in _parts(len(means)):
+            found = stacked @ (means[part] - centre).T
+            products[:, part] = self.backend.to_numpy(self.backend.widen(found))
+        return np.split(products[:, self._solved.order], len(vectors))
+
     def _solve_with(
         self, rho: float, nominal: float, priors: str, correct: bool, workspace: Workspace
     ) -> Solution:
@@ -336,70 +384,79 @@ class Discriminant:
         precision: _ThinPrecision | _DensePrecision
         if statistics.scatter.is_thin:
             precision = _ThinPrecision(statistics.scatter, rho)
-            weights = precision.apply(statistics.means - statistics.means.mean(0))
+            plain = _PlainWeights(statistics, precision, None, statistics.means.mean(0))
             trace = self._thin_trace(precision) if correct else 0.0
         else:
             precision = self._up_to_date(rho, nominal, workspace)
-            base = self._base(precision)
-            weights = precision.bring_up(base, statistics.means - self._reference)
+            plain = _PlainWeights(statistics, precision, self._base(precision), self._reference)
             trace = self._dense_trace(precision) if correct else 0.0
         spread, inflation = self._spread(precision.rho, trace) if correct else (0.0, 1.0)
-        return self._classifier(weights, precision, spread, inflation, priors)
+        return self._classifier(plain, spread, inflation, priors)
 
     def _classifier(
-        self,
-        weights: Array,
-        precision: _ThinPrecision | _DensePrecision,
-        spread: float,
-        inflation: float,
-        priors: str,
+        self, plain: _PlainWeights, spread: float, inflation: float, priors: str
     ) -> Solution:
-        """Order the classes by label, scale to the covariance, estimate means, add the biases.
+        """Order the classes by label, estimate their means, add the biases.
 
-        ``weights`` may be relative to any reference; they become relative to the mean of means.
+        The anchors come first, then the others a block at a time: beside the means and the weights
+        nothing of that size is held.
         """
         statistics, backend = self.statistics, self.backend
-        order = sorted(range(len(statistics.labels)), key=statistics.labels.__getitem__)
-        at = backend.index(np.array(order, np.int64))
-        means = statistics.means[at]
-        centre = means.mean(0)
-        means -= centre
-        weights = weights[at]
-        weights -= weights.mean(0)
-        weights *= statistics.n_scattered
+        order = statistics.order
         counts = statistics.counts[order]
-
         anchors = choose_anchors(counts)
-        gram = backend.to_numpy(backend.widen(weights @ means[backend.index(anchors)].T))
-        lengths = backend.to_numpy(backend.widen((weights * means).sum(1)))
-        gram[anchors] = (gram[anchors] + gram[anchors].T) / 2  # rounding made it uneven
-        mixing = mix(gram, lengths, counts, anchors, spread=spread, inflation=inflation)
-        squares = mixing.squares(gram, lengths)
-        extra = mixing.correction
+        anchor_means, anchor_weights = plain.of(order[anchors])
+        inner = backend.to_numpy(backend.widen(anchor_weights @ anchor_means.T))
+        inner = (inner + inner.T) / 2  # rounding made it uneven
+        shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
+        weights, squares = backend.empty((len(order), statistics.n_components)), counts * 0.0
+
+        lengths = self._lengths(anchor_means, anchor_weights)
+        combination, kept, squares[anchors] = shrinkage.mix_anchors(lengths)
+        mixed = self._mixed(combination, kept, anchor_weights, anchor_weights)
+        weights[backend.index(anchors)] = mixed
+        others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
+        if len(others):
+            basis = backend.asarray(shrinkage.basis.T)
+            anchor_means, anchor_weights = basis @ anchor_means, basis @ anchor_weights
+        for part in _parts(len(others)):
+            block = others[part]
+            means, own = plain.of(order[block])
+            turned = backend.to_numpy(backend.widen(own @ anchor_means.T))
+            lengths = self._lengths(means, own)
+            combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
+            weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
+
+        extra = shrinkage.mixing.correction
         if priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
-        mixed = self._mixed(mixing, weights) if spread > 0 else weights
         offsets = extra - 0.5 * squares
-        biases = backend.asarray(offsets) - mixed @ centre
-        self._solved = _Solved(np.array(order), precision, weights, mixing, squares, extra)
+        mixing, precision = shrinkage.mixing, plain.precision
+        self._solved = _Solved(order, precision, plain, mixing, squares, extra)
         return Solution(
             tuple(statistics.labels[i] for i in order),
-            mixed,
-            biases,
+            weights,
+            backend.asarray(offsets) - weights @ plain.centre,
             counts,
             precision.rho,
             spread,
-            Familiarity.of(mixing, gram, anchors, squares, offsets, counts),
+            Familiarity.of(mixing, inner, anchors, squares, offsets, counts),
         )
 
-    def _mixed(self, mixing: Mixing, weights: Array) -> Array:
-        backend = self.backend
-        combination = backend.asarray(mixing.combination)
-        predicted = combination @ weights[backend.index(mixing.anchors)]
-        if not mixing.kept.any():
+    def _lengths(self, means: Array, weights: Array) -> np.ndarray:
+        return self.backend.to_numpy(self.backend.widen((weights * means).sum(1)))
+
+    def _mixed(self, combination: np.ndarray, kept: np.ndarray, own: Array, others: Array) -> Array:
+        """Return the weights of estimated means from the own ones and those of other classes."""
+        if not combination.shape[1]:
+            return own
+        predicted = self.backend.asarray(combination) @ others
+        if not kept.any():
             return predicted
-        kept = backend.asarray(mixing.kept[:, None])
-        return predicted + kept * (weights - predicted)
+        own -= predicted
+        own *= self.backend.asarray(kept[:, None])
+        own += predicted
+        return own
 
     def _spread(self, rho: float, trace: float) -> tuple[float, float]:
         """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``."""
@@ -425,20 +482,16 @@ class Discriminant:
 
     def _base(self, dense: _DensePrecision) -> Array:
         """``(means - reference) R0``, solved anew only for classes whose mean moved."""
-        means = self.statistics.means
-        if self._base_weights is None:
-            self._base_weights = dense.apply_base(means - self._reference)
-        else:
-            fresh = range(len(self._base_weights), len(means))
-            stale = np.array(sorted(self._stale.union(fresh)), np.int64)
-            if len(stale):
-                at = self.backend.index(stale)
-                missing = self.backend.empty((len(fresh), means.shape[1]))
-                grown = self.backend.concatenate([self._base_weights, missing])
-                grown[at] = dense.apply_base(means[at] - self._reference)
-                self._base_weights = grown
+        known = len(self._base_weights)
+        stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
+        fresh = np.arange(known, len(self.statistics.labels))
+        self._base_weights.extend(len(fresh))
+        base, wanted = self._base_weights.values, np.concatenate([stale, fresh])
+        for part in _parts(len(wanted)):
+            at = self.backend.index(wanted[part])
+            base[at] = dense.apply_base(self.statistics.means[at] - self._reference)
         self._stale.clear()
-        return self._base_weights
+        return base
 
     def _probe_rows(self) -> tuple[Array, float]:
         """Rows q and a weight such that ``weight * sum q R q^T`` is (close to) the trace of R."""
@@ -467,6 +520,11 @@ def _solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array]
     if solve is None:
         raise NotPositiveDefiniteError
     return solve
+
+
+def _parts(n_classes: int) -> Iterator[slice]:
+    for start in range(0, n_classes, CLASSES_AT_ONCE):
+        yield slice(start, start + CLASSES_AT_ONCE)
 
 
 def _unchanged(rows: Array) -> Array:

@@ -43,7 +43,8 @@ class Mixing:
     anchors : ndarray of shape (A,)
         Positions of the classes that means are predicted from.
     combination : ndarray of shape (M, A)
-        ``C``: a class has no part in its own prediction.
+        ``C``: a class has no part in its own prediction. In single precision where there are more
+        classes than anchors, because it is then the largest array there is beside the means.
     kept : ndarray of shape (M,)
         ``w``: the share of its residual that a class keeps beside the prediction; 0 for anchors,
         whose residual takes part in the prediction already.
@@ -58,7 +59,8 @@ class Mixing:
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """Mix values given per class along the last axis: ``values F^T``."""
-        predicted = values[..., self.anchors] @ self.combination.T
+        chosen = values[..., self.anchors].astype(self.combination.dtype, copy=False)
+        predicted = chosen @ self.combination.T
         return predicted + self.kept * (values - predicted)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
@@ -72,20 +74,6 @@ class Mixing:
         columns[positions, np.arange(len(positions))] += self.kept[positions]
         return columns.T
 
-    def squares(self, gram: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Squared lengths of the estimated means: the diagonal of ``F K F^T``.
-
-        ``gram`` holds the inner products of all classes with the anchors, ``lengths`` the squared
-        lengths of the plain means.
-        """
-        kept, rest = self.kept, 1 - self.kept
-        if not len(self.anchors):
-            return lengths.copy()
-        inner = gram[self.anchors]
-        predicted = np.einsum("ma,ma->m", self.combination @ inner, self.combination)
-        crossed = np.einsum("ma,ma->m", self.combination, gram)
-        return rest**2 * predicted + 2 * kept * rest * crossed + kept**2 * lengths
-
 
 def choose_anchors(counts: np.ndarray) -> np.ndarray:
     """Positions of the classes with the most samples, at most `MOST_ANCHORS`."""
@@ -94,56 +82,131 @@ def choose_anchors(counts: np.ndarray) -> np.ndarray:
     return np.sort(np.argsort(-counts, kind="stable")[:MOST_ANCHORS])
 
 
-def mix(
-    gram: np.ndarray,
-    lengths: np.ndarray,
-    counts: np.ndarray,
-    anchors: np.ndarray,
-    *,
-    spread: float,
-    inflation: float,
-) -> Mixing:
-    """Work out how much each class leans on the others.
+class Shrinkage:
+    """The regression on the anchors, worked out once; classes are then mixed a block at a time.
 
     Parameters
     ----------
-    gram : ndarray of shape (M, A)
-        Inner products, in the whitened space, of all means with the anchors' means.
-    lengths : ndarray of shape (M,)
-        Squared lengths of the means there.
-    counts : ndarray of shape (M,)
-        Samples of each class.
+    inner : ndarray of shape (A, A)
+        Inner products, in the whitened space, of the anchors' means.
     anchors : ndarray of shape (A,)
         Positions of the anchors.
+    counts : ndarray of shape (M,)
+        Samples of each class.
     spread : float
-        ``tr(P Sigma)`` as a new sample sees it.
+        ``tr(P Sigma)`` as a new sample sees it; without any, means are left as they are.
     inflation : float
         Variance of a new sample along a whitened direction.
+
+    Attributes
+    ----------
+    mixing : Mixing
+        Complete once the anchors and all blocks of other classes were mixed.
+    basis : ndarray of shape (A, A)
+        Eigenvectors of ``inner``, as columns. In terms of anchors turned by it, the regression of
+        a class that is no anchor is a division.
     """
-    n_classes = len(counts)
-    if n_classes < 2 or spread <= 0:
-        return unmixed(n_classes)
-    variance = inflation * min(1.0, CERTAINTY * (inflation - 1))
-    ridges = len(anchors) * max(variance, np.finfo(float).eps) / counts
-    values, vectors = np.linalg.eigh(gram[anchors])
-    combination = _predictions(gram, anchors, ridges, np.maximum(values, 0.0), vectors)
-    kept = np.ones(n_classes)
-    kept[anchors] = 0.0
-    if len(anchors) < n_classes:
-        inner = gram[anchors]
-        residual = (
-            lengths
-            - 2 * np.einsum("ma,ma->m", combination, gram)
-            + np.einsum("ma,ma->m", combination @ inner, combination)
-        )
-        kept *= residual / np.maximum(residual + len(anchors) * ridges, np.finfo(float).tiny)
-    own = kept.copy()
-    own[anchors] = -combination[anchors].sum(axis=1) / max(len(anchors) - 1, 1)
-    own = np.clip(own, 0.0, 1.0)
-    noise = spread / counts
-    signal = _signal(values, vectors, noise[anchors], counts[anchors])
-    excess = np.maximum(own * noise - (1 - own) * signal, 0.0)
-    return Mixing(anchors, combination, kept, 0.5 * own * excess)
+
+    def __init__(
+        self,
+        inner: np.ndarray,
+        anchors: np.ndarray,
+        counts: np.ndarray,
+        *,
+        spread: float,
+        inflation: float,
+    ) -> None:
+        self.inner, self.anchors, self.counts, self.spread = inner, anchors, counts, spread
+        self.active = len(counts) > 1 and spread > 0
+        if not self.active:
+            self.mixing, self.basis = unmixed(len(counts)), np.eye(len(anchors))
+            return
+        variance = inflation * min(1.0, CERTAINTY * (inflation - 1))
+        self._ridges = len(anchors) * max(variance, np.finfo(float).eps) / counts
+        values, self.basis = np.linalg.eigh(inner)
+        self._signal = _signal(values, self.basis, spread / counts[anchors], counts[anchors])
+        self._values = np.maximum(values, 0.0)
+        size = len(counts), len(anchors)
+        single = len(counts) > len(anchors)
+        combination = np.empty(size, np.float32 if single else np.float64)
+        self.mixing = Mixing(anchors, combination, np.zeros(size[0]), np.zeros(size[0]))
+
+    def mix_anchors(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mix the anchors, given the squared lengths of their plain means.
+
+        The leave-one-out identity gives the weights of the others without a solve for each class:
+        ``c_j = -B_jm / B_mm`` with ``B = (K + r_m I)^-1`` over all anchors.
+
+        Returns
+        -------
+        combination : ndarray of shape (A, A)
+            In double precision.
+        kept : ndarray of shape (A,)
+        squares : ndarray of shape (A,)
+            Squared lengths of the estimated means: the diagonal of ``F K F^T``.
+        """
+        if not self.active:
+            return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
+        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors])  # a column a class
+        weights = self.basis @ (self.basis.T * inverse)
+        weights /= -weights.diagonal().copy()
+        np.fill_diagonal(weights, 0.0)
+        combination = weights.T
+        own = -combination.sum(axis=1) / max(len(self.anchors) - 1, 1)
+        kept = np.zeros(len(lengths))
+        self._enter(self.anchors, combination, kept, own)
+        return combination, kept, _row_products(combination @ self.inner, combination)
+
+    def mix_others(
+        self, positions: np.ndarray, turned: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mix classes that are no anchors.
+
+        Parameters
+        ----------
+        positions : ndarray of shape (B,)
+            Their positions.
+        turned : ndarray of shape (B, A)
+            Inner products of their means with the anchors' means turned by the basis.
+        lengths : ndarray of shape (B,)
+            Squared lengths of their plain means.
+
+        Returns
+        -------
+        combination : ndarray of shape (B, A)
+            Of the turned anchors.
+        kept, squares : ndarray of shape (B,)
+            As from :meth:`mix_anchors`.
+        """
+        if not self.active:
+            return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
+        ridges = self._ridges[positions]
+        combination = turned / (self._values + ridges[:, None])
+        crossed = _row_products(combination, turned)
+        predicted = combination**2 @ self._values
+        residual = lengths - 2 * crossed + predicted
+        floor = np.finfo(float).tiny
+        kept = residual / np.maximum(residual + len(self.anchors) * ridges, floor)
+        single = self.mixing.combination.dtype
+        plain = combination.astype(single) @ self.basis.astype(single).T
+        self._enter(positions, plain, kept, kept)
+        rest = 1 - kept
+        squares = rest**2 * predicted + 2 * kept * rest * crossed + kept**2 * lengths
+        return combination, kept, squares
+
+    def _enter(
+        self, positions: np.ndarray, combination: np.ndarray, kept: np.ndarray, own: np.ndarray
+    ) -> None:
+        own = np.clip(own, 0.0, 1.0)
+        noise = self.spread / self.counts[positions]
+        excess = np.maximum(own * noise - (1 - own) * self._signal, 0.0)
+        self.mixing.combination[positions] = combination
+        self.mixing.kept[positions] = kept
+        self.mixing.correction[positions] = 0.5 * own * excess
+
+
+def _row_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("ma,ma->m", first, second))
 
 
 def _signal(
@@ -162,25 +225,3 @@ def unmixed(n_classes: int) -> Mixing:
     """Plain means, left as they are."""
     nothing = np.zeros((n_classes, 0))
     return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
-
-
-def _predictions(
-    gram: np.ndarray,
-    anchors: np.ndarray,
-    ridges: np.ndarray,
-    values: np.ndarray,
-    vectors: np.ndarray,
-) -> np.ndarray:
-    """Weights of the anchors in the ridge regression of each class on them.
-
-    For an anchor the leave-one-out identity gives the weights of the others without a solve for
-    each class: ``c_j = -B_jm / B_mm`` with ``B = (K + r_m I)^-1`` over all anchors.
-    """
-    inverse = 1 / (values[:, None] + ridges)  # one column a class: its own ridge
-    targets = vectors.T @ gram.T
-    targets[:, anchors] = vectors.T
-    weights = vectors @ (targets * inverse)
-    place = np.arange(len(anchors))
-    weights[:, anchors] /= -weights[place, anchors]
-    weights[place, anchors] = 0.0
-    return weights.T

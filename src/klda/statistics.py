@@ -14,7 +14,7 @@ takes the same rows away.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -188,7 +188,7 @@ class ClassStatistics:
         self.backend = backend
         self.n_components = n_components
         self.labels: list[Label] = []
-        self.positions: dict[Hashable, int] = {}
+        self.positions: dict[Label, int] = {}
         self._counts = np.empty(0, np.int64)  # with room to spare, as the means
         self._order: np.ndarray | None = None
         self._scatter = Scatter(n_components, backend) if with_scatter else None
