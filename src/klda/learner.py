@@ -258,15 +258,16 @@ class Learner:
         before = self.classes
         encoded = self._encode_batches(batches, progress)
         if lesson is None:
-            first, second = next(encoded, None), next(encoded, None)
-            if first is None:
+            begun = [*itertools.islice(encoded, 2)]
+            if not begun:
                 raise KldaError("inputs is empty: there is nothing to learn.")
-            if second is None:
-                lesson, encoded = Lesson(self.classifier, self._ledger), iter(())
-                lesson.take(first)
+            if len(begun) == 1:  # fails as a whole: no copy is needed
+                lesson = Lesson(self.classifier, self._ledger)
+                lesson.take(begun.pop())
             else:
                 lesson = Lesson(_copy(self.classifier), self._ledger)
-                encoded = itertools.chain((first, second), encoded)
+            encoded = itertools.chain(iter(begun), encoded)
+            del begun  # each batch is let go once it is learned
         self._teach(lesson, encoded, after)
         self.classifier, self._ledger = lesson.classifier, lesson.ledger
         self._record("learn", before, source, noted)

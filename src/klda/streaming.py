@@ -313,14 +313,20 @@ class Job:
             raise self._refused(f"it was begun with another foundation model, {name}. Give that")
         if ("ledger" in document) != (learner.ledger is not None):
             raise self._refused("it was begun with another choice of what to keep. Give the same")
-        then = document["classifier"]["parameters"] | {"kind": document["classifier"]["kind"]}
-        now = learner.classifier.get_params() | {"kind": type(learner.classifier).__name__}
-        for name in sorted((set(then) | set(now)) - {"device"}):
-            if then.get(name) != now.get(name):
-                raise self._refused(
-                    f"it was begun with {name}={then.get(name)!r}, not {now.get(name)!r}. Give "
-                    "the same options"
-                )
+        then = document["classifier"]["parameters"]
+        now = learner.classifier.get_params()
+        kinds = document["classifier"]["kind"], type(learner.classifier).__name__
+        differing = [
+            (name, then.get(name), now.get(name))
+            for name in sorted((set(then) | set(now)) - {"device"})
+            if then.get(name) != now.get(name)
+        ]
+        if kinds[0] != kinds[1]:
+            differing = [("classifier", *kinds)]
+        for name, old, new in differing[:1]:
+            raise self._refused(
+                f"it was begun with {name}={old!r}, not {new!r}. Give the same options"
+            )
 
     # ---------------------------------------------------------------- after
 
