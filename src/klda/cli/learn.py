@@ -18,6 +18,7 @@ from klda.errors import KldaError
 if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.streaming import Job
+    from klda.tables import Piece
 
 NEW = "For a new model"
 LONG = "For a long learn"
@@ -155,6 +156,8 @@ def learn(
         job = Job(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
+        if existing and not job.complete:
+            _check_fixed(model, existing, given)
         if job.complete and existing:
             job.tidy()
             say("These files were learned to the end: there is nothing to resume.")
@@ -171,14 +174,18 @@ def _learn(
     if job.samples:
         say(f"Going on after {job.samples:,} rows.")
     with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
-        # The first rows are read before the foundation model is loaded: a bad file shows at once.
-        first = list(itertools.islice(pieces, 1))
+        rows = _peeked(pieces)
         learner = existing or _make(job.tables[0].modality, given, encoding)
         before = learner.classes
-        job.learn(learner, itertools.chain(first, pieces))
+        job.learn(learner, rows)
     with undisturbed():
         job.save(learner)
     return learner, before
+
+
+def _peeked(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Read the first rows now, before the foundation model is loaded: a bad file shows at once."""
+    return itertools.chain(iter([*itertools.islice(pieces, 1)]), pieces)
 
 
 @contextmanager
@@ -204,19 +211,22 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
 def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
     from klda.learner import Learner
 
+    return Learner.load(model, model=given.get("foundation"), **encoding)
+
+
+def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
+    """Refuse options that only a new model can be given."""
     fixed = [name for name in given if name not in ("foundation", "keep")]
     if fixed:
         raise KldaError(
             f"--{fixed[0]} was fixed when the model in {model} was made. Leave it out, or make a "
             "new model in another folder."
         )
-    learner = Learner.load(model, model=given.get("foundation"), **encoding)
     if "keep" in given and learner.ledger is None:
         raise KldaError(
             f"--keep: the model in {model} was made without a ledger, which can't be begun later. "
             "Make a new model in another folder."
         )
-    return learner
 
 
 def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:

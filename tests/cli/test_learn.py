@@ -1,0 +1,207 @@
+"""``klda learn`` for hours: killed, interrupted, resumed, and over files larger than memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from klda import storage
+from klda.learner import Learner
+from klda.streaming import unfinished
+from tests.test_kill import Commands, command
+
+ROWS = 100_000  # 13 chunks
+NEW = ("--components", "400", "--gamma", "0.02")
+OFTEN = ("--checkpoint-every", "0.01")
+
+
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    """Rows that take seconds to learn; classes come and go, so that places matter."""
+    path = tmp_path_factory.mktemp("rows") / "long.npz"
+    rng = np.random.default_rng(0)
+    which = np.sort(rng.integers(0, 40, ROWS)) ^ rng.integers(0, 2, ROWS)
+    centres = rng.normal(size=(41, 16))
+    rows = (2 * centres[which] + rng.normal(size=(ROWS, 16))).astype(np.float32)
+    np.savez(path, features=rows, labels=np.array([f"class {k}" for k in range(41)])[which])
+    return path
+
+
+@pytest.fixture(scope="module")
+def commands():
+    running = Commands()
+    yield running
+    running.parent.stdin.close()
+    running.parent.wait()
+    running.parent.stdout.close()
+
+
+def run(commands, *words, seconds=None):
+    """Run a command to its end, or kill it after so many seconds."""
+    child = commands.start(*words)
+    end = time.monotonic() + (120 if seconds is None else seconds)
+    while commands.runs() and time.monotonic() < end:
+        time.sleep(0.005)
+    finished = not commands.runs()
+    commands.kill(child)
+    return finished
+
+
+@pytest.fixture(scope="module")
+def whole(commands, long_file, tmp_path_factory):
+    """The model of a learn that nothing cut off."""
+    folder = tmp_path_factory.mktemp("whole") / "m"
+    assert run(commands, "learn", long_file, "--model", folder, *NEW)
+    return folder
+
+
+def check_same(folder, whole):
+    """The same to the last bit: statistics, counts, temperature, weights."""
+    stored, expected = storage.load(folder, verify=True), storage.load(whole)
+    assert stored.document["samples"] == ROWS
+    assert stored.document["classifier"] == expected.document["classifier"]
+    assert stored.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        assert np.array_equal(stored.arrays[name], array), name
+    named = {entry["name"] for entry in stored.document["files"]}
+    assert {path.name for path in folder.iterdir()} == named | {"model.json", ".lock"}
+
+
+def test_killed_at_any_moment_and_resumed_gives_the_same_model(
+    commands, long_file, whole, tmp_path
+):
+    rng = random.Random(0)
+    folder, kills, places = tmp_path / "m", 0, set()
+    words = ("learn", long_file, "--model", folder, *NEW, *OFTEN, "--resume")
+    for attempt in range(60):
+        # Longer and longer, so that it comes to an end on a slow machine as well.
+        if run(commands, *words, seconds=rng.uniform(0.05, 0.6) * (1 + attempt / 10)):
+            break
+        kills += 1
+        if (folder / storage.LEARNING).is_dir():
+            places.add(unfinished(folder))
+        assert not storage.exists(folder) or Learner.load(folder).samples == ROWS
+    check_same(folder, whole)
+    assert kills >= 3
+    assert len(places - {None}) >= 2, places  # it went on from one checkpoint to the next
+    # Once more changes nothing.
+    assert run(commands, *words)
+    check_same(folder, whole)
+
+
+def test_killed_around_the_save_nothing_counts_twice(commands, long_file, whole, tmp_path):
+    for i in range(3):
+        folder = tmp_path / f"m{i}"
+        words = ("learn", long_file, "--model", folder, *NEW, *OFTEN)
+        child = commands.start(*words)
+        while commands.runs() and not storage.exists(folder):
+            time.sleep(0.0002)
+        time.sleep(0.0005 * i)
+        commands.kill(child)
+        assert run(commands, *words, "--resume")
+        check_same(folder, whole)
+
+
+def test_control_c_says_how_to_go_on(long_file, whole, tmp_path):
+    folder = tmp_path / "m"
+    words = ("learn", long_file, "--model", folder, *NEW, *OFTEN)
+    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not unfinished(folder):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "The progress is kept" in errors
+    assert "--resume" in errors
+    assert not storage.exists(folder)
+    done = subprocess.run(command(*words, "--resume", "--json"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Going on after" in done.stderr
+    check_same(folder, whole)
+
+
+# A process of its own whose largest memory, in kilobytes, is printed at the end. What getrusage
+# says would include the process that started it.
+MEASURED = """
+import re
+from pathlib import Path
+from klda.cli import main
+try:
+    main()
+finally:
+    print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """100,000 rows of 384 features are 154 MB; 9,000 of them make more than one chunk."""
+    peaks = []
+    for count in (9_000, 100_000):
+        path = tmp_path / f"{count}.npz"
+        rows = np.random.default_rng(0).standard_normal((count, 384), dtype=np.float32)
+        np.savez(path, features=rows, labels=np.arange(count) % 10)
+        words = ["learn", path, "--model", tmp_path / f"m{count}", "--components", 50]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, *map(str, words)],
+            env=os.environ | {"MALLOC_ARENA_MAX": "2"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout.split()[-1]) * 1024)
+        path.unlink()
+    assert peaks[1] - peaks[0] < 154e6 / 2
+
+
+# ------------------------------------------------------------------------------- files and options
+
+
+def test_a_quoted_pattern_and_a_folder_of_files(cli, rows, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for i in (2, 1, 3):
+        rows(f"part-{i}", f"a{i}", seed=i).rename(shards / f"part-{i}.npz")
+    for i, way in enumerate((f"{shards}/*.npz", shards)):
+        result = cli.json("learn", way, "--model", tmp_path / f"m{i}", "--components", 64)
+        assert result["learned"] == 150
+        assert result["new_classes"] == ["1", "2", "3", "a"]
+        history = Learner.load(tmp_path / f"m{i}").history
+        assert history[-1]["source"] == "part-1.npz, part-2.npz, part-3.npz"
+    assert cli.json("evaluate", shards, "--model", tmp_path / "m0")["samples"] == 150
+    nothing = cli("learn", f"{shards}/*.parquet", "--model", tmp_path / "none", code=1)
+    assert "no file matches this pattern" in nothing.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_learn_that_was_cut_off_is_in_the_way_until_resumed_or_dropped(
+    commands, cli, long_file, rows, tmp_path
+):
+    folder = tmp_path / "m"
+    words = ("learn", long_file, "--model", folder, *NEW)
+    child = commands.start(*words, *OFTEN)
+    while commands.runs() and not unfinished(folder):
+        time.sleep(0.002)
+    commands.kill(child)
+    other = rows("other", "ab")
+    refused = cli("learn", other, "--model", folder, code=1).stderr
+    assert "holds an unfinished learn of long.npz" in refused
+    assert "--restart" in refused
+    refused = cli("learn", other, "--model", folder, "--resume", code=1).stderr
+    assert "it learns long.npz, not other.npz" in refused
+    words_left_out = ("learn", long_file, "--model", folder, *NEW[2:], "--resume")
+    assert "n_components=400, not 5000" in cli(*words_left_out, code=1).stderr
+    both = cli(*words, "--resume", "--restart", code=2).stderr
+    assert "give one of them" in both
+    assert unfinished(folder)
+    dropped = cli.json("learn", other, "--model", folder, "--restart", *NEW)
+    assert dropped["samples"] == 50
+    assert unfinished(folder) is None
