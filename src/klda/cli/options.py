@@ -31,6 +31,24 @@ Cache = Annotated[
 Wait = Annotated[
     float, typer.Option(min=0, help="Seconds to wait while someone else writes to the model.")
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Work on a Ray cluster: host:port or auto; local is processes on this machine.",
+        rich_help_panel="On a cluster",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Workers on the cluster; by default one a GPU, or one a CPU without GPUs.",
+        rich_help_panel="On a cluster",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

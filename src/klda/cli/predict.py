@@ -75,6 +75,8 @@ def predict(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    cluster: options.Cluster = None,
+    workers: options.Workers = None,
 ) -> None:
     """Classify texts, images or features.
 
@@ -88,12 +90,26 @@ def predict(
 
     **klda predict --model** bot/ **--text** "where is my card?" **--explain**
 
+    **klda predict** new.parquet **--model** bot/ **--cluster** local **--output** answers/
+
+    On a cluster --output is a folder of parquet files, which also say whether each input is known.
+
     With --reject an input unlike anything learned gets the label unknown (-1 where classes are
     integers) and no probability. --explain writes text, or one JSON object an input with --format
     jsonl.
     """
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
+    if cluster is not None:
+        if explain or reject or top_k > 1 or format is not None:
+            raise typer.BadParameter(
+                "--cluster writes the likeliest class, its probability and whether the input is "
+                "known: leave out --explain, --reject, --top-k and --format."
+            )
+        given: dict[str, Any] = options.encoding(device, batch_size, cache)
+        given |= {"input_column": input_column, "address": cluster, "workers": workers}
+        _predict_on_cluster(file, model, output_file, refused, given)
+        return
     from klda.learner import REFUSED, Learner
 
     share = (REFUSED if refused is None else refused) if reject or refused is not None else None
@@ -111,6 +127,18 @@ def predict(
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
         write(stream, answers, learner.modality, columns)
+
+
+def _predict_on_cluster(
+    file: Path | None, model: Path, folder: Path | None, refused: float | None, given: dict
+) -> None:
+    from klda import cluster
+    from klda.learner import REFUSED
+
+    if file is None or folder is None:
+        raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
+    share = REFUSED if refused is None else refused
+    cluster.predict(file, model, folder, refused=share, progress=True, **given)
 
 
 def _explain_as_json(format: Format | None) -> bool:

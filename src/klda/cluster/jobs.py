@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -150,7 +151,7 @@ def _gather(
         recipe = pool.get(drawn, "A worker died over the first rows")
     # Fetched and stored again: a lost recipe must not be drawn a second time.
     stored = ray.put(recipe)
-    tree = Tree(ray, pool.retries)
+    tree = Tree()
 
     def submit(worker: Any, group: Any) -> tuple[Any, Any]:
         task = worker.learn.options(num_returns=2)
@@ -159,7 +160,7 @@ def _gather(
 
     most = share_rows or max(FEWEST_SHARE_ROWS, SHARE_ROWS_A_COMPONENT * recipe.width)
     total = pool.run(feed, (min(most, max(1, recipe.width // 2)), most), submit, tree.add, report)
-    share = pool.get(tree.root(), "Merging failed")
+    share = pool.get(tree.root(pool.first()), "Merging failed")
     if share.rows != total:
         raise ClusterError(f"{share.rows} rows were learned of {total}: nothing was kept.")
     return recipe, share
@@ -237,7 +238,7 @@ def predict(
         ):
             if feed.first() is None:
                 raise KldaError("data is empty: there is nothing to predict.")
-            pool.run(feed, ANSWERS_A_FILE, submit, lambda name: None, report)
+            pool.run(feed, ANSWERS_A_FILE, submit, lambda name, worker: None, report)
     return folder
 
 
@@ -303,15 +304,20 @@ def _feed(
     ray: Any, tables: list[Table], dataset: Any, rows: Rows, pool: Pool, group_rows: int | None
 ) -> Iterator[Feed]:
     if dataset is not None:
+        dataset.context.enable_progress_bars = False  # there is one for all
         pieces = pieces_of_dataset(dataset, rows=rows.at_once)
     else:
         pieces = pieces_of_tables(ray, tables, labels=rows.labels, rows=rows.at_once)
     store = int(STORE_SHARE * ray.cluster_resources().get("object_store_memory", 2**30))
     feed = Feed(pieces, 2 * pool.size * (group_rows or ANSWERS_A_FILE[1]), store)
+    talk = logging.getLogger("ray.data")
+    level = talk.level
+    talk.setLevel(logging.WARNING)
     try:
         yield feed
     finally:
         feed.close()
+        talk.setLevel(level)
 
 
 def _rows_at_once(learner: Learner) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 from klda._optional import require
 from klda.cluster.blocks import Feed, Group
 from klda.cluster.errors import ClusterError
-from klda.cluster.shares import merge
 from klda.cluster.workers import Worker, WorkerInfo
 from klda.errors import KldaError
 
@@ -229,7 +228,9 @@ class Pool:
             self.ray.kill(worker)
 
     def first(self) -> Any:
-        """Wait for a worker and return it."""
+        """Return a worker that has started; waits for the first one."""
+        if self._idle:
+            return self._idle[0]
         started, _ = self.ray.wait(list(self._starting), num_returns=1, timeout=START_SECONDS)
         if not started:
             has = self.ray.cluster_resources()
@@ -269,7 +270,7 @@ class Pool:
         feed: Feed,
         sizes: tuple[int, int],
         submit: Callable[[Any, Group], tuple[Any, Any]],
-        finished: Callable[[Any], None],
+        finished: Callable[[Any, Any], None],
         report: Callable[[Status], None],
     ) -> int:
         """Have all groups done; returns the number of rows.
@@ -284,7 +285,7 @@ class Pool:
             Given a worker and a group, starts the work: a reference to a small value that is there
             when it is done, and one to its result.
         finished : callable
-            Given the reference to a result.
+            Given the reference to a result, and the worker that made it.
         report : callable
             Told how far the work is.
         """
@@ -310,7 +311,7 @@ class Pool:
                     worker, group, result = busy.pop(ref)
                     place = f"rows {group.first_row + 1:,} to {group.first_row + group.rows:,}"
                     self.get(ref, f"A worker died over {place}")
-                    finished(result)
+                    finished(result, worker)
                     self._idle.append(worker)
                     rows, groups = rows + group.rows, groups + 1
                     fraction += group.weight
@@ -318,30 +319,28 @@ class Pool:
 
 
 class Tree:
-    """Merges shares two at a time as they come, in tasks on the cluster, never on the driver.
+    """Merges shares two at a time as they come, on the workers, never on the driver.
 
     Like a binary counter: two shares of as many groups make one of twice as many. Of G groups no
     more than log2(G) + 1 shares exist at a time, and each has been through at most that many sums.
     """
 
-    def __init__(self, ray: Any, retries: int) -> None:
-        # No CPU of their own: merges are short, and workers hold the CPUs all the time.
-        self._merge = ray.remote(num_cpus=0, max_retries=retries)(merge)
+    def __init__(self) -> None:
         self._levels: list[Any] = []
 
-    def add(self, share: Any) -> None:
-        """Take a reference to a share."""
+    def add(self, share: Any, worker: Any) -> None:
+        """Take a reference to a share, and the worker that has it and may merge it."""
         for level, held in enumerate(self._levels):
             if held is None:
                 self._levels[level] = share
                 return
-            share, self._levels[level] = self._merge.remote(held, share), None
+            share, self._levels[level] = worker.merge.remote(held, share), None
         self._levels.append(share)
 
-    def root(self) -> Any:
+    def root(self, worker: Any) -> Any:
         """Return a reference to the sum of all."""
         total = None
         for held in self._levels:
             if held is not None:
-                total = held if total is None else self._merge.remote(held, total)
+                total = held if total is None else worker.merge.remote(held, total)
         return total

@@ -18,7 +18,7 @@ from klda._optional import require
 from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
-from klda.cluster.shares import Gatherer, Recipe, Share
+from klda.cluster.shares import Gatherer, Recipe, Share, merge
 from klda.errors import KldaError
 from klda.learner import Learner
 
@@ -98,6 +98,10 @@ class Worker:
             gatherer.learn(self._encode(inputs), labels)
         share = gatherer.share()
         return Work(share.rows, time.perf_counter() - start), share
+
+    def merge(self, one: Share, other: Share) -> Share:
+        """Add two shares; here because this process is warm and holds the CPUs already."""
+        return merge(one, other)
 
     def predict(
         self,
