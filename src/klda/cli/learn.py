@@ -157,13 +157,13 @@ def learn(
     start = time.perf_counter()
     with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if storage.exists(model) else None
+        if existing and not resume:
+            _check_fixed(model, existing, given)
         modality = existing.modality if existing else None
         tables = reading.open_tables(files, modality, input_column, label_column)
         job = Job(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
-        if existing and not job.complete:
-            _check_fixed(model, existing, given)
         if job.complete and existing:
             job.tidy()
             say("These files were learned to the end: there is nothing to resume.")
@@ -181,6 +181,8 @@ def _learn(
     """Learn what is left and save; return the learner, and the classes it had before."""
     if job.samples:
         say(f"Going on after {job.samples:,} rows.")
+    elif existing:  # there was nothing to resume
+        _check_fixed(job.folder, existing, given)
     with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
         rows = _peeked(pieces)
         learner = existing or _make(job.tables[0].modality, given, encoding)
