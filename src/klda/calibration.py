@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from klda.backend import Array, is_torch
 from klda.statistics import Label
 
 TEMPERATURES = 2.0 ** np.arange(-4, 13, 0.5)
@@ -189,7 +190,7 @@ class Pending:
         self.samples: list[np.ndarray] = []
         self.labels: list[Label] = []
 
-    def offer(self, samples: np.ndarray, label_of: Callable[[int], Label]) -> None:
+    def offer(self, samples: Array, label_of: Callable[[int], Label]) -> None:
         """Take note of a batch: each sample seen so far stays with the same chance."""
         rng = np.random.RandomState(self.seen % (2**32))
         n = len(samples)
@@ -197,9 +198,11 @@ class Pending:
         slots = np.where(
             numbers < MOST_PENDING, numbers, (rng.random_sample(n) * (numbers + 1)).astype(np.int64)
         )
-        for i in np.flatnonzero(slots < MOST_PENDING):
-            slot = int(slots[i])
-            row, label = np.array(samples[i]), label_of(int(i))
+        chosen = np.flatnonzero(slots < MOST_PENDING)
+        rows = samples[chosen]  # of a tensor on a GPU no more than these leave it
+        rows = rows.cpu().numpy() if is_torch(rows) else rows
+        for row, i in zip(rows, chosen.tolist(), strict=True):
+            slot, row, label = int(slots[i]), np.array(row), label_of(i)
             if slot < len(self.labels):
                 self.samples[slot], self.labels[slot] = row, label
             else:

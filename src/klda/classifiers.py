@@ -961,8 +961,7 @@ class _Discriminants(_ContinualClassifier):
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         if self.calibrated:
-            values = samples.cpu().numpy() if is_torch(samples) else samples
-            self._pending.offer(values, lambda i: labels[groups[i]])
+            self._pending.offer(samples, lambda i: labels[groups[i]])
 
     def _note_removed(self, label: Label, share: float) -> None:
         self._calibration.drop(label, share)

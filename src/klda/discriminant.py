@@ -402,6 +402,7 @@ class Discriminant:
         nothing of that size is held.
         """
         statistics, backend = self.statistics, self.backend
+        self._solved = None  # what it holds of the last solution makes room for the next
         order = statistics.order
         counts = statistics.counts[order]
         anchors = choose_anchors(counts)

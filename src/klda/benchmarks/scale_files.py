@@ -1,0 +1,210 @@
+"""Files larger than memory: made a block at a time, and learned by the real ``klda learn``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.errors import KldaError
+
+BLOCK_ROWS = 20_000
+SPREAD = 0.7  # of the centres, relative to the noise within classes
+KILL_AFTER = 0.4  # of the time that learning takes, as soon as there is a checkpoint
+CHECKPOINTS = 10  # in the run that is killed, so that there is one to go on from
+COMPARED_ROWS = 500
+
+
+def sample_blocks(
+    n_rows: int, n_features: int, n_classes: int, seed: int = 0, block: int = BLOCK_ROWS
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield unit-length features of overlapping classes and their labels, a block at a time.
+
+    Row i belongs to class ``i % n_classes``. A file of fewer rows is the beginning of one of more.
+    """
+    rng = np.random.default_rng(seed)
+    centres = SPREAD * rng.standard_normal((n_classes, n_features), dtype=np.float32)
+    for start in range(0, n_rows, block):
+        labels = np.arange(start, min(start + block, n_rows)) % n_classes
+        samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)
+        samples += centres[labels]
+        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
+        yield samples, labels
+
+
+def generate(path: Path, n_rows: int, n_features: int, n_classes: int, seed: int = 0) -> None:
+    """Write a file of features and labels that ``klda learn`` takes, never in memory whole.
+
+    Parameters
+    ----------
+    path : Path
+        An ``.npz`` file.
+    n_rows, n_features, n_classes : int
+        Its size.
+    seed : int
+        Of the synthetic features.
+    """
+    if path.suffix != ".npz":
+        raise KldaError(f"OUT={path} must end in .npz.")
+    if min(n_rows, n_features, n_classes) < 1:
+        raise KldaError("--rows, --features and --classes must be 1 or more.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    blocks = sample_blocks(n_rows, n_features, n_classes, seed)
+    with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
+        with archive.open("features.npy", "w", force_zip64=True) as file:
+            _write_header(file, (n_rows, n_features), "<f4")
+            for samples, _ in blocks:
+                file.write(samples.tobytes())
+        with archive.open("labels.npy", "w", force_zip64=True) as file:
+            _write_header(file, (n_rows,), "<i8")
+            for start in range(0, n_rows, BLOCK_ROWS):
+                rows = np.arange(start, min(start + BLOCK_ROWS, n_rows), dtype="<i8")
+                file.write((rows % n_classes).tobytes())
+    part.replace(path)
+
+
+def _write_header(file: Any, shape: tuple[int, ...], dtype: str) -> None:
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+# ---------------------------------------------------------------- the real command, as a child
+
+
+def learn_files(
+    small: Path,
+    large: Path,
+    folder: Path,
+    n_components: int,
+    rows: tuple[int, int],
+    on_line: Callable[[dict[str, Any]], None],
+) -> None:
+    """Learn two files in processes of their own; kill a third run half-way and resume it.
+
+    Parameters
+    ----------
+    small, large : Path
+        Files of synthetic features.
+    folder : Path
+        For the model folders; they are made anew.
+    n_components : int
+        Random features D.
+    rows : tuple of int
+        Rows of the two files.
+    on_line : callable
+        Called with each measurement.
+    """
+    whole = folder / "whole"
+    first = _learn(small, folder / "small", n_components)
+    second = _learn(large, whole, n_components)
+    for path, n, run in ((small, rows[0], first), (large, rows[1], second)):
+        on_line(
+            {
+                "what": "learning a file",
+                "rows": n,
+                "bytes": path.stat().st_size,
+                "seconds": run["seconds"],
+                "seconds_in_all": run["wall"],
+                "microseconds_a_row": 1e6 * run["seconds"] / n,
+                "peak_bytes": run["peak"],
+            }
+        )
+    on_line(
+        {
+            "what": "time a row, large file over small",
+            "ratio": (second["seconds"] / rows[1]) / (first["seconds"] / rows[0]),
+        }
+    )
+    resumed = _kill_and_resume(large, folder / "killed", n_components, second)
+    difference = _largest_difference(whole, folder / "killed", large)
+    on_line({"what": "killed half-way and resumed", **resumed, "relative_error": difference})
+
+
+def _command(path: Path, model: Path, n_components: int, *more: str) -> list[str]:
+    main = "import sys; from klda.cli import main; sys.exit(main())"
+    options = ["--components", str(n_components), "--gamma", "0.2", "--device", "cpu", "--json"]
+    return [sys.executable, "-c", main, "learn", str(path), "--model", str(model), *options, *more]
+
+
+def _learn(path: Path, model: Path, n_components: int) -> dict[str, float]:
+    shutil.rmtree(model, ignore_errors=True)
+    start = time.perf_counter()
+    seconds, peak = _finish(_start(_command(path, model, n_components)))
+    return {"seconds": seconds, "wall": time.perf_counter() - start, "peak": peak}
+
+
+def _start(command: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _finish(process: subprocess.Popen) -> tuple[float, int]:
+    """Return the seconds that a learn says it took, and the largest memory that it held."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, complaint = process.stdout.read(), process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise KldaError(f"klda learn failed with status {process.returncode}: {complaint.strip()}")
+    scale = 1 if sys.platform == "darwin" else 1024
+    return float(json.loads(output)["seconds"]), int(usage.ru_maxrss) * scale
+
+
+def _kill_and_resume(
+    path: Path, model: Path, n_components: int, whole: dict[str, float]
+) -> dict[str, float | int]:
+    shutil.rmtree(model, ignore_errors=True)
+    learning, starting = whole["seconds"], whole["wall"] - whole["seconds"]
+    every = ["--checkpoint-every", f"{learning / CHECKPOINTS:.3f}"]
+    process = _start(_command(path, model, n_components, *every))
+    _kill_at_checkpoint(process, model, starting + learning * KILL_AFTER)
+    process = _start(_command(path, model, n_components, "--resume"))
+    output, complaint = process.communicate()
+    if process.returncode != 0:
+        raise KldaError(f"klda learn --resume failed: {complaint.strip()}")
+    report = json.loads(output)
+    if not report["resumed_after"]:
+        raise KldaError("The run was killed before its first checkpoint; use more rows.")
+    return {"resumed_after_rows": report["resumed_after"], "samples": report["samples"]}
+
+
+def _kill_at_checkpoint(process: subprocess.Popen, model: Path, seconds: float) -> None:
+    """Kill a learn that has a checkpoint, no sooner than after so many seconds."""
+    from klda import streaming
+
+    start = time.monotonic()
+    while process.poll() is None:
+        if time.monotonic() - start >= seconds and streaming.unfinished(model):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return
+        time.sleep(0.02)
+    raise KldaError("The run ended before it could be killed half-way; use more rows.")
+
+
+def _largest_difference(one: Path, other: Path, path: Path) -> float:
+    """Largest difference of scores of some rows, relative to the largest score."""
+    from klda.learner import Learner
+
+    with zipfile.ZipFile(path) as archive, archive.open("features.npy") as file:
+        version = np.lib.format.read_magic(file)
+        assert version == (1, 0)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        n = min(COMPARED_ROWS, shape[0])
+        rows = np.frombuffer(file.read(n * shape[1] * dtype.itemsize), dtype).reshape(n, -1)
+    first = Learner.load(one, device="cpu").scores(rows)
+    second = Learner.load(other, device="cpu").scores(rows)
+    return float(np.abs(first - second).max() / np.abs(first).max())
