@@ -235,6 +235,20 @@ def test_a_copy_goes_its_own_way():
     assert len(twin.history) == 2
 
 
+def test_a_copy_answers_alike():
+    """Also where few samples, of classes that little tells apart, ask for a large ridge."""
+    rows, labels = blobs("abcdef", rows=8)
+    bot = Learner("features", classifier=small()).learn(rows, labels[1:] + labels[:1])
+    noise = np.random.default_rng(5).normal(size=(60, 12))
+    bot.learn(noise, list("ghi") * 20)
+    bot.scores(PROBE)
+    twin = bot.copy()
+    assert twin.classifier.ridge_ == bot.classifier.ridge_
+    assert_close(twin.scores(PROBE), bot.scores(PROBE))
+    probabilities = bot.predict_proba(PROBE)
+    np.testing.assert_allclose(twin.predict_proba(PROBE), probabilities, atol=1e-4)
+
+
 def test_renaming_keeps_the_rest():
     bot = taught("abc")
     expected = np.where(bot.predict(PROBE) == "a", "z", bot.predict(PROBE))

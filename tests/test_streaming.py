@@ -248,6 +248,23 @@ def test_a_model_that_changed_since_is_refused(files, tmp_path):
         learn(Learner.load(tmp_path / "m"), files[1:], tmp_path / "m", resume=True)
 
 
+def test_a_damaged_checkpoint_is_refused_and_may_be_dropped(files, tmp_path):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    next((tmp_path / "m" / storage.LEARNING).glob("*.safetensors")).write_bytes(b"")
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match=r"can't be read.*--restart"):
+            learn(make(), files, tmp_path / "m", resume=resume)
+    learn(make(), files, tmp_path / "m", restart=True)
+    assert Learner.load(tmp_path / "m").samples == 410
+
+
+def test_a_checkpoint_of_another_version_is_refused(files, tmp_path, monkeypatch):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    monkeypatch.setattr(streaming, "__version__", "99.0")
+    with pytest.raises(CheckpointError, match=r"begun with klda .*, this is 99.0"):
+        learn(make(), files, tmp_path / "m", resume=True)
+
+
 # ------------------------------------------------------------------------------- complete
 
 

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from klda import features, storage
+from klda import __version__, features, storage
 from klda.errors import KldaError
 from klda.learner import Learner, Lesson
 from klda.tables import (
@@ -193,7 +193,7 @@ class Job:
             learned = {entry.get("files") for entry in self._history}
             self.complete = resume and self._repeatable and self._digest() in learned
             return
-        stored = storage.load(self._at)
+        stored = self._load()
         learning = stored.document["learning"]
         finished = any(entry.get("run") == learning["run"] for entry in self._history)
         same_files = learning["paths"] == [file["path"] for file in self._files]
@@ -204,12 +204,23 @@ class Job:
             raise CheckpointError(_in_the_way(self.folder, learning, finished))
         self.complete = finished
         if not finished:
-            self._check_resumable(learning)
+            self._check_resumable(learning, stored.document["klda_version"])
             self._stored, self._run = stored, learning["run"]
             self.place = Place(learning["file"], learning["rows"])
             self.samples = learning["samples"]
 
-    def _check_resumable(self, learning: dict[str, Any]) -> None:
+    def _load(self) -> storage.StoredModel:
+        try:
+            return storage.load(self._at)
+        except storage.ModelFolderError as error:
+            raise CheckpointError(
+                f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
+                "it with --restart; the model is not affected."
+            ) from error
+
+    def _check_resumable(self, learning: dict[str, Any], version: str) -> None:
+        if version != __version__:
+            raise self._refused(f"it was begun with klda {version}, this is {__version__}")
         paths = [file["path"] for file in self._files]
         if learning["paths"] != paths:
             raise self._refused(

@@ -766,7 +766,8 @@ def _stack(batch: Any, inputs: list[str], table: Table, done: int) -> np.ndarray
     flat = columns[0].flatten().to_numpy(zero_copy_only=False)
     if len(columns[0]) == 0 or flat.size % len(columns[0]):
         raise TableError(f"{table.path}, rows {done + 1} and on: rows of different lengths.")
-    lengths = {len(value) for value in columns[0]}
+    compute = require("pyarrow.compute", "parquet")
+    lengths = compute.list_value_length(columns[0]).unique().to_pylist()
     if len(lengths) > 1:
         raise TableError(
             f"{table.path}, rows {done + 1} and on: rows of different lengths: {sorted(lengths)}."
