@@ -78,6 +78,7 @@ def assert_same(one, other, inputs):
     ids=lambda classifier: f"{type(classifier).__name__}-{classifier.get_params()}"[:24],
 )
 def test_shares_add_up_to_one_process(classifier):
+    pytest.importorskip("torch")
     rows, labels = make_rows(900)
     edges = [0, 300, 400, 700, 900]
     alone = Learner("features", classifier=classifier)
@@ -85,14 +86,14 @@ def test_shares_add_up_to_one_process(classifier):
     recipe = Recipe.of(alone.classifier)
     shares = []
     for a, b in itertools.pairwise(edges):
-        gatherer = Gatherer(recipe, a, "cpu")
+        # Every other one in torch, as on a GPU.
+        gatherer = Gatherer(recipe, a, "cpu:0" if len(shares) % 2 else "cpu")
         gatherer.learn(rows[a:b], labels[a:b].tolist())
         shares.append(gatherer.share())
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         first, second, third, fourth = (shares[i] for i in order)
         total = merge(merge(first, second), merge(third, fourth))
-        fresh = type(classifier)(**classifier.get_params())
-        together = Learner("features", classifier=add_to(fresh, recipe, total))
+        together = Learner("features", classifier=add_to(recipe.blank("cpu"), total))
         assert_same(together, alone, rows[:300])
 
 
@@ -109,7 +110,7 @@ def test_shares_bring_the_samples_that_one_process_would_have_judged():
         gatherer.learn(rows[a:b], labels[a:b].tolist())
         share = gatherer.share()
         total = share if total is None else merge(total, share)
-    together = add_to(KLDA(n_components=64, gamma=0.05, random_state=0), recipe, total)
+    together = add_to(recipe.blank("cpu"), total)
     np.testing.assert_array_equal(together._pending.samples, alone._pending.samples)
     assert together._pending.labels == alone._pending.labels
     assert together._pending.seen == alone._pending.seen
@@ -461,6 +462,13 @@ def test_an_address_that_can_not_be_reached_is_named(address, message):
 def test_wrong_parameters_are_refused_at_the_door(files, wrong, message):
     with pytest.raises(KldaError, match=message):
         learn(files / "a.npz", model="features", **wrong)
+
+
+def test_a_compact_model_is_refused_before_any_work(ray, files, tmp_path):
+    learner = Learner("features", classifier=LDA()).learn(*make_rows(100))
+    learner.save(tmp_path / "small", compact=True)
+    with pytest.raises(KldaError, match="saved compact"):
+        learn(files / "a.npz", learner=Learner.load(tmp_path / "small"), workers=1)
 
 
 def test_wrong_data_is_refused(ray, files, tmp_path):

@@ -16,7 +16,7 @@ from klda.cluster.blocks import Feed, Rows, pieces_of_dataset, pieces_of_tables
 from klda.cluster.errors import ClusterError
 from klda.cluster.pool import Pool, Resources, Tree, connected
 from klda.cluster.progress import Report, shown
-from klda.cluster.shares import Recipe, Share, add_to
+from klda.cluster.shares import Recipe, add_to, base_of
 from klda.cluster.workers import Answer
 from klda.errors import KldaError
 from klda.features import Encoder
@@ -118,18 +118,18 @@ def learn(
             _feed(ray, tables, dataset, rows, pool, share_rows) as feed,
             shown(progress, "Learning") as report,
         ):
-            recipe, share = _gather(pool, feed, taught, rows, share_rows, report)
+            learned = _gather(pool, feed, taught.classifier, rows, share_rows, report)
     before = taught.classes
-    taught.classifier = add_to(taught.classifier, recipe, share)
+    taught.classifier = learned
     names = source or ", ".join(table.path.name for table in tables) or "dataset"
     taught._record("learn", before, names)
     return taught
 
 
 def _gather(
-    pool: Pool, feed: Feed, learner: Learner, rows: Rows, share_rows: int | None, report: Report
-) -> tuple[Recipe, Share]:
-    """Have everything learned, and return what it adds up to.
+    pool: Pool, feed: Feed, classifier: Any, rows: Rows, share_rows: int | None, report: Report
+) -> Any:
+    """Have everything learned, and return a classifier that knows it beside what one knew before.
 
     Exactly once: a share is a value, made from the rows of its group alone, and each is an
     argument of one merge. Whatever is tried again, because a worker or a machine with results on
@@ -137,20 +137,20 @@ def _gather(
     that could have counted it before. What a dead worker had gathered of an unfinished group died
     with it.
     """
-    ray = pool.ray
+    base = base_of(classifier)
     piece = feed.first()
     if piece is None:
         raise KldaError("data is empty: there is nothing to learn.")
-    if hasattr(learner.classifier, "n_features_in_"):
-        recipe = Recipe.of(learner.classifier)
+    if base is not None:
+        recipe = Recipe.of(base)
     else:
         # As on one machine, the first rows fix what is drawn at random and the bandwidth.
         drawn = pool.first().draw.remote(
-            clone(learner.classifier), rows, [(0, piece.start, piece.stop)], piece.ref
+            clone(classifier), rows, [(0, piece.start, piece.stop)], piece.ref
         )
         recipe = pool.get(drawn, "A worker died over the first rows")
     # Fetched and stored again: a lost recipe must not be drawn a second time.
-    stored = ray.put(recipe)
+    stored = pool.ray.put(recipe)
     tree = Tree()
 
     def submit(worker: Any, group: Any) -> tuple[Any, Any]:
@@ -163,7 +163,9 @@ def _gather(
     share = pool.get(tree.root(pool.first()), "Merging failed")
     if share.rows != total:
         raise ClusterError(f"{share.rows} rows were learned of {total}: nothing was kept.")
-    return recipe, share
+    if base is None:
+        base = recipe.blank(classifier.device).set_params(**classifier.get_params())
+    return add_to(base, share)
 
 
 def predict(

@@ -15,7 +15,7 @@ those of its rows that were chosen, and in the end they are the same ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -237,35 +237,38 @@ def merge(one: Share, other: Share) -> Share:
     return Share(one.rows + other.rows, tuple(members), probes)
 
 
-def add_to(classifier: Any, recipe: Recipe, share: Share) -> Any:
-    """Return a classifier that has learned a share on top of what one knows.
+def base_of(classifier: Any) -> Any | None:
+    """Return a copy of a classifier to add shares to; None if it has learned nothing.
+
+    Fails at once for a model that can't learn, and leaves the classifier as it is.
+    """
+    fitted = hasattr(classifier, "n_features_in_")
+    return clone(classifier).merge(classifier) if fitted else None
+
+
+def add_to(model: Any, share: Share) -> Any:
+    """Add a share to a classifier.
 
     Parameters
     ----------
-    classifier : estimator
-        Left as it is; it may have learned nothing yet.
-    recipe : Recipe
-        What the share was gathered by.
+    model : estimator
+        One that `base_of` or `Recipe.blank` made; it is changed.
     share : Share
         What is added.
 
     Returns
     -------
     estimator
-        A new one.
+        The same.
     """
-    if hasattr(classifier, "n_features_in_"):
-        model = clone(classifier).merge(classifier)
-    else:
-        model = recipe.blank(classifier.device).set_params(**classifier.get_params())
     for member, packed in zip(model._members, share.members, strict=True):
         member.statistics.merge(packed.unpack(member.backend))
         if member.statistics.has_scatter:
             member.discriminant.reset()
     model._solutions = None
     if share.probes is not None:
-        order = np.argsort(share.probes.slots)
+        order = np.argsort(share.probes.slots).tolist()
         model._pending.samples = list(np.array(share.probes.rows[order]))
-        model._pending.labels = [share.probes.labels[i] for i in cast(list[int], order.tolist())]
+        model._pending.labels = [share.probes.labels[i] for i in order]
         model._pending.seen = share.rows
     return model

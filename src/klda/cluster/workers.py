@@ -86,6 +86,7 @@ class Worker:
     def draw(self, classifier: Any, rows: Rows, spans: Spans, *blocks: Any) -> Recipe:
         """Let a classifier fix its random features as learning the first rows does."""
         inputs, labels, _ = next(rows.batches(blocks, spans, 0))
+        classifier.set_params(device=self._device)
         return Recipe.of(classifier.partial_fit(self._encode(inputs), labels))
 
     def learn(
