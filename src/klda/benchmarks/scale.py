@@ -69,14 +69,14 @@ def measure_rows(options: argparse.Namespace, on_line: OnLine) -> None:
     if len(sizes) < 2:
         raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
     samples, labels = _rows(sizes[-1], options.features, options.classes)
-    _model(options.components).fit(samples[:WARM_ROWS], labels[:WARM_ROWS])
+    runs: dict[int, list[tuple[float, float]]] = {n: [] for n in sizes}
+    for _ in range(options.repeats):  # in turns: what else the machine does meets all sizes alike
+        for n in sizes:
+            runs[n].append(_learn_rows(samples[:n], labels[:n], options.components))
     learning, answering = [], []
     for n in sizes:
-        runs = [
-            _learn_rows(samples[:n], labels[:n], options.components) for _ in range(options.repeats)
-        ]
-        learning.append(statistics.median(run[0] for run in runs))
-        answering.append(statistics.median(run[1] for run in runs))
+        learning.append(statistics.median(run[0] for run in runs[n]))
+        answering.append(statistics.median(run[1] for run in runs[n]))
         on_line(
             {
                 "what": "learning rows",
@@ -84,7 +84,7 @@ def measure_rows(options: argparse.Namespace, on_line: OnLine) -> None:
                 "learn_seconds": learning[-1],
                 "first_answer_seconds": answering[-1],
                 "microseconds_a_row": 1e6 * learning[-1] / n,
-                "runs": runs,
+                "runs": runs[n],
             }
         )
     both = np.add(learning, answering).tolist()
@@ -104,6 +104,7 @@ def _rows(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarray, np.
 
 def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> tuple[float, float]:
     model = _model(n_components)
+    model.partial_fit(samples[:WARM_ROWS], labels[:WARM_ROWS])  # draws the random features
     start = time.perf_counter()
     model.partial_fit(samples, labels)
     learned = time.perf_counter()
@@ -437,8 +438,9 @@ def report(lines: list[Line]) -> Iterator[Any]:
             yield f"{what}: {shown[0][0]}"
             continue
         yield f"{what}:"
-        grid = Table(*(name.replace("_", " ") for name in rows[0]))
-        for row in shown:
+        names = [name.replace("_", " ") for name in rows[0]]
+        grid = Table(*names) if len(rows) > 1 else Table(show_header=False)
+        for row in shown if len(rows) > 1 else zip(names, shown[0], strict=True):
             grid.add_row(*row)
         yield grid
 
