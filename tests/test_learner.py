@@ -226,6 +226,27 @@ def test_learners_with_different_foundation_models_do_not_merge(minilm):
         rows.merge(texts)
 
 
+def test_batches_may_come_in_lists_that_are_used_again(minilm, texts):
+    """Tokenising, encoding and learning overlap: each must have its own batch."""
+    inputs, labels = (values[::6] for values in texts["learn"])
+
+    def fresh():
+        for start in range(0, len(inputs), 8):
+            yield inputs[start : start + 8], labels[start : start + 8]
+
+    def reused():
+        here, names = [], []
+        for some, theirs in fresh():
+            here[:], names[:] = some, theirs
+            yield here, names
+
+    once, again = (Learner(minilm, classifier=small(gamma=0.2)) for _ in range(2))
+    once.learn(fresh())
+    again.learn(reused())
+    assert again.classes == once.classes
+    np.testing.assert_array_equal(again.classifier.means_, once.classifier.means_)
+
+
 def test_a_copy_goes_its_own_way():
     bot = taught("ab")
     twin = bot.copy().learn(*blobs("c"))

@@ -6,6 +6,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ from klda.pipeline import Behind
 
 Label = str | int
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
+Parts = tuple[Any, Sequence[Label] | np.ndarray, Sequence[str] | None]
 Encoded = tuple[np.ndarray, Sequence[Label] | np.ndarray, Sequence[str] | None]
 
 # What `predict` answers for inputs that are refused, where classes are texts or integers. -1 is
@@ -218,9 +220,9 @@ class Learner:
         ----------
         inputs : sequence, or iterable of (inputs, labels)
             Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: an iterable
-            of batches, taken one at a time, so that it may be larger than the memory; one is
-            learned, in a thread, while the next is encoded. If any batch fails, none is learned;
-            for that, a second set of statistics is held meanwhile.
+            of batches, taken one at a time, so that it may be larger than the memory. While one is
+            encoded, the one before is learned and the next is tokenised, in threads. If any batch
+            fails, none is learned; for that, a second set of statistics is held meanwhile.
         labels : sequence of str or int, optional
             One label an input.
         ids : sequence of str, optional
@@ -842,6 +844,9 @@ class Learner:
     # ---------------------------------------------------------------- inside
 
     def _encode(self, inputs: Any, progress: bool = False) -> np.ndarray:
+        return self._features(self._checked(inputs), progress)
+
+    def _checked(self, inputs: Any) -> Any:
         if isinstance(inputs, str | bytes):
             raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
         if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
@@ -850,6 +855,9 @@ class Learner:
             raise KldaError("inputs is empty: give at least one.")
         if self.modality == "text":
             _check_texts(inputs)
+        return inputs
+
+    def _features(self, inputs: Any, progress: bool) -> np.ndarray:
         rows = self.encoder.encode(inputs, progress=progress)
         expected = getattr(self.classifier, "n_features_in_", rows.shape[1])
         if rows.shape[1] != expected:
@@ -867,20 +875,32 @@ class Learner:
     def _encode_batches(self, batches: Iterable[Any], progress: bool) -> Iterator[Encoded]:
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
-        for batch in batches:
-            if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-                raise KldaError(
-                    "labels is missing: give one label for each input, or an iterable of "
-                    "(inputs, labels) pairs."
-                )
-            inputs, labels = batch[:2]
-            rows = self._encode(inputs, progress)
+        for inputs, labels, ids in self._prepared(map(_parts, batches)):
+            rows = self._features(inputs, progress)
             if len(labels) != len(rows):
                 raise KldaError(
                     f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
                     "for each input."
                 )
-            yield rows, labels, batch[2] if len(batch) == 3 else None
+            yield rows, labels, ids
+
+    def _prepared(self, batches: Iterable[Parts]) -> Iterator[Parts]:
+        """Check batches, and tokenise the next one while one is encoded, if the encoder can."""
+        prepare = getattr(self.encoder, "prepare", None)
+        if prepare is None:
+            for inputs, labels, ids in batches:
+                yield self._checked(inputs), labels, ids
+            return
+        waiting: tuple[Future, Any, Any] | None = None
+        with ThreadPoolExecutor(1, "prepare") as pool:
+            for inputs, labels, ids in batches:
+                # Copies: the caller may use its lists again for the batch after this.
+                ready = pool.submit(prepare, list(self._checked(inputs)))
+                if waiting is not None:
+                    yield waiting[0].result(), *waiting[1:]
+                waiting = ready, copy.copy(labels), copy.copy(ids)
+            if waiting is not None:
+                yield waiting[0].result(), *waiting[1:]
 
     def _check_knows_novelty(self) -> None:
         if not hasattr(self.classifier, "novelty"):
@@ -945,6 +965,15 @@ def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
         if name.startswith(LEDGER)
     }
     return Ledger.from_state(pages, stored.document["ledger"])
+
+
+def _parts(batch: Any) -> Parts:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise KldaError(
+            "labels is missing: give one label for each input, or an iterable of "
+            "(inputs, labels) pairs."
+        )
+    return batch[0], batch[1], batch[2] if len(batch) == 3 else None
 
 
 def _open_encoder(

@@ -200,6 +200,16 @@ def test_inputs_that_are_not_texts_are_refused(inputs, says, tiny_models):
         encoder.encode(inputs)
 
 
+def test_texts_tokenised_before_have_the_same_features(tiny_models, texts, monkeypatch):
+    encoder = features.load(tiny_models("bert-base"), device="cpu")
+    monkeypatch.setattr("klda.features.text._WINDOW", 4)
+    tokens = encoder.prepare(texts)
+    assert len(tokens) == len(texts)
+    np.testing.assert_array_equal(encoder.encode(tokens), encoder.encode(texts))
+    with pytest.raises(KldaError, match=r"inputs\[1\] must be a text"):
+        encoder.prepare(["a", 1])
+
+
 def test_no_texts_give_no_rows(tiny_models):
     assert features.load(tiny_models("bert-base"), device="cpu").encode([]).shape == (0, 32)
 

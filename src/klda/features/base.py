@@ -323,8 +323,7 @@ class FrozenModel(ABC):
         self.pooling = pooling
         self.dimension = dimension
         self.batch_size = batch_size
-        # Tokenizers keep truncation state and a network fills all cores by itself: calls from
-        # several threads take turns.
+        # A network fills all cores by itself: calls from several threads take turns.
         self._lock = threading.Lock()
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,22 @@ class Recipe:
     unit: bool = False
     max_length: int | None = None
     lowercase: bool = False
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts as the numbers of their tokens, ready for a network.
+
+    Parameters
+    ----------
+    ids : list of list of int
+        The tokens of each text.
+    """
+
+    ids: list[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def read_recipe(files: ModelFiles) -> Recipe | None:
@@ -247,6 +264,7 @@ class TextEncoder(FrozenModel):
         config = files.read_json(f"{recipe.transformer}config.json") or {}
         dtype = choose_dtype(precision, self._device, wide_range=not narrow_range(config))
         self._tokenizer = load_tokenizer(folder, name, trust_remote_code=trust_remote_code)
+        self._tokenizing = threading.Lock()  # a tokenizer keeps state of its own while it works
         self._pad = _pad_token(self._tokenizer)
         self._network = load_network(
             folder,
@@ -282,12 +300,32 @@ class TextEncoder(FrozenModel):
         """Most tokens of a text that are read; the rest is cut off."""
         return self._max_length
 
-    def _check(self, inputs: Any) -> list[str]:
-        return check_texts(inputs)
+    def prepare(self, inputs: Any) -> Tokens:
+        """Tokenise texts, for instance in a thread while the network works on others.
 
-    def _encode_batches(self, inputs: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        Parameters
+        ----------
+        inputs : sequence of str
+            The texts.
+
+        Returns
+        -------
+        Tokens
+            What `encode` takes in their place, with the same result.
+        """
+        texts = check_texts(inputs)
+        windows = range(0, len(texts), _WINDOW)
+        parts = [self._tokenize(texts[start : start + _WINDOW], start) for start in windows]
+        return Tokens([ids for part in parts for ids in part])
+
+    def _check(self, inputs: Any) -> Any:
+        return inputs if isinstance(inputs, Tokens) else check_texts(inputs)
+
+    def _encode_batches(self, inputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for start in range(0, len(inputs), _WINDOW):
-            with self._lock:
+            if isinstance(inputs, Tokens):
+                tokens = inputs.ids[start : start + _WINDOW]
+            else:
                 tokens = self._tokenize(inputs[start : start + _WINDOW], start)
             lengths = [len(ids) for ids in tokens]
             for batch in length_batches(lengths, self.batch_size, self._max_tokens):
@@ -299,14 +337,15 @@ class TextEncoder(FrozenModel):
         texts = [text.strip() for text in texts]
         if self._recipe.lowercase:
             texts = [text.lower() for text in texts]
-        tokens = self._tokenizer(
-            texts,
-            truncation=self._max_length is not None,
-            max_length=self._max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
+        with self._tokenizing:
+            tokens = self._tokenizer(
+                texts,
+                truncation=self._max_length is not None,
+                max_length=self._max_length,
+                padding=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )["input_ids"]
         empty = next((at for at, ids in enumerate(tokens) if not ids), None)
         if empty is not None:
             raise KldaError(
