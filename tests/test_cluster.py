@@ -88,7 +88,7 @@ def test_shares_add_up_to_one_process(classifier):
     for a, b in itertools.pairwise(edges):
         # Every other one in torch, as on a GPU.
         gatherer = Gatherer(recipe, a, "cpu:0" if len(shares) % 2 else "cpu")
-        gatherer.learn(rows[a:b], labels[a:b].tolist())
+        gatherer.learn((rows[a:b], labels[a:b].tolist()))
         shares.append(gatherer.share())
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         first, second, third, fourth = (shares[i] for i in order)
@@ -107,7 +107,7 @@ def test_shares_bring_the_samples_that_one_process_would_have_judged():
     total = None
     for a, b in reversed(list(itertools.pairwise(edges))):
         gatherer = Gatherer(recipe, a, "cpu")
-        gatherer.learn(rows[a:b], labels[a:b].tolist())
+        gatherer.learn((rows[a:b], labels[a:b].tolist()))
         share = gatherer.share()
         total = share if total is None else merge(total, share)
     together = add_to(recipe.blank("cpu"), total)
@@ -120,7 +120,7 @@ def test_a_share_is_a_packed_triangle_whatever_its_rows():
     rows, labels = make_rows(2000)
     recipe = Recipe.of(KLDA(n_components=100, random_state=0).partial_fit(rows, labels))
     gatherer = Gatherer(recipe, 0, "cpu")
-    gatherer.learn(rows, labels.tolist())
+    gatherer.learn((rows, labels.tolist()))
     (packed,) = gatherer.share().members
     assert packed.arrays["triangle"].shape == (100 * 101 // 2,)
     assert sum(array.size for array in packed.arrays.values()) == 100 * 101 // 2 + CLASSES * 100
@@ -320,7 +320,7 @@ def test_files_are_learned_as_by_one_process(ray, files):
     assert statuses[-1].fraction == pytest.approx(1)
     assert statuses[-1].groups > 1
 
-    assert learn(paths[1], learner=learner, workers=1, source="again") is learner
+    assert learn(paths[1], learner=learner, workers=1, device="cpu:0", source="again") is learner
     assert_same(learner, learn_alone(alone, paths[1]), make_rows(500, seed=1)[0])
     assert [entry.get("source") for entry in learner.history] == ["a.npz, b.parquet", "again"]
 

@@ -30,6 +30,7 @@ from klda.tables import (
     Table,
     TableError,
     as_label,
+    identity,
 )
 
 INPUT_COLUMNS = {"text": TEXT_COLUMNS, "image": IMAGE_COLUMNS, "features": FEATURE_COLUMNS}
@@ -97,18 +98,13 @@ class Group:
 # On the driver
 
 
-def _read(table: Table, labels: bool, rows: int, stamp: tuple[int, int] | None) -> Iterator[Any]:
+def _read(table: Table, labels: bool, rows: int, known: dict[str, Any]) -> Iterator[Any]:
     """Run as a task: each chunk of a file, and after it what the driver needs to know of it."""
-    if stamp != _stamp(table.path):
+    if known != identity(table.path):  # when a block that was lost is read again
         raise TableError(f"{table.path} was changed while it was being read: begin anew.")
     for chunk in table.chunks(labels=labels, rows=rows):
         yield chunk
         yield len(chunk), _bytes(chunk.inputs), chunk.fraction
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    status = path.stat()
-    return (status.st_size, status.st_mtime_ns) if path.is_file() else None
 
 
 def _bytes(inputs: Any) -> int:
@@ -153,7 +149,7 @@ def pieces_of_tables(
         while waiting or begun:
             while waiting and len(begun) < FILES_AHEAD:
                 i = waiting.popleft()
-                begun.append((i, read.remote(tables[i], labels, rows, _stamp(tables[i].path))))
+                begun.append((i, read.remote(tables[i], labels, rows, identity(tables[i].path))))
             i, chunks = begun[0]
             done = 0.0
             for ref in chunks:

@@ -27,6 +27,7 @@ from klda.tables import ROWS, Columns, Table, find_files, open_table
 SHARE_ROWS_A_COMPONENT = 10
 FEWEST_SHARE_ROWS = 4096
 ANSWERS_A_FILE = (4096, 65536)
+PROGRESS_LOG = "ray.data._internal.progress"
 STORE_SHARE = 0.2  # of Ray's object store that rows waiting to be learned may take
 
 
@@ -279,6 +280,9 @@ def _opened(ray: Any, data: Any, modality: str, columns: Columns) -> tuple[list[
     paths = find_files(given)
     if not paths:
         raise KldaError("data is empty: name at least one file.")
+    for path in paths:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise KldaError(f"{path} is a pipe, which only this process can read: give a file.")
     wanted: Any = modality
     return [open_table(path.resolve(), modality=wanted, columns=columns) for path in paths], None
 
@@ -312,14 +316,23 @@ def _feed(
         pieces = pieces_of_tables(ray, tables, labels=rows.labels, rows=rows.at_once)
     store = int(STORE_SHARE * ray.cluster_resources().get("object_store_memory", 2**30))
     feed = Feed(pieces, 2 * pool.size * (group_rows or ANSWERS_A_FILE[1]), store)
-    talk = logging.getLogger("ray.data")
-    level = talk.level
-    talk.setLevel(logging.WARNING)
+    with _quiet("ray.data", logging.WARNING), _quiet(PROGRESS_LOG, logging.ERROR):
+        try:
+            yield feed
+        finally:
+            feed.close()
+
+
+@contextlib.contextmanager
+def _quiet(name: str, level: int) -> Iterator[None]:
+    """Keep Ray Data from telling of its own progress."""
+    talk = logging.getLogger(name)
+    before = talk.level
+    talk.setLevel(level)
     try:
-        yield feed
+        yield
     finally:
-        feed.close()
-        talk.setLevel(level)
+        talk.setLevel(before)
 
 
 def _rows_at_once(learner: Learner) -> int:

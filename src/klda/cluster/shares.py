@@ -188,8 +188,9 @@ class Gatherer:
             pending.samples = [None] * MOST_PENDING
             pending.labels = [None] * MOST_PENDING
 
-    def learn(self, rows: np.ndarray, labels: list[Any]) -> None:
-        """Learn encoded rows."""
+    def learn(self, batch: tuple[np.ndarray, list[Any]]) -> None:
+        """Learn encoded rows and their labels."""
+        rows, labels = batch
         self._model.partial_fit(rows, labels)
         self._rows += len(labels)
 

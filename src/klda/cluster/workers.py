@@ -21,6 +21,7 @@ from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.pipeline import Behind
 
 Spans = Sequence[tuple[int, int, int]]
 
@@ -95,8 +96,17 @@ class Worker:
         """Encode a group of rows and gather its statistics."""
         start = time.perf_counter()
         gatherer = Gatherer(recipe, first_row, self._device)
-        for inputs, labels, _ in rows.batches(blocks, spans, first_row):
-            gatherer.learn(self._encode(inputs), labels)
+        encoded = (
+            (self._encode(inputs), labels)
+            for inputs, labels, _ in rows.batches(blocks, spans, first_row)
+        )
+        if self._device == "cpu":  # a second thread would take a CPU that others were promised
+            for batch in encoded:
+                gatherer.learn(batch)
+        else:
+            with Behind(gatherer.learn) as behind:
+                for batch in encoded:
+                    behind.put(batch)
         share = gatherer.share()
         return Work(share.rows, time.perf_counter() - start), share
 
