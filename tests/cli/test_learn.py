@@ -56,11 +56,17 @@ def run(commands, *words, seconds=None):
 
 
 @pytest.fixture(scope="module")
-def whole(commands, long_file, tmp_path_factory):
-    """The model of a learn that nothing cut off."""
+def whole_run(commands, long_file, tmp_path_factory):
+    """The model of a learn that nothing cut off, and the seconds it took."""
     folder = tmp_path_factory.mktemp("whole") / "m"
+    start = time.monotonic()
     assert run(commands, "learn", long_file, "--model", folder, *NEW)
-    return folder
+    return folder, time.monotonic() - start
+
+
+@pytest.fixture(scope="module")
+def whole(whole_run):
+    return whole_run[0]
 
 
 def check_same(folder, whole):
@@ -76,14 +82,15 @@ def check_same(folder, whole):
 
 
 def test_killed_at_any_moment_and_resumed_gives_the_same_model(
-    commands, long_file, whole, tmp_path
+    commands, long_file, whole_run, tmp_path
 ):
-    rng = random.Random(0)
+    rng, (whole, seconds) = random.Random(0), whole_run
     folder, kills, places = tmp_path / "m", 0, set()
     words = ("learn", long_file, "--model", folder, *NEW, *OFTEN, "--resume")
     for attempt in range(60):
-        # Longer and longer, so that it comes to an end on a slow machine as well.
-        if run(commands, *words, seconds=rng.uniform(0.05, 0.6) * (1 + attempt / 10)):
+        # Longer and longer, so that it comes to an end however slow the disk is.
+        part = rng.uniform(0.05, 0.35) * (1 + attempt / 10)
+        if run(commands, *words, seconds=part * seconds):
             break
         kills += 1
         if (folder / storage.LEARNING).is_dir():

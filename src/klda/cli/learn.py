@@ -185,7 +185,7 @@ def _learn(
         _check_fixed(job.folder, existing, given)
     with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
         rows = _peeked(pieces)
-        learner = existing or _make(job.tables[0].modality, given, encoding)
+        learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
         before = learner.classes
         job.learn(learner, rows)
     with undisturbed():
@@ -267,7 +267,9 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
         )
 
 
-def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
+def _make(
+    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, anew: bool = True
+) -> Learner:
     from klda.learner import Learner
 
     foundation = given.get("foundation")
@@ -279,7 +281,8 @@ def _make(modality: str, given: dict[str, Any], encoding: dict[str, Any]) -> Lea
             )
         foundation = "minilm" if modality == "text" else "features"
     chosen = {"layers": given["layers"]} if "layers" in given else {}
-    say(f"Making a new model with {foundation}.")
+    if anew:
+        say(f"Making a new model with {foundation}.")
     learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
     if learner.modality != modality:
         raise KldaError(
