@@ -543,11 +543,13 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
     ) -> None:
         """Let all members learn or remove a batch, a block of rows at a time."""
-        backend = members[0].backend
+        backend, place = members[0].backend, np.empty(len(labels), np.int64)
         for part in _blocks(len(groups), members[0].statistics.n_components, backend):
             rows = backend.asarray(samples[part])  # moved to the device once for all members
-            present, local = np.unique(groups[part], return_inverse=True)
-            names = [labels[i] for i in present]
+            here = groups[part]
+            present = np.flatnonzero(np.bincount(here, minlength=len(labels)))
+            place[present] = np.arange(len(present))
+            local, names = place[here], [labels[i] for i in present]
             backend.each([partial(member.change, rows, local, names, sign) for member in members])
 
     # ---------------------------------------------------------------- checks at the door

@@ -203,7 +203,10 @@ class _PlainWeights:
         self.base, self.reference = base, reference
         self.centre = statistics.means.mean(0)
         self._off = self.centre - reference
-        self._shift = precision.apply(self._off[None])  # in the weights of all classes alike
+        self._shift: Array | float = 0.0  # in the weights of all classes alike
+        if base is not None:
+            assert isinstance(precision, _DensePrecision)
+            self._shift = precision.bring_up(base.mean(0)[None], self._off[None])
 
     def of(self, positions: np.ndarray) -> tuple[Array, Array]:
         """Return the means, relative to the mean of means, and the weights of some classes."""
