@@ -683,17 +683,14 @@ class Learner:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise KldaError(f"k={k!r} must be a positive integer.")
         rows = self._ask(inputs, progress)
-        probabilities = self.classifier.predict_proba(rows)
-        labels = self.classifier.classes_.tolist()
-        top = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
-        chosen = np.take_along_axis(probabilities, top, axis=1)
+        labels, shares = self.classifier.predict_top(rows, k)
         answers = [
-            [(labels[i], float(p)) for i, p in zip(row, values, strict=True)]
-            for row, values in zip(top, chosen, strict=True)
+            list(zip(names, values, strict=True))
+            for names, values in zip(labels.tolist(), shares.tolist(), strict=True)
         ]
         if reject is None:
             return answers
-        refusal = (UNKNOWN if isinstance(labels[0], str) else UNKNOWN_INTEGER, float("nan"))
+        refusal = (UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER, float("nan"))
         known = self._is_known(rows, reject, False, "reject")
         return [
             answer if is_known else [refusal, *answer[: k - 1]]
@@ -745,10 +742,10 @@ class Learner:
         answers: list[np.ndarray] = []
         sure: list[np.ndarray] = []
         for rows, names, _ in self._encode_batches(batches, progress):
-            probabilities = self.classifier.predict_proba(rows)
+            found, shares = self.classifier.predict_top(rows, 1)
             truth.append(np.asarray(names))
-            answers.append(self.classifier.classes_[probabilities.argmax(axis=1)])
-            sure.append(probabilities.max(axis=1))
+            answers.append(found[:, 0])
+            sure.append(shares[:, 0])
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
         return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
