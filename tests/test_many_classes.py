@@ -220,3 +220,31 @@ def test_classes_are_sorted_again_only_when_their_labels_change():
     changed = model.classes_
     changed[:] = "x"  # a copy: a user may do with it as he likes
     assert model.classes_[-1] == "zebra"
+
+
+# ---------------------------------------------------------------- on torch
+
+
+@pytest.mark.parametrize("name", ["KLDA", "scores", "probabilities", "NCM"])
+@pytest.mark.usefixtures("small_tiles")
+def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
+    torch = pytest.importorskip("torch")
+    X, y = samples(n_classes=40, rows=10)
+    asked = samples(n_classes=40, seed=1)[0]
+    monkeypatch.setattr(shrinkage, "MOST_ANCHORS", 16)
+    monkeypatch.setattr(discriminant, "CLASSES_AT_ONCE", 7)
+
+    def answers(convert):
+        model = MODELS[name]().fit(convert(X), y)
+        model.partial_fit(convert(X[:6] + 1), ["one more"] * 6)
+        labels, shares = model.predict_top(convert(asked), 3)
+        novelty = model.novelty(convert(asked)) if name != "NCM" else np.zeros(1)
+        return model.predict(convert(asked)), labels, shares, novelty
+
+    expected = answers(np.asarray)
+    monkeypatch.setattr(classifiers, "choose_backend", lambda *_: TorchBackend("cpu", "float32"))
+    found = answers(torch.tensor)
+    assert (found[0] == expected[0]).mean() > 0.99
+    assert (found[1] == expected[1]).mean() > 0.98
+    np.testing.assert_allclose(found[2], expected[2], rtol=0.02, atol=1e-3)
+    assert np.abs(found[3] - expected[3]).max() <= 1e-2 * np.abs(expected[3]).max()
