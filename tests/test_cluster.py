@@ -133,8 +133,9 @@ class _Adder:
         self.merges = 0
         self.merge = self
 
-    def remote(self, one, other):
+    def remote(self, number, one, other):
         self.merges += 1
+        assert number == self.merges
         return one | other
 
 

@@ -98,6 +98,13 @@ class Group:
 # On the driver
 
 
+def beside_driver(ray: Any) -> Any:
+    """Return what keeps a task or an actor on the driver's machine."""
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+
+
 def _read(table: Table, labels: bool, rows: int, known: dict[str, Any]) -> Iterator[Any]:
     """Run as a task: each chunk of a file, and after it what the driver needs to know of it."""
     if known != identity(table.path):  # when a block that was lost is read again
@@ -132,14 +139,11 @@ def pieces_of_tables(
     Piece
         One a chunk.
     """
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
     read = ray.remote(
         num_cpus=0,
         num_returns="streaming",
         max_retries=-1,
-        scheduling_strategy=strategy,
+        scheduling_strategy=beside_driver(ray),
         _generator_backpressure_num_objects=2 * CHUNKS_AHEAD,
     )(_read)
     sizes = [max(1, table.path.stat().st_size) if table.path.is_file() else 1 for table in tables]

@@ -149,7 +149,7 @@ def _gather(
         drawn = pool.first().draw.remote(
             clone(classifier), rows, [(0, piece.start, piece.stop)], piece.ref
         )
-        recipe = pool.get(drawn, "A worker died over the first rows")
+        recipe = pool.get(drawn)
     # Fetched and stored again: a lost recipe must not be drawn a second time.
     stored = pool.ray.put(recipe)
     tree = Tree()
@@ -161,7 +161,7 @@ def _gather(
 
     most = share_rows or max(FEWEST_SHARE_ROWS, SHARE_ROWS_A_COMPONENT * recipe.width)
     total = pool.run(feed, (min(most, max(1, recipe.width // 2)), most), submit, tree.add, report)
-    share = pool.get(tree.root(pool.first()), "Merging failed")
+    share = pool.get(tree.root(pool.first()))
     if share.rows != total:
         raise ClusterError(f"{share.rows} rows were learned of {total}: nothing was kept.")
     if base is None:

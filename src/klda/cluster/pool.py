@@ -6,14 +6,15 @@ import contextlib
 import logging
 import os
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from klda._optional import require
-from klda.cluster.blocks import Feed, Group
+from klda.cluster.blocks import Feed, Group, beside_driver
 from klda.cluster.errors import ClusterError
-from klda.cluster.workers import Worker, WorkerInfo
+from klda.cluster.workers import Attempts, Worker, WorkerInfo
 from klda.errors import KldaError
 
 LOCAL = "local"
@@ -200,32 +201,39 @@ class Pool:
         leave_cpus: bool,
     ) -> None:
         self.ray = ray
-        self.retries = resources.retries
         self.size, cpus, gpus = resources.settled(ray, leave_cpus)
         options = dict(options)
         device = options.pop("device", "auto")
         if device == "auto":
             device = "cuda" if gpus else "cpu"
-        # A worker that dies is started again, anywhere, and what it was doing is done again.
+        counter = ray.remote(num_cpus=0, scheduling_strategy=beside_driver(ray))(Attempts)
+        # Known by name: an actor that is passed on would not outlive the loss of a machine.
+        name = f"klda-attempts-{uuid.uuid4().hex}"
+        self._attempts = counter.options(name=name).remote()
+        # A worker that dies is started again, anywhere, and what it was doing is done again; so is
+        # what it had done before if the machine that held it is gone.
         remote = ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
             max_restarts=-1,
-            max_task_retries=resources.retries,
+            max_task_retries=-1,
             scheduling_strategy="SPREAD",
         )(Worker)
+        threads, retries = resources.cpus_per_worker, resources.retries
         self._workers = [
-            remote.remote(foundation, options, device, resources.cpus_per_worker)
+            remote.remote(foundation, options, device, threads, name, retries)
             for _ in range(self.size)
         ]
-        self._starting = {worker.prepare.remote(): worker for worker in self._workers}
+        self._starting = {
+            worker.prepare.remote(number): worker for number, worker in enumerate(self._workers, 1)
+        }
         self._idle: list[Any] = []
         self.infos: list[WorkerInfo] = []
 
     def close(self) -> None:
         """End the workers."""
-        for worker in self._workers:
-            self.ray.kill(worker)
+        for actor in (*self._workers, self._attempts):
+            self.ray.kill(actor)
 
     def first(self) -> Any:
         """Return a worker that has started; waits for the first one."""
@@ -245,10 +253,10 @@ class Pool:
 
     def _admit(self, ref: Any) -> None:
         worker = self._starting.pop(ref)
-        self.infos.append(self.get(ref, "A worker died while it was starting"))
+        self.infos.append(self.get(ref))
         self._idle.append(worker)
 
-    def get(self, ref: Any, failure: str) -> Any:
+    def get(self, ref: Any) -> Any:
         """Fetch a value; errors of the work come as they were raised there."""
         exceptions = self.ray.exceptions
         try:
@@ -257,12 +265,10 @@ class Pool:
             cause = getattr(error, "cause", None)
             if isinstance(cause, KldaError | OSError):
                 raise cause from None
-            raise ClusterError(f"{failure}: {cause!r}.\n{error}") from error
+            raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
         except exceptions.RayError as error:
             raise ClusterError(
-                f"{failure}, also when it was tried again {self.retries} times "
-                f"({type(error).__name__}: {str(error).splitlines()[0]}). Workers that die again "
-                "and again mostly run out of memory: ask for fewer a machine, or smaller shares."
+                f"The cluster failed ({type(error).__name__}: {str(error).splitlines()[0]})."
             ) from error
 
     def run(
@@ -309,8 +315,7 @@ class Pool:
                     self._admit(ref)
                 else:
                     worker, group, result = busy.pop(ref)
-                    place = f"rows {group.first_row + 1:,} to {group.first_row + group.rows:,}"
-                    self.get(ref, f"A worker died over {place}")
+                    self.get(ref)
                     finished(result, worker)
                     self._idle.append(worker)
                     rows, groups = rows + group.rows, groups + 1
@@ -327,6 +332,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._levels: list[Any] = []
+        self._merges = 0
 
     def add(self, share: Any, worker: Any) -> None:
         """Take a reference to a share, and the worker that has it and may merge it."""
@@ -334,7 +340,7 @@ class Tree:
             if held is None:
                 self._levels[level] = share
                 return
-            share, self._levels[level] = worker.merge.remote(held, share), None
+            share, self._levels[level] = self._merged(held, share, worker), None
         self._levels.append(share)
 
     def root(self, worker: Any) -> Any:
@@ -342,5 +348,9 @@ class Tree:
         total = None
         for held in self._levels:
             if held is not None:
-                total = held if total is None else worker.merge.remote(held, total)
+                total = held if total is None else self._merged(held, total, worker)
         return total
+
+    def _merged(self, one: Any, other: Any, worker: Any) -> Any:
+        self._merges += 1
+        return worker.merge.remote(self._merges, one, other)

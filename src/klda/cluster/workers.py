@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,22 @@ class WorkerInfo:
     device: str
 
 
+class Attempts:
+    """Counts how often each piece of work was begun; runs beside the driver.
+
+    Ray tries again without end, and also counts what never reached a worker because a machine was
+    gone. What must end is work that kills its worker each time, by taking too much memory mostly.
+    """
+
+    def __init__(self) -> None:
+        self._begun: Counter[str] = Counter()
+
+    def begin(self, work: str) -> int:
+        """Note that work is begun; returns how often it was."""
+        self._begun[work] += 1
+        return self._begun[work]
+
+
 @dataclass(frozen=True)
 class Work:
     """What was done for one group: rows, and seconds spent on it."""
@@ -69,23 +86,36 @@ class Worker:
         Where it and the statistics are.
     threads : int
         Threads to use.
+    attempts : str
+        Name of the job's `Attempts`.
+    retries : int
+        How often work is tried again after it was begun and its worker died.
     """
 
     def __init__(
-        self, foundation: dict[str, Any], options: dict[str, Any], device: str, threads: int
+        self,
+        foundation: dict[str, Any],
+        options: dict[str, Any],
+        device: str,
+        threads: int,
+        attempts: str,
+        retries: int,
     ) -> None:
         self._foundation, self._options = foundation, options
         self._device, self._threads = device, threads
+        self._attempts, self._retries = attempts, retries
         self._encoder: features.Encoder | None = None
         self._asked: tuple[str, Learner] | None = None
 
-    def prepare(self) -> WorkerInfo:
+    def prepare(self, number: int) -> WorkerInfo:
         """Load the foundation model."""
+        self._begin(f"starting worker {number}")
         self._opened()
         return WorkerInfo(os.getpid(), socket.gethostname(), self._device)
 
     def draw(self, classifier: Any, rows: Rows, spans: Spans, *blocks: Any) -> Recipe:
         """Let a classifier fix its random features as learning the first rows does."""
+        self._begin("drawing random features")
         inputs, labels, _ = next(rows.batches(blocks, spans, 0))
         classifier.set_params(device=self._device)
         return Recipe.of(classifier.partial_fit(self._encode(inputs), labels))
@@ -94,6 +124,7 @@ class Worker:
         self, recipe: Recipe, rows: Rows, first_row: int, spans: Spans, *blocks: Any
     ) -> tuple[Work, Share]:
         """Encode a group of rows and gather its statistics."""
+        self._begin(f"learning {_place(first_row, spans)}")
         start = time.perf_counter()
         gatherer = Gatherer(recipe, first_row, self._device)
         encoded = (
@@ -110,8 +141,9 @@ class Worker:
         share = gatherer.share()
         return Work(share.rows, time.perf_counter() - start), share
 
-    def merge(self, one: Share, other: Share) -> Share:
+    def merge(self, number: int, one: Share, other: Share) -> Share:
         """Add two shares; here because this process is warm and holds the CPUs already."""
+        self._begin(f"merge {number}")
         return merge(one, other)
 
     def predict(
@@ -124,6 +156,7 @@ class Worker:
         *blocks: Any,
     ) -> tuple[Work, str]:
         """Answer a group of rows in a parquet file; returns its name."""
+        self._begin(f"predicting {_place(first_row, spans)}")
         start = time.perf_counter()
         learner = self._learner(state, str(answer.folder))
         name = f"part-{first_row:012d}.parquet"
@@ -133,6 +166,16 @@ class Worker:
             row += len(inputs)
         answer.write(tables, name)
         return Work(row - first_row, time.perf_counter() - start), name
+
+    def _begin(self, work: str) -> None:
+        ray = require("ray", "cluster")
+        begun = ray.get(ray.get_actor(self._attempts).begin.remote(work))
+        if begun > self._retries + 1:
+            raise ClusterError(
+                f"{work[0].upper()}{work[1:]}: the worker died, also when it was tried again "
+                f"{self._retries} times. Workers that die again and again mostly run out of "
+                "memory: use fewer a machine, or a smaller batch_size."
+            )
 
     def _opened(self) -> features.Encoder:
         if self._encoder is None:
@@ -221,6 +264,11 @@ class Answer:
         partial = self.folder / f".{name}.{socket.gethostname()}.{os.getpid()}"
         parquet.write_table(arrow.concat_tables(tables), partial)
         partial.replace(self.folder / name)
+
+
+def _place(first_row: int, spans: Spans) -> str:
+    rows = sum(stop - start for _, start, stop in spans)
+    return f"rows {first_row + 1:,} to {first_row + rows:,}"
 
 
 def _carried(source: Any, name: str) -> Any:
