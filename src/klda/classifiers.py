@@ -693,7 +693,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             _check_object_labels(values)
         if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
             check_classification_targets(values)
-        names, groups = np.unique(values, return_inverse=True)
+        names, groups = _grouped(values)
         labels = names.tolist()
         if not fresh:
             self._check_label_kind(labels)
@@ -737,6 +737,19 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"X has {n_features} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
+
+
+def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct labels, sorted, and the position of each row's label among them."""
+    if values.dtype.kind == "i":
+        least, largest = int(values.min()), int(values.max())
+        if largest - least < 4 * len(values):  # counted, not sorted: a GPU waits for this
+            shifted = values.astype(np.int64) - least
+            present = np.flatnonzero(np.bincount(shifted))
+            place = np.empty(largest - least + 1, np.int64)
+            place[present] = np.arange(len(present))
+            return present + least, place[shifted]
+    return np.unique(values, return_inverse=True)
 
 
 def _all_finite(samples: Array) -> Any:
