@@ -248,3 +248,24 @@ def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
     assert (found[1] == expected[1]).mean() > 0.98
     np.testing.assert_allclose(found[2], expected[2], rtol=0.02, atol=1e-3)
     assert np.abs(found[3] - expected[3]).max() <= 1e-2 * np.abs(expected[3]).max()
+
+
+# ---------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).integers(-5, 900, 3000),
+        np.random.default_rng(1).integers(-128, 128, 60).astype(np.int8),
+        np.random.default_rng(2).integers(0, 2**40, 100),
+        np.array([-(2**63), 2**63 - 1, 0]),
+        np.array([3]),
+        np.array(["b", "a", "b"]),
+    ],
+)
+def test_labels_are_grouped_as_sorting_would_group_them(values):
+    names, groups = classifiers._grouped(values)
+    expected = np.unique(values, return_inverse=True)
+    assert names.tolist() == expected[0].tolist()
+    assert groups.tolist() == expected[1].tolist()
