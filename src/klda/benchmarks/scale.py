@@ -357,7 +357,9 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(action=action)
         one.add_argument("--output", type=Path, help="append JSON lines to this file")
         for option, (default, text) in sizes.items():
-            kind = _numbers if isinstance(default, list) else int
+            kind: Callable[[str], Any] = int
+            if isinstance(default, list):
+                kind, default, text = _numbers, ",".join(map(str, default)), f"{text}, with commas"
             one.add_argument(
                 f"--{option}", type=kind, default=default, help=f"{text} (%(default)s)"
             )
