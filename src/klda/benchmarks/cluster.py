@@ -5,7 +5,9 @@ thread a worker, so that nearly all of the time goes into encoding:
 
 - *one process*: without Ray, the model that the others are compared with;
 - *1 worker* and *W workers* on a local Ray;
-- *W workers, one killed*: one of them is killed with SIGKILL half-way.
+- *W workers, one killed*: one of them is killed with SIGKILL half-way;
+- *machine lost* (if asked for): on a cluster of two machines, both on this one, that which has the
+  workers and all that they gathered is taken away half-way, once another has joined.
 
 Each run has its seconds from call to model (``seconds``) and those from the first worker that had
 loaded its foundation model to the model (``working``); rows a second; the largest difference of
@@ -16,9 +18,11 @@ the same number of samples.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import itertools
 import json
+import logging
 import os
 import random
 import signal
@@ -26,8 +30,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,7 @@ DETAILS = (
     *("the number is {number}", "my neighbour has one, too", "it was bought {number} days ago"),
 )
 HELD_OUT = 400
+STORE_BYTES = 1 << 30  # of each machine that is made up
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def measure(
     workers: int = 2,
     n_components: int = 5000,
     address: str | None = None,
+    lose_machine: bool = False,
     on_run: Callable[[Run], None] | None = None,
 ) -> dict[str, Any]:
     """Measure all runs on one file.
@@ -109,6 +114,8 @@ def measure(
         Random features D.
     address : str, optional
         Of the cluster; local by default.
+    lose_machine : bool
+        Whether to measure the loss of a machine, too.
     on_run : callable, optional
         Called with each run when it is done.
 
@@ -126,13 +133,13 @@ def measure(
 
     alone, run = _one_process(file, n_components)
     add(run)
+    job = _Job(file, n_components, alone, held_out)
     with connected(address or "local", Resources(workers)):
-        for name, count, kill in (
-            ("1 worker", 1, False),
-            (f"{workers} workers", workers, False),
-            (f"{workers} workers, one killed", workers, True),
-        ):
-            add(_on_ray(name, count, kill, file, n_components, alone, held_out))
+        add(job.run("1 worker", 1))
+        add(job.run(f"{workers} workers", workers))
+        add(job.run_killed(f"{workers} workers, one killed", workers))
+    if lose_machine:
+        add(job.run_lost(f"{workers} workers, machine lost", workers))
     one, many = runs[1], runs[2]
     return {
         "file": file.name,
@@ -146,7 +153,7 @@ def measure(
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Hold this process to one thread, as each worker is."""
     torch = require("torch", "text")
@@ -176,56 +183,88 @@ def _one_process(file: Path, n_components: int) -> tuple[Learner, Run]:
 
 
 class _Watcher:
-    """Notes when the first worker was ready, and kills one half-way if asked to."""
+    """Notes when the first worker was ready, and does harm half-way."""
 
-    def __init__(self, rows: int, kill: bool) -> None:
+    def __init__(self, rows: int, harm: Callable[[cluster.Status], None] | None) -> None:
         self.ready: float | None = None
-        self.killed = 0
         self._half = rows / 2
-        self._kill = kill
+        self._harm = harm
 
     def __call__(self, status: cluster.Status) -> None:
         if self.ready is None:
             self.ready = time.perf_counter()
-        if self._kill and status.rows >= self._half:
-            self._kill = False
-            victim = status.workers[0].pid
-            # A little later, when it is in the middle of its next group.
-            threading.Timer(1.0, self._end, args=(victim,)).start()
+        if self._harm is not None and status.rows >= self._half:
+            self._harm(status)
+            self._harm = None
 
-    def _end(self, pid: int) -> None:
-        try:
+
+class _Killer:
+    """Kills a worker, a little later: when it is in the middle of its next group."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def __call__(self, status: cluster.Status) -> None:
+        threading.Timer(1.0, self._kill, args=(status.workers[0].pid,)).start()
+
+    def _kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # all was learned before
             os.kill(pid, signal.SIGKILL)
             self.killed += 1
-        except ProcessLookupError:  # all was learned before
-            pass
 
 
-def _on_ray(
-    name: str,
-    workers: int,
-    kill: bool,
-    file: Path,
-    n_components: int,
-    alone: Learner,
-    held_out: list[str],
-) -> Run:
-    learner, watcher = _learner(n_components), _Watcher(alone.samples, kill)
-    start = time.perf_counter()
-    cluster.learn(file, learner=learner, workers=workers, progress=watcher, device="cpu")
-    end = time.perf_counter()
-    expected = alone.scores(held_out)
-    difference = np.abs(learner.scores(held_out) - expected).max() / np.abs(expected).max()
-    return Run(
-        name,
-        workers,
-        learner.samples,
-        end - start,
-        end - (watcher.ready or start),
-        float(difference),
-        learner.classes == alone.classes,
-        watcher.killed,
-    )
+@dataclass(frozen=True)
+class _Job:
+    """What every run on Ray has in common."""
+
+    file: Path
+    n_components: int
+    alone: Learner
+    held_out: list[str]
+
+    def run(
+        self, name: str, workers: int, harm: Callable[[cluster.Status], None] | None = None
+    ) -> Run:
+        learner = _learner(self.n_components)
+        watcher = _Watcher(self.alone.samples, harm)
+        start = time.perf_counter()
+        cluster.learn(self.file, learner=learner, workers=workers, progress=watcher, device="cpu")
+        end = time.perf_counter()
+        expected = self.alone.scores(self.held_out)
+        difference = np.abs(learner.scores(self.held_out) - expected).max()
+        return Run(
+            name,
+            workers,
+            learner.samples,
+            end - start,
+            end - (watcher.ready or start),
+            float(difference / np.abs(expected).max()),
+            learner.classes == self.alone.classes,
+        )
+
+    def run_killed(self, name: str, workers: int) -> Run:
+        killer = _Killer()
+        run = self.run(name, workers, killer)
+        return replace(run, killed=killer.killed)
+
+    def run_lost(self, name: str, workers: int) -> Run:
+        ray = require("ray", "cluster")
+        store = {"object_store_memory": STORE_BYTES}
+        machines = require("ray.cluster_utils", "cluster").Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0} | store
+        )
+        doomed = machines.add_node(num_cpus=workers, **store)
+
+        def lose(status: cluster.Status) -> None:
+            machines.add_node(num_cpus=workers, **store)
+            machines.remove_node(doomed, allow_graceful=False)
+
+        ray.init(address=machines.address, logging_level=logging.ERROR, log_to_driver=False)
+        try:
+            return replace(self.run(name, workers, lose), killed=1)
+        finally:
+            ray.shutdown()
+            machines.shutdown()
 
 
 def table(result: dict[str, Any]) -> Any:
@@ -260,6 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--n-components", type=int, default=5000)
     parser.add_argument("--address", help="of a Ray cluster; local by default")
+    parser.add_argument("--lose-machine", action="store_true", help="measure that, too")
     parser.add_argument("--output", type=Path, help="JSONL file to append to")
     options = parser.parse_args(arguments)
     console = Console()
@@ -272,6 +312,7 @@ def main(arguments: list[str] | None = None) -> None:
             workers=options.workers,
             n_components=options.n_components,
             address=options.address,
+            lose_machine=options.lose_machine,
             on_run=lambda run: console.print(f"{run.name}: {run.seconds:.1f} s", style="dim"),
         )
     console.print(table(result))
