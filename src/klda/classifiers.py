@@ -28,11 +28,8 @@ from klda.kernel import (
 )
 from klda.statistics import ClassStatistics, Label
 
-PRIORS = ("uniform", "empirical")
-AUTO_RIDGE = 1e-2  # once there are samples enough
-AUTO_RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)  # tried while there are fewer than 2 D samples
-GROWTH = 1.3  # of the number of samples, before the ridge is chosen again
-FEWEST_PROBES = 20
+PRIORS = ("auto", "uniform", "empirical")
+AUTO_RIDGES = (1e-1, 1e-2)  # up to D samples, and from 2 D on
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
 COMBINE = ("scores", "probabilities")
@@ -610,9 +607,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _temperature(self) -> float:
         return 1.0
 
-    def _restore(
-        self, solutions: list[Solution], calibration: Calibration | None, ridge: float
-    ) -> None:
+    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
         """Take over what was solved and found before."""
         self._start_anew()
         self._solutions = solutions
@@ -808,9 +803,6 @@ class _Discriminants(_ContinualClassifier):
     priors: str
     small_sample_correction: bool
     calibrated: bool
-    _ridge: float
-    _ridge_chosen_at: int
-    _probed_with: float | None
     _solved_with: tuple
     _calibration: Calibration
     _pending: Pending
@@ -828,11 +820,10 @@ class _Discriminants(_ContinualClassifier):
         self._check_started()
         if not isinstance(self.ridge, str):
             return self.ridge
-        return self._ridge if self._is_small() else AUTO_RIDGE
-
-    def _is_small(self) -> bool:
-        """Whether there are too few samples for the covariance to be trusted."""
-        return self._members[0].n_samples <= 2 * self._solution_size()
+        # While samples are as many as components, the covariance is at its most uncertain.
+        doublings = np.log2(max(self._members[0].n_samples, 1) / self._solution_size())
+        most, least = AUTO_RIDGES
+        return float(most * (least / most) ** np.clip(doublings, 0.0, 1.0))
 
     def _solution_size(self) -> int:
         kernel = self._members[0].kernel
@@ -856,15 +847,11 @@ class _Discriminants(_ContinualClassifier):
             workspace=workspace,
         )
 
-    def _restore(
-        self, solutions: list[Solution], calibration: Calibration | None, ridge: float
-    ) -> None:
-        super()._restore(solutions, calibration, ridge)
-        if self.ridge == "auto":
-            self._ridge, self._ridge_chosen_at = ridge, sum(self._counts().values())
+    def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
+        super()._restore(solutions, calibration)
         self._solved_with = (self.ridge_, self.priors, self.small_sample_correction)
         if calibration is not None:
-            self._calibration, self._probed_with = calibration, self.ridge_
+            self._calibration = calibration
 
     # ------------------------------------------------------- probabilities and unknown inputs
 
@@ -971,8 +958,6 @@ class _Discriminants(_ContinualClassifier):
         super()._start_anew()
         self._calibration = Calibration()
         self._pending = Pending()
-        self._ridge, self._ridge_chosen_at = AUTO_RIDGE, 0
-        self._probed_with = None
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         if self.calibrated:
@@ -985,9 +970,7 @@ class _Discriminants(_ContinualClassifier):
         self._calibration.rename(old, new)
 
     def _note_merged(self, other: Self) -> None:
-        if self._probed_with in (None, other._probed_with):
-            self._calibration.merge(other._calibration)
-            self._probed_with = other._probed_with
+        self._calibration.merge(other._calibration)
 
     def _settle(self) -> None:
         """Solve, and judge the samples learned since as if they had not been."""
@@ -1006,13 +989,7 @@ class _Discriminants(_ContinualClassifier):
         labels = [pending.labels[i] for i in chosen]
         rows = np.stack([pending.samples[i] for i in chosen])
         truth = np.searchsorted(self._members[0].classes, np.array(labels))
-        grown = sum(counts.values()) >= GROWTH * self._ridge_chosen_at
-        if self.ridge == "auto" and self._is_small() and grown and len(labels) >= FEWEST_PROBES:
-            self._choose_ridge(rows, labels, truth)
-            self._ridge_chosen_at = sum(counts.values())
         super()._settle()
-        if self._probed_with != self.ridge_:  # another ridge, another scale of scores
-            self._calibration, self._probed_with = Calibration(), self.ridge_
         backend, step = self._members[0].backend, max(1, PROBED_AT_ONCE // len(counts))
         for start in range(0, len(labels), step):
             some = slice(start, start + step)
@@ -1024,24 +1001,6 @@ class _Discriminants(_ContinualClassifier):
             self._calibration.add(
                 sum(counts.values()), labels[some], combined, truth[some], self._mean_novelty(parts)
             )
-
-    def _choose_ridge(self, rows: np.ndarray, labels: list[Label], truth: np.ndarray) -> None:
-        """Take the ridge under which samples left out were likeliest to be given their class."""
-        member, workspace = self._members[0], Workspace()
-        lifted = member.transform(rows)
-        losses = []
-        candidates: tuple[float, ...] = AUTO_RIDGES
-        if not member.statistics.scatter.is_thin:  # a factorisation each: only the nearest
-            here = AUTO_RIDGES.index(self._ridge)
-            candidates = AUTO_RIDGES[max(here - 1, 0) : here + 2]
-        for ridge in candidates:
-            self._solve_member(member, ridge, workspace)
-            trial = Calibration()
-            scores = member.discriminant.leave_one_out(lifted, labels)
-            trial.add(1, labels, scores, truth, np.zeros(len(labels)))
-            losses.append(trial.loss())
-        self._ridge = candidates[int(np.argmin(losses))]
-        self._solutions = None
 
     def _solved_members(self) -> list[_Member]:
         """Members whose solver has solved, also after a solution was read from a store."""
@@ -1087,16 +1046,17 @@ class LDA(_Discriminants):
     ----------
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
-        ``"auto"`` is 1e-2; while there are fewer samples than twice the number of components, it
-        is chosen by how samples just learned would have been classified had they not been.
+        ``"auto"`` is 1e-1 until there are as many samples as components, and falls to 1e-2 by the
+        time there are twice as many.
     small_sample_correction : bool
         Estimate the means of rare classes with the help of the others, and repair the bias
         against them.
     calibrated : bool
         Judge some of the samples learned as if they had not been, to make probabilities honest
         and to find the threshold of `is_known`.
-    priors : {"uniform", "empirical"}
-        Whether classes count alike or by their number of samples.
+    priors : {"auto", "uniform", "empirical"}
+        Whether classes count alike or by their number of samples. ``"auto"`` lets numbers that
+        differ by more than chance speak, and leaves classes alike where most are of one size.
     device : str
         ``"auto"``, ``"cpu"``, or a torch device such as ``"cuda"``.
     dtype : {"float32", "float64"}
@@ -1117,7 +1077,7 @@ class LDA(_Discriminants):
         ridge: float | str = "auto",
         small_sample_correction: bool = True,
         calibrated: bool = True,
-        priors: str = "uniform",
+        priors: str = "auto",
         device: str = "auto",
         dtype: str = "float32",
     ) -> None:
@@ -1141,8 +1101,8 @@ class KLDA(_Discriminants):
         first batch; afterwards it is fixed. What the paper calls sigma is this gamma.
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
-        ``"auto"`` is 1e-2; while there are fewer samples than twice the number of components, it
-        is chosen by how samples just learned would have been classified had they not been.
+        ``"auto"`` is 1e-1 until there are as many samples as components, and falls to 1e-2 by the
+        time there are twice as many.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool
@@ -1151,8 +1111,9 @@ class KLDA(_Discriminants):
     calibrated : bool
         Judge some of the samples learned as if they had not been, to make probabilities honest
         and to find the threshold of `is_known`.
-    priors : {"uniform", "empirical"}
-        Whether classes count alike or by their number of samples.
+    priors : {"auto", "uniform", "empirical"}
+        Whether classes count alike or by their number of samples. ``"auto"`` lets numbers that
+        differ by more than chance speak, and leaves classes alike where most are of one size.
     random_state : int, RandomState or None
         Seed of the random features. Models merge only if they were drawn alike.
     device : str
@@ -1181,7 +1142,7 @@ class KLDA(_Discriminants):
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
         calibrated: bool = True,
-        priors: str = "uniform",
+        priors: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -1291,7 +1252,7 @@ device, dtype
         random_features: str = "gaussian",
         small_sample_correction: bool = True,
         calibrated: bool = True,
-        priors: str = "uniform",
+        priors: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",

@@ -24,7 +24,7 @@ import numpy as np
 
 from klda.backend import Array, Backend
 from klda.decisions import Familiarity
-from klda.shrinkage import Mixing, Shrinkage, choose_anchors
+from klda.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_shares
 from klda.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Label, Scatter
 
 STEPS_AN_OCTAVE = 8
@@ -434,6 +434,8 @@ class Discriminant:
         extra = shrinkage.mixing.correction
         if priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
+        elif priors == "auto":
+            extra = extra + PRIOR_WEIGHT * inflation * log_shares(counts)
         offsets = extra - 0.5 * squares
         mixing, precision = shrinkage.mixing, plain.precision
         self._solved = _Solved(order, precision, plain, mixing, squares, extra)

@@ -1026,12 +1026,7 @@ def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
 
 def _copy(classifier: Any) -> Any:
     twin = clone(classifier)
-    if not hasattr(classifier, "n_features_in_"):
-        return twin
-    twin.merge(classifier)
-    if hasattr(classifier, "_ridge"):  # merging leaves the choice of a ridge to a new model
-        twin._ridge, twin._ridge_chosen_at = classifier._ridge, classifier._ridge_chosen_at
-    return twin
+    return twin.merge(classifier) if hasattr(classifier, "n_features_in_") else twin
 
 
 def _now() -> str:

@@ -9,15 +9,16 @@ Class means are alike, though: much of what sets a class apart lies in the direc
 other classes differ from each other. So each mean, relative to the mean of all means, is replaced
 by its ridge regression on the others,
 
-    c_m = (K + r_m I)^-1 k_m,      r_m = A v / n_m,
+    c_m = (K + r_m I)^-1 k_m,      r_m = A v (1 / n_m - 1 / n),
 
 K being the inner products of the A other means and k_m those with class m: the posterior mean
-under a normal prior with the covariance of the other means (empirical Bayes). Relative means add
-up to zero, so that a class's own part, what the others can't say, is one more direction of small
-variance and is kept in a share ``own_m`` that grows with n. ``v`` is the variance of a new sample
-along a whitened direction, times a factor that goes to zero as the covariance becomes certain: with
-plenty of data the means are left as they are. A share of just ``signal / (signal + noise)`` makes
-the scores right on average; noise that a larger share lets through is made up for in the biases.
+under a normal prior with the covariance of the other means (empirical Bayes). ``v`` is the variance
+of a new sample along a whitened direction and n the average number of samples: the other means
+carry noise, too, so that only the noise beyond theirs counts, and a class with as many samples as
+most or more keeps its mean as it is. Relative means add up to zero, so that a class's own part,
+what the others can't say, is one more direction of small variance and is kept in a share ``own_m``
+that grows with n_m. A share of just ``signal / (signal + noise)`` makes the scores right on
+average; noise that a larger share lets through is made up for in the biases.
 
 All of it needs inner products of class means only, no samples.
 """
@@ -28,10 +29,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CERTAINTY = 1.75  # times (inflation - 1): how far means are shrunk while that is below one
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
 MOST_ANCHORS = 1024  # classes that others are predicted from; the largest ones
+PRIOR_WEIGHT = 2.0  # times inflation: about how much too large scores are for log-likelihoods
+LEAST_OF_AVERAGE = 0.1  # of the average count: added to all counts, however uneven they are
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,11 @@ class Mixing:
     anchors : ndarray of shape (A,)
         Positions of the classes that means are predicted from.
     combination : ndarray of shape (M, A)
-        ``C``: a class has no part in its own prediction. In single precision where there are more
-        classes than anchors, because it is then the largest array there is beside the means.
+        ``C``. In single precision where there are more classes than anchors, because it is then
+        the largest array there is beside the means.
     kept : ndarray of shape (M,)
         ``w``: the share of its residual that a class keeps beside the prediction; 0 for anchors,
-        whose residual takes part in the prediction already.
+        whose own part is in ``C``.
     correction : ndarray of shape (M,)
         What makes up for the noise left in the squared lengths, to be added to the biases.
     """
@@ -121,8 +123,8 @@ class Shrinkage:
         if not self.active:
             self.mixing, self.basis = unmixed(len(counts)), np.eye(len(anchors))
             return
-        variance = inflation * min(1.0, CERTAINTY * (inflation - 1))
-        self._ridges = len(anchors) * max(variance, np.finfo(float).eps) / counts
+        noise_beyond = np.maximum(1 / counts - 1 / counts.mean(), 0.0)
+        self._ridges = len(anchors) * inflation * noise_beyond
         values, self.basis = np.linalg.eigh(inner)
         self._signal = _signal(values, self.basis, spread / counts[anchors], counts[anchors])
         self._values = np.maximum(values, 0.0)
@@ -147,15 +149,36 @@ class Shrinkage:
         """
         if not self.active:
             return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
-        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors])  # a column a class
-        weights = self.basis @ (self.basis.T * inverse)
-        weights /= -weights.diagonal().copy()
-        np.fill_diagonal(weights, 0.0)
-        combination = weights.T
-        own = -combination.sum(axis=1) / max(len(self.anchors) - 1, 1)
+        rare = np.flatnonzero(self._ridges[self.anchors])
+        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors[rare]])  # a column a class
+        weights = self.basis @ (self.basis.T[:, rare] * inverse)
+        weights /= -weights[rare, np.arange(len(rare))]
+        weights[rare, np.arange(len(rare))] = 0.0
+        combination, own = np.eye(len(lengths)), np.ones(len(lengths))
+        combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
         kept = np.zeros(len(lengths))
         self._enter(self.anchors, combination, kept, own)
         return combination, kept, _row_products(combination @ self.inner, combination)
+
+    def _with_own_part(
+        self, rare: np.ndarray, predicted: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Give anchors their part in themselves; return the combinations and that part."""
+        if len(self.anchors) == len(self.counts):
+            # The means add up to zero, so a constant may be added to the weights. With a sum of one
+            # they also say what becomes of the estimate when one of the plain means moves.
+            own = -predicted.sum(axis=1) / max(len(self.anchors) - 1, 1)
+            return predicted + (1 - predicted.sum(axis=1, keepdims=True)) / len(self.anchors), own
+        crossed = _row_products(predicted, self.inner[rare])
+        squares = _row_products(predicted @ self.inner, predicted)
+        own = self._kept(lengths - 2 * crossed + squares, self._ridges[self.anchors[rare]])
+        combination = (1 - own)[:, None] * predicted
+        combination[np.arange(len(rare)), rare] = own
+        return combination, own
+
+    def _kept(self, residual: np.ndarray, ridges: np.ndarray) -> np.ndarray:
+        floor = np.finfo(float).tiny
+        return np.asarray(residual / np.maximum(residual + len(self.anchors) * ridges, floor))
 
     def mix_others(
         self, positions: np.ndarray, turned: np.ndarray, lengths: np.ndarray
@@ -181,12 +204,13 @@ class Shrinkage:
         if not self.active:
             return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
         ridges = self._ridges[positions]
-        combination = turned / (self._values + ridges[:, None])
+        system = self._values + ridges[:, None]
+        system[ridges == 0] = np.inf  # these keep their means
+        combination = turned / system
         crossed = _row_products(combination, turned)
         predicted = combination**2 @ self._values
         residual = lengths - 2 * crossed + predicted
-        floor = np.finfo(float).tiny
-        kept = residual / np.maximum(residual + len(self.anchors) * ridges, floor)
+        kept = self._kept(residual, ridges)
         single = self.mixing.combination.dtype
         plain = combination.astype(single) @ self.basis.astype(single).T
         self._enter(positions, plain, kept, kept)
@@ -225,3 +249,31 @@ def unmixed(n_classes: int) -> Mixing:
     """Plain means, left as they are."""
     nothing = np.zeros((n_classes, 0))
     return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
+
+
+def log_shares(counts: np.ndarray) -> np.ndarray:
+    """Logarithms of the classes' shares of what is to come, as the counts let one expect.
+
+    Counts drawn from shares that a Dirichlet distribution with parameter c gave out have more
+    variance than chance, by a factor ``1 + (N - 1) / (M c + 1)``; that tells c, and the expected
+    shares are ``(n_m + c) / (N + M c)``. Where almost all classes are of one size c is large, and a
+    class of which only a few samples were seen is not taken for a rare one.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (M,)
+        Samples of each class.
+
+    Returns
+    -------
+    ndarray of shape (M,)
+    """
+    n_classes, total = len(counts), float(counts.sum())
+    if n_classes < 2 or total < 2:
+        return np.zeros(n_classes)
+    by_chance = total / n_classes * (1 - 1 / n_classes)
+    uneven = (float(counts.var()) / by_chance - 1) / (total - 1)
+    if uneven <= 0:
+        return np.full(n_classes, -np.log(n_classes))
+    c = max((1 / uneven - 1) / n_classes, LEAST_OF_AVERAGE * total / n_classes)
+    return np.asarray(np.log((counts + c) / (total + n_classes * c)))

@@ -85,7 +85,7 @@ def unpack(
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
         model._members.append(make_member(backend, kernel, read))
         solutions.append(solution)
-    model._restore(solutions, _unpack_calibration(arrays, meta), meta.get("ridge", 1e-2))
+    model._restore(solutions, _unpack_calibration(arrays, meta))
     return model
 
 
@@ -302,9 +302,6 @@ def _pack_judging(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     if pending.samples:
         arrays["progress/pending"] = np.stack(pending.samples)
     return {
-        "ridge": model._ridge,
-        "ridge_chosen_at": model._ridge_chosen_at,
-        "probed_with": model._probed_with,
         "seen": pending.seen,
         "pending": list(pending.labels),
     }
@@ -338,8 +335,6 @@ def unpack_progress(
 def _unpack_judging(model: Any, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     judging = meta["judging"]
     model._calibration = _unpack_calibration(arrays, meta)
-    model._ridge, model._ridge_chosen_at = judging["ridge"], judging["ridge_chosen_at"]
-    model._probed_with = judging["probed_with"]
     model._pending.seen = judging["seen"]
     model._pending.labels = list(judging["pending"])
     if judging["pending"]:
