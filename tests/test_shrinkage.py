@@ -25,7 +25,11 @@ def mix_all(means, counts, **options):
     _, _, squares[anchors] = made.mix_anchors(lengths[anchors])
     turned = means @ (made.basis.T @ means[anchors]).T
     others = np.setdiff1d(np.arange(len(means)), anchors)
-    for block in np.split(others, range(2, len(others), 2)):
+    leans = made.leans(others)
+    made.keep(others[~leans])
+    squares[others[~leans]] = lengths[others[~leans]]
+    others = others[leans]
+    for block in np.split(others, range(2, len(others), 2)) if len(others) else []:
         _, _, squares[block] = made.mix_others(block, turned[block], lengths[block])
     return made.mixing, squares
 

@@ -420,11 +420,18 @@ class Discriminant:
         mixed = self._mixed(combination, kept, anchor_weights, anchor_weights)
         weights[backend.index(anchors)] = mixed
         others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
-        if len(others):
+        leans = shrinkage.leans(others)
+        for part in _parts(len(others) - leans.sum()):
+            block = others[~leans][part]
+            means, own = plain.of(order[block])
+            squares[block] = self._lengths(means, own)
+            weights[backend.index(block)] = own
+            shrinkage.keep(block)
+        if leans.any():
             basis = backend.asarray(shrinkage.basis.T)
             anchor_means, anchor_weights = basis @ anchor_means, basis @ anchor_weights
-        for part in _parts(len(others)):
-            block = others[part]
+        for part in _parts(leans.sum()):
+            block = others[leans][part]
             means, own = plain.of(order[block])
             turned = backend.to_numpy(backend.widen(own @ anchor_means.T))
             lengths = self._lengths(means, own)

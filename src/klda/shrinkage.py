@@ -180,10 +180,22 @@ class Shrinkage:
         floor = np.finfo(float).tiny
         return np.asarray(residual / np.maximum(residual + len(self.anchors) * ridges, floor))
 
+    def leans(self, positions: np.ndarray) -> np.ndarray:
+        """Whether classes lean on others at all; most do not."""
+        if not self.active:
+            return np.zeros(len(positions), bool)
+        return np.asarray(self._ridges[positions] > 0)
+
+    def keep(self, positions: np.ndarray) -> None:
+        """Let classes that are no anchors and lean on no others keep their means."""
+        if self.active:
+            own = np.ones(len(positions))
+            self._enter(positions, np.zeros((1, len(self.anchors))), own, own)
+
     def mix_others(
         self, positions: np.ndarray, turned: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mix classes that are no anchors.
+        """Mix classes that are no anchors and lean on others.
 
         Parameters
         ----------
@@ -201,12 +213,8 @@ class Shrinkage:
         kept, squares : ndarray of shape (B,)
             As from :meth:`mix_anchors`.
         """
-        if not self.active:
-            return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
         ridges = self._ridges[positions]
-        system = self._values + ridges[:, None]
-        system[ridges == 0] = np.inf  # these keep their means
-        combination = turned / system
+        combination = turned / (self._values + ridges[:, None])
         crossed = _row_products(combination, turned)
         predicted = combination**2 @ self._values
         residual = lengths - 2 * crossed + predicted
