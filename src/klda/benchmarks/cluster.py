@@ -191,7 +191,7 @@ class _Watcher:
         self._harm = harm
 
     def __call__(self, status: cluster.Status) -> None:
-        if self.ready is None:
+        if self.ready is None and status.workers:
             self.ready = time.perf_counter()
         if self._harm is not None and status.rows >= self._half:
             self._harm(status)

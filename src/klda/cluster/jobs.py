@@ -146,7 +146,9 @@ def _gather(
         recipe = Recipe.of(base)
     else:
         # As on one machine, the first rows fix what is drawn at random and the bandwidth.
-        drawn = pool.first().draw.remote(
+        worker = pool.first()
+        report(pool.status())
+        drawn = worker.draw.remote(
             clone(classifier), rows, [(0, piece.start, piece.stop)], piece.ref
         )
         recipe = pool.get(drawn)

@@ -251,6 +251,10 @@ class Pool:
             self._admit(ref)
         return self._idle[0]
 
+    def status(self, rows: int = 0, groups: int = 0, fraction: float = 0.0) -> Status:
+        """Say how far the work is."""
+        return Status(rows, groups, fraction, tuple(self.infos))
+
     def _admit(self, ref: Any) -> None:
         worker = self._starting.pop(ref)
         self.infos.append(self.get(ref))
@@ -320,7 +324,7 @@ class Pool:
                     self._idle.append(worker)
                     rows, groups = rows + group.rows, groups + 1
                     fraction += group.weight
-                report(Status(rows, groups, fraction, tuple(self.infos)))
+                report(self.status(rows, groups, fraction))
 
 
 class Tree:

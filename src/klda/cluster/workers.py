@@ -117,6 +117,8 @@ class Worker:
         """Let a classifier fix its random features as learning the first rows does."""
         self._begin("drawing random features")
         inputs, labels, _ = next(rows.batches(blocks, spans, 0))
+        if getattr(classifier, "gamma", None) != "auto":  # nothing is taken from the rows
+            inputs, labels = inputs[:1], labels[:1]
         classifier.set_params(device=self._device)
         return Recipe.of(classifier.partial_fit(self._encode(inputs), labels))
 
