@@ -22,10 +22,9 @@ def rows_of(label, n=12, seed=0):
 
 
 def small(**changes):
-    # A ridge chosen by itself depends on what was known when it was chosen; see rebuilding.
     # In float32 a random story of learning and forgetting was once off by 1.2e-4, beyond the bound
     # of 1e-4; the bound is kept and held in float64.
-    fixed = {"n_components": 96, "gamma": 0.05, "ridge": 1e-2, "random_state": 0}
+    fixed = {"n_components": 96, "gamma": 0.05, "random_state": 0}
     fixed["dtype"] = "float64"
     return KLDA(**(fixed | changes))
 
@@ -334,12 +333,12 @@ def test_rebuilding_gives_the_model_that_had_those_parameters_from_the_start():
 
 
 def test_rebuilding_finds_anew_what_was_found_while_learning():
-    learner = keeper("abcdef", small(ridge="auto"))
+    learner = keeper("abcdef", small())
     learner.predict(PROBE)
     for label in "bdf":
         learner.forget(label)
     held = next(learner.ledger.batches())
-    never = Learner("features", classifier=small(ridge="auto")).learn(*held)
+    never = Learner("features", classifier=small()).learn(*held)
     learner.rebuild()
     assert_same_scores(learner, never)
     np.testing.assert_allclose(

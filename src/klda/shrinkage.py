@@ -32,7 +32,7 @@ import numpy as np
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
 MOST_ANCHORS = 1024  # classes that others are predicted from; the largest ones
-PRIOR_WEIGHT = 2.0  # times inflation: about how much too large scores are for log-likelihoods
+PRIOR_WEIGHT = 2.0  # times inflation: scores are larger than log-likelihoods by far more
 LEAST_OF_AVERAGE = 0.1  # of the average count: added to all counts, however uneven they are
 
 
