@@ -32,6 +32,7 @@ from klda.tables import open_table
 SETS = ("clinc", "banking", "hwu", "dbpedia")
 GRID = tuple(0.15 * 2.0**k for k in range(-4, 5))
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+PLAIN: dict[str, Any] = {"small_sample_correction": False, "priors": "uniform"}
 Line = dict[str, Any]
 
 
@@ -105,8 +106,9 @@ def few_shot(data: Data, sets: list[str], seeds: int, n_classes: int = 50) -> It
             drawn = options | {"random_state": seed, "gamma": gamma}
             for kind, model in {
                 "default": KLDA(**drawn),
-                "the paper's formula": KLDA(**drawn, ridge=1e-3, small_sample_correction=False),
-                "plain LDA": LDA(**options, small_sample_correction=False),
+                "the paper's formula": KLDA(**drawn, **PLAIN, ridge=1e-3),
+                "default without correction": KLDA(**drawn, small_sample_correction=False),
+                "plain LDA": LDA(**options, **PLAIN, ridge=1e-2),
                 "LDA with correction": LDA(**options),
             }.items():
                 model.partial_fit(X, y)
@@ -173,7 +175,7 @@ def stream(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:
         X, y, X_test, y_test = data.load(name)
         for seed in range(seeds):
             models: dict[str, KLDA | LDA] = {"default": KLDA(random_state=seed, device="cpu")}
-            models["plain LDA"] = LDA(device="cpu", small_sample_correction=False)
+            models["plain LDA"] = LDA(device="cpu", **PLAIN, ridge=1e-2)
             for ridge in RIDGES:
                 models[f"ridge {ridge:g}"] = KLDA(random_state=seed, device="cpu", ridge=ridge)
             for model in models.values():

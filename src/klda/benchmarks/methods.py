@@ -183,7 +183,7 @@ _FROZEN = (
         "paper",
         "each",
         _estimator("lda", LDA, random=False),
-        _constant(ridge=1e-3, small_sample_correction=False),
+        _constant(ridge=1e-3, small_sample_correction=False, priors="uniform"),
         about="linear discriminant analysis on the frozen features, no correction",
     ),
     MethodSpec(
