@@ -1,6 +1,6 @@
 """How much faster more workers learn, and whether they learn the same.
 
-Run as ``python -m klda.benchmarks.cluster``. A file of texts is learned with all-MiniLM-L6-v2, one
+Run as ``klda bench cluster``. A file of texts is learned with all-MiniLM-L6-v2, one
 thread a worker, so that nearly all of the time goes into encoding:
 
 - *one process*: without Ray, the model that the others are compared with;
@@ -293,7 +293,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print a table and JSON lines, and write them to a file if asked to."""
     from rich.console import Console
 
-    parser = argparse.ArgumentParser(prog="python -m klda.benchmarks.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="klda bench cluster", description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000, help="texts to make (20,000)")
     parser.add_argument("--file", type=Path, help="labelled texts to learn instead")
     parser.add_argument("--workers", type=int, default=2)

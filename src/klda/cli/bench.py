@@ -512,6 +512,15 @@ def speed(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def cluster(context: typer.Context) -> None:
+    """Measure learning on Ray: one process, one worker, several, and with one lost (--help)."""
+    from klda.benchmarks.cluster import main
+
+    with _errors():
+        main(context.args)
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def scale(context: typer.Context) -> None:
     """Measure how cost grows with rows and classes, out of core and on a GPU (--help)."""
     from klda.benchmarks.scale import main
