@@ -24,28 +24,36 @@ from klda.classifiers import KLDAEnsemble
 from klda.decisions import softmax
 
 
-def plain_scores(
-    train: np.ndarray, groups: np.ndarray, test: np.ndarray, ridge: float
-) -> np.ndarray:
-    """Scores of the plain form, in features already lifted: minus half the squared distance.
+class PlainForm:
+    """The plain form, in features already lifted: pseudo-inverse, Mahalanobis distance.
 
-    The covariance is the sum of outer products, not divided by the number of samples.
+    The covariance is the sum of outer products, not divided by the number of samples. The
+    pseudo-inverse of a symmetric matrix comes from its eigenvectors, which serve for all ridges.
     """
-    torch = require("torch", "text")
-    rows, queries = torch.from_numpy(train), torch.from_numpy(test)
-    n_classes, size = int(groups.max()) + 1, train.shape[1]
-    means, scatter = torch.zeros(n_classes, size), torch.zeros(size, size)
-    for m in range(n_classes):
-        mine = rows[torch.from_numpy(groups == m)]
-        means[m] = mine.mean(0)
-        centred = mine - means[m]
-        scatter += centred.T @ centred
-    inverse = torch.linalg.pinv(scatter + ridge * torch.eye(size))
-    scores = torch.empty(len(queries), n_classes)
-    for m in range(n_classes):
-        difference = queries - means[m]
-        scores[:, m] = -0.5 * ((difference @ inverse) * difference).sum(1)
-    return scores.numpy().astype(np.float64)
+
+    def __init__(self, train: np.ndarray, groups: np.ndarray) -> None:
+        torch = require("torch", "text")
+        rows = torch.from_numpy(train)
+        n_classes, size = int(groups.max()) + 1, train.shape[1]
+        self._means, scatter = torch.zeros(n_classes, size), torch.zeros(size, size)
+        for m in range(n_classes):
+            mine = rows[torch.from_numpy(groups == m)]
+            self._means[m] = mine.mean(0)
+            centred = mine - self._means[m]
+            scatter += centred.T @ centred
+        self._values, self._vectors = torch.linalg.eigh(scatter)
+
+    def scores(self, test: np.ndarray, ridge: float) -> np.ndarray:
+        """Minus half the squared distances to all classes, with a ridge on the scatter."""
+        torch = require("torch", "text")
+        values = self._values.double() + ridge
+        least = values.abs().max() * torch.finfo(torch.float32).eps * len(values)
+        inverse = torch.where(values.abs() > least, 1 / values, 0.0)  # as torch's pinv cuts off
+        queries = (torch.from_numpy(test) @ self._vectors).double()
+        means = (self._means @ self._vectors).double()
+        cross = (queries * inverse) @ means.T
+        lengths = (queries**2 @ inverse)[:, None] + means**2 @ inverse
+        return np.asarray(cross - 0.5 * lengths)
 
 
 def compare(
@@ -67,8 +75,9 @@ def compare(
     ways: dict[str, np.ndarray] = {}
     for member, solution in zip(model._members, model._solve(), strict=True):
         lifted, queries = member.transform(X), member.transform(X_test)
+        plain = PlainForm(lifted, groups)
         for ridge, kind in ((solution.rho, "ridge"), (0.0, "no ridge")):
-            scores = plain_scores(lifted, groups, queries, ridge)
+            scores = plain.scores(queries, ridge)
             for scale, way in ((len(X), "as the paper says"), (1, "as the program does")):
                 name = f"{kind}, averaged {way}"
                 ways[name] = ways.get(name, 0) + softmax(scale * scores)
