@@ -101,7 +101,7 @@ def test_scores_equal_a_one_shot_dense_solve(kind, size, dtype, seed, n_cuts, co
         model.partial_fit(X[part], y[part])
         if i % 2:
             model.predict(X[:3])  # solve in between: the next solve may be a low-rank update
-    ours = model._scores(X[:40], None)
+    ours = model.scores(X[:40])
     theirs = expected_scores(model, X[:40], X, y)
     assert reference.relative_error(ours, theirs) < TOLERANCE[dtype]
 
@@ -124,21 +124,21 @@ def test_remove_and_merge_equal_learning_what_is_left(kind, size, dtype, seed):
 
     merged = make(kind, dtype, **options).partial_fit(X[part == 1], y[part == 1])
     other = make(kind, dtype, **options).partial_fit(X[part == 2], y[part == 2])
-    before = other._scores(X[:5], None)
+    before = other.scores(X[:5])
     merged.merge(other)
-    np.testing.assert_array_equal(other._scores(X[:5], None), before)
+    np.testing.assert_array_equal(other.scores(X[:5]), before)
 
-    theirs = expected._scores(X, None)
+    theirs = expected.scores(X)
     for ours in (removed, merged):
         assert ours.classes_.tolist() == expected.classes_.tolist()
-        assert reference.relative_error(ours._scores(X, None), theirs) < 10 * TOLERANCE[dtype]
+        assert reference.relative_error(ours.scores(X), theirs) < 10 * TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_thousand_steps_of_adding_and_removing_do_not_drift(dtype):
     X, y = reference.blobs(200, 6, 5)
     model = make(KLDA, dtype).partial_fit(X, y)
-    expected = make(KLDA, "float64").partial_fit(X, y)._scores(X, None)
+    expected = make(KLDA, "float64").partial_fit(X, y).scores(X)
     rng = np.random.default_rng(0)
     for step in range(500):
         extra, labels = rng.normal(size=(4, 6)), rng.integers(0, 8, 4)
@@ -147,7 +147,7 @@ def test_a_thousand_steps_of_adding_and_removing_do_not_drift(dtype):
             model.predict(extra)
         model.remove(extra, labels)
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]
-    assert reference.relative_error(model._scores(X, None), expected) < TOLERANCE[dtype]
+    assert reference.relative_error(model.scores(X), expected) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("kind", [KLDA, LDA])
@@ -161,10 +161,10 @@ def test_500_low_rank_updates_agree_with_a_fresh_solve(kind):
         model.partial_fit(X[3000 + 2 * i : 3002 + 2 * i], y[3000 + 2 * i : 3002 + 2 * i] + i // 50)
         model.predict(X[:2])
     assert len(factorisations) < 50 if kind is KLDA else 500
-    ours = model._scores(X[:500], None)
+    ours = model.scores(X[:500])
     model._members[0].discriminant.reset()
     model._solutions = None
-    theirs = model._scores(X[:500], None)
+    theirs = model.scores(X[:500])
     assert reference.relative_error(ours, theirs) < 1e-3
     assert (ours.argmax(1) == theirs.argmax(1)).all()
 
@@ -214,7 +214,7 @@ def test_one_sample_a_class_and_one_class(kind):
     assert model.predict_proba([[5.0, 5.0, 5.0]]).tolist() == [[1.0]]
     model.partial_fit([[0.0, 1.0, 0.1]], ["another"])
     assert model.predict([[0.9, 0.1, 0.2], [0.1, 0.9, 0.0]]).tolist() == ["only", "another"]
-    assert np.isfinite(model._scores([[0.9, 0.1, 0.2]], None)).all()
+    assert np.isfinite(model.scores([[0.9, 0.1, 0.2]])).all()
 
 
 def test_equal_samples_give_no_nan():
@@ -241,7 +241,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
 
     monkeypatch.setattr(NumpyBackend, name, refuse_twice)
     with pytest.warns(RidgeRaisedWarning, match="ridge raised to"):
-        scores = model._scores(X[:5], None)
+        scores = model.scores(X[:5])
     assert np.isfinite(scores).all()
 
 
@@ -261,7 +261,7 @@ def test_among_answers_within_a_subset(kind):
     model = make(kind).partial_fit(X, names[y])
     among = ["eel", "bee", "cat"]
     assert set(model.predict(X, among=among)) <= set(among)
-    full = model._scores(X, None)
+    full = model.scores(X)
     np.testing.assert_allclose(model.decision_function(X, among=among), full[:, [4, 1, 2]])
     np.testing.assert_allclose(model.predict_proba(X, among=among).sum(1), 1)
     assert model.predict(X[:3], among=["dog"]).tolist() == ["dog"] * 3
@@ -356,10 +356,10 @@ def test_a_state_survives_a_round_trip_through_json(kind, size):
     model = make(kind, "float32", **options).partial_fit(X[:80], names[:80])
     arrays, meta = model.to_state()
     twin = from_state(arrays, json.loads(json.dumps(meta)))
-    np.testing.assert_array_equal(twin._scores(X, None), model._scores(X, None))
+    np.testing.assert_array_equal(twin.scores(X), model.scores(X))
     for each in (model, twin):
         each.partial_fit(X[80:], names[80:])
-    error = reference.relative_error(twin._scores(X, None), model._scores(X, None))
+    error = reference.relative_error(twin.scores(X), model.scores(X))
     assert error < 1e-5
 
 
@@ -408,7 +408,7 @@ def snapshot(model):
             state[f"{i}.turnover"] = statistics.scatter.turnover
         if member.kernel is not None:
             state[f"{i}.frequencies"] = member.kernel.frequencies.tobytes()
-    state["scores"] = model._scores(np.ones((2, 6)), None).tobytes()
+    state["scores"] = model.scores(np.ones((2, 6)), None).tobytes()
     return state
 
 

@@ -101,10 +101,10 @@ def test_top_classes_in_tiles_are_those_of_all_probabilities(model, k, among):
 @pytest.mark.usefixtures("small_tiles")
 def test_predictions_in_tiles_are_the_largest_scores(model):
     X, _ = samples(seed=2)
-    best = model.classes_[model._scores(X, None).argmax(axis=1)]
+    best = model.classes_[model.scores(X).argmax(axis=1)]
     np.testing.assert_array_equal(model.predict(X), best)
     few = ["class 09", "class 01", "class 20", "class 04", "class 13"]
-    chosen = model._scores(X, few).argmax(axis=1)
+    chosen = model.scores(X, few).argmax(axis=1)
     np.testing.assert_array_equal(model.predict(X, among=few), np.array(few)[chosen])
 
 
@@ -112,7 +112,7 @@ def test_predictions_in_tiles_are_the_largest_scores(model):
 def test_novelty_in_tiles_is_that_of_all_scores(name, monkeypatch):
     model = MODELS[name]().fit(*samples())
     X = np.concatenate([samples(seed=3)[0], 9 * np.ones((5, 8))])
-    _, expected = model._assess(X)
+    _, expected = model.assess(X)
     known = model.is_known(X, by_class=True)
     monkeypatch.setattr(classifiers, "TILE_BYTES", {"cpu": 1, "gpu": 1})
     monkeypatch.setattr(classifiers, "FEWEST_IN_TILE", 4)
@@ -151,7 +151,7 @@ def test_solving_in_blocks_gives_what_solving_at_once_gives(n_anchors, priors, m
         )
         model.fit(X[:80], y[:80]).predict(X[:1])
         model.partial_fit(X[80:], y[80:])  # brought in from an older factor
-        return model._scores(X, None), model.temperature_, model.novelty(X)
+        return model.scores(X), model.temperature_, model.novelty(X)
 
     for ours, theirs in zip(solved(2), solved(4096), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-7)
@@ -199,7 +199,7 @@ def test_weights_of_old_classes_stay_where_they_are_when_a_class_is_added():
     assert len(base) == 42
     fresh = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2)
     fresh.fit(X, y).partial_fit(X[:5] + 1, ["new 0"] * 5).partial_fit(X[:5] + 2, ["new 1"] * 5)
-    scores, expected = model._scores(X, None), fresh._scores(X, None)
+    scores, expected = model.scores(X), fresh.scores(X)
     assert np.abs(scores - expected).max() < 1e-4 * np.abs(expected).max()
 
 

@@ -338,6 +338,32 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- answers
 
+    def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Scores of samples, one column a class also where there are two.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        among : list of labels, optional
+            Answer within these classes only; columns follow this list.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Columns follow ``classes_``.
+        """
+        self._check_has_classes()
+        columns = self._columns(among)
+        samples = self._check_samples(X, fresh=False)
+        self._settle()
+        backend = self._members[0].backend
+        parts = []
+        for part in _blocks(len(samples), self._width(), backend):
+            rows = backend.asarray(samples[part])
+            parts.append(backend.to_numpy(self._block_scores(rows, columns)))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Scores of samples: the larger, the likelier the class.
 
@@ -354,7 +380,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             Columns follow ``classes_``. For two classes, as scikit-learn has it, shape
             ``(n_samples,)``: the second class's score minus the first's.
         """
-        scores = self._scores(X, among)
+        scores = self.scores(X, among)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
@@ -372,7 +398,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n_samples, n_classes)
             Columns follow ``classes_``; rows sum to one.
         """
-        scores = self._scores(X, among)
+        scores = self.scores(X, among)
         return softmax(scores / self._temperature())
 
     def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
@@ -550,19 +576,6 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             backend.each([partial(member.change, rows, local, names, sign) for member in members])
 
     # ---------------------------------------------------------------- checks at the door
-
-    def _scores(self, X: Any, among: Sequence[Label] | None) -> np.ndarray:
-        """Scores as a matrix, whatever the number of classes."""
-        self._check_has_classes()
-        columns = self._columns(among)
-        samples = self._check_samples(X, fresh=False)
-        self._settle()
-        backend = self._members[0].backend
-        parts = []
-        for part in _blocks(len(samples), self._width(), backend):
-            rows = backend.asarray(samples[part])
-            parts.append(backend.to_numpy(self._block_scores(rows, columns)))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _best(
         self, X: Any, among: Sequence[Label] | None, k: int, temperature: float | None = None
@@ -875,6 +888,55 @@ class _Discriminants(_ContinualClassifier):
         self._settle()
         return self._novelty(samples)
 
+    def assess(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and novelty of samples, for the cost of one of them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_classes)
+            As :meth:`scores` has them.
+        novelty : ndarray of shape (n_samples,)
+            As :meth:`novelty` has it.
+        """
+        self._check_has_classes()
+        samples = self._check_samples(X, fresh=False)
+        self._settle()
+        backend = self._members[0].backend
+        scores, novelty = [], []
+        for part in _blocks(len(samples), self._width(), backend):
+            rows = backend.asarray(samples[part])
+            parts = [backend.to_numpy(each) for each in self._member_scores(rows, None)]
+            scores.append(backend.to_numpy(self._combined([backend.asarray(p) for p in parts])))
+            novelty.append(self._mean_novelty(parts))
+        return np.concatenate(scores), np.concatenate(novelty)
+
+    def threshold(self, refused: float = 0.05) -> float:
+        """Novelty beyond which a sample is taken for unknown.
+
+        Parameters
+        ----------
+        refused : float
+            Share of samples of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        float
+            Infinity while too little was learned to say.
+        """
+        self._check_has_classes()
+        self._check_refused(refused)
+        self._settle()
+        return float(self._calibration.threshold(refused))
+
+    def _check_refused(self, refused: float) -> None:
+        if not 0 < refused < 1:
+            raise KldaError(f"refused={refused!r} can't be used; give a share between 0 and 1.")
+
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned.
 
@@ -895,8 +957,7 @@ class _Discriminants(_ContinualClassifier):
         ndarray of bool, shape (n_samples,)
         """
         self._check_has_classes()
-        if not 0 < refused < 1:
-            raise KldaError(f"refused={refused!r} can't be used; give a share between 0 and 1.")
+        self._check_refused(refused)
         samples = self._check_samples(X, fresh=False)
         self._settle()
         novelty = self._novelty(samples)
@@ -912,17 +973,6 @@ class _Discriminants(_ContinualClassifier):
         """What scores are divided by before they become probabilities."""
         self._check_started()
         return self._temperature()
-
-    def _assess(self, samples: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and novelty of samples that were checked."""
-        backend = self._members[0].backend
-        scores, novelty = [], []
-        for part in _blocks(len(samples), self._width(), backend):
-            rows = backend.asarray(samples[part])
-            parts = [backend.to_numpy(each) for each in self._member_scores(rows, None)]
-            scores.append(backend.to_numpy(self._combined([backend.asarray(p) for p in parts])))
-            novelty.append(self._mean_novelty(parts))
-        return np.concatenate(scores), np.concatenate(novelty)
 
     def _novelty(self, samples: Array) -> np.ndarray:
         """Novelty of samples that were checked, a tile of classes at a time."""

@@ -623,7 +623,7 @@ class Learner:
         rows = self._ask(inputs, False)
         classifier = self.classifier
         labels = classifier.classes_.tolist()
-        scores, probabilities = classifier._scores(rows, None), classifier.predict_proba(rows)
+        scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
         knows = hasattr(classifier, "novelty")
         novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
         threshold = self._threshold(refused) if knows else None
@@ -632,7 +632,7 @@ class Learner:
                 labels,
                 scores[i],
                 probabilities[i],
-                temperature=classifier._temperature(),
+                temperature=getattr(classifier, "temperature_", 1.0),
                 novelty=novelty[i],
                 threshold=threshold,
                 samples=self._ledger.nearest(row, samples) if self._ledger is not None else [],
@@ -712,7 +712,7 @@ class Learner:
         ndarray of shape (n, n_classes)
             Columns in the order of :attr:`classes`, also where there are only two.
         """
-        return self.classifier._scores(self._ask(inputs, progress), None)
+        return self.classifier.scores(self._ask(inputs, progress))
 
     def evaluate(
         self,
@@ -921,8 +921,7 @@ class Learner:
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
 
     def _threshold(self, refused: float) -> float | None:
-        self.classifier._settle()  # samples learned just now are judged first
-        limit = self.classifier._calibration.threshold(refused)
+        limit = self.classifier.threshold(refused)
         return float(limit) if np.isfinite(limit) else None
 
     def _record(

@@ -156,9 +156,9 @@ class Snapshot:
     def _assess(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Probabilities and novelty in one pass over the feature map, which is what costs."""
         classifier = self.learner.classifier
-        if not hasattr(classifier, "_assess"):  # nearest class mean knows no distances
+        if not hasattr(classifier, "assess"):  # nearest class mean knows no distances
             return self.learner.predict_proba(rows), None
-        scores, novelty = classifier._assess(rows)
+        scores, novelty = classifier.assess(rows)
         return softmax(scores / self._temperature), novelty
 
     @cached_property
@@ -168,8 +168,8 @@ class Snapshot:
     @cached_property
     def _limit(self) -> float | None:
         """Novelty beyond which an input is unknown; None while too little was learned to say."""
-        calibration = getattr(self.learner.classifier, "_calibration", None)
-        limit = np.inf if calibration is None else calibration.threshold(REFUSED)
+        classifier = self.learner.classifier
+        limit = classifier.threshold(REFUSED) if hasattr(classifier, "threshold") else np.inf
         return float(limit) if np.isfinite(limit) else None
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> list[int]:
