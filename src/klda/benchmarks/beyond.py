@@ -10,6 +10,8 @@ Run as ``klda bench beyond EXPERIMENT``; one JSON line a run goes to ``--output`
 - ``stream``: accuracy after each step beside plain LDA and fixed ridges, the number of samples
   passing through the number of components.
 - ``ensemble``: one model beside the ensemble of five.
+- ``forget``: a fifth of the classes, forgotten one by one with the ledger, beside a model that
+  never learned them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from klda.benchmarks import datasets, protocol
 from klda.benchmarks.resources import versions
 from klda.classifiers import KLDA, LDA, KLDAEnsemble
 from klda.evaluation import Reliability
+from klda.learner import Learner
 from klda.tables import open_table
 
 SETS = ("clinc", "banking", "hwu", "dbpedia")
@@ -211,12 +214,39 @@ def ensemble(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:
                 yield line | {"accuracy": model.score(X_test, y_test)}
 
 
+def forget(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:
+    """Forget classes exactly."""
+    for name in sets:
+        X, y, X_test, _ = data.load(name)
+        gamma = KLDA(random_state=0, device="cpu").fit(X[:2000], y[:2000]).gamma_
+        for seed in range(seeds):
+            chosen = np.random.default_rng(seed).permutation(np.unique(y))
+            gone = chosen[: len(chosen) // 5]
+            rest = ~np.isin(y, gone)
+            parameters: dict[str, Any] = {"gamma": gamma, "random_state": seed, "device": "cpu"}
+            learner = Learner("features", classifier=KLDA(**parameters), keep="features")
+            never = Learner("features", classifier=KLDA(**parameters), keep="features")
+            learner.learn(X, y).predict(X_test)
+            for label in gone.tolist():
+                learner.forget(label)
+            ours, theirs = learner.scores(X_test), never.learn(X[rest], y[rest]).scores(X_test)
+            yield {
+                "dataset": name,
+                "seed": seed,
+                "classes": len(chosen),
+                "forgotten": len(gone),
+                "relative_error": float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
+                "same_labels": float(np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1))),
+            }
+
+
 EXPERIMENTS: dict[str, Callable[..., Iterator[Line]]] = {
     "accuracy": accuracy,
     "few-shot": few_shot,
     "gamma": gamma,
     "stream": stream,
     "ensemble": ensemble,
+    "forget": forget,
 }
 
 
