@@ -29,7 +29,7 @@ from klda.kernel import (
 from klda.statistics import ClassStatistics, Label
 
 PRIORS = ("auto", "uniform", "empirical")
-AUTO_RIDGES = (1e-1, 1e-2)  # up to D samples, and from 2 D on
+AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
 COMBINE = ("scores", "probabilities")
@@ -833,10 +833,11 @@ class _Discriminants(_ContinualClassifier):
         self._check_started()
         if not isinstance(self.ridge, str):
             return self.ridge
-        # While samples are as many as components, the covariance is at its most uncertain.
-        doublings = np.log2(max(self._members[0].n_samples, 1) / self._solution_size())
-        most, least = AUTO_RIDGES
-        return float(most * (least / most) ** np.clip(doublings, 0.0, 1.0))
+        ratio = max(self._members[0].n_samples, 1) / self._solution_size()
+        first, last = AUTO_RIDGES
+        if ratio < 1:  # worth D / 10 samples whose scatter is alike in all directions
+            return first / ratio
+        return float(first * (last / first) ** min(np.log2(ratio), 1.0))
 
     def _solution_size(self) -> int:
         kernel = self._members[0].kernel
@@ -1096,8 +1097,8 @@ class LDA(_Discriminants):
     ----------
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
-        ``"auto"`` is 1e-1 until there are as many samples as components, and falls to 1e-2 by the
-        time there are twice as many.
+        ``"auto"`` is ``0.1 D / N`` for N samples and D components up to N = D, and falls to 0.01 at
+        N = 2 D.
     small_sample_correction : bool
         Estimate the means of rare classes with the help of the others, and repair the bias
         against them.
@@ -1151,8 +1152,8 @@ class KLDA(_Discriminants):
         first batch; afterwards it is fixed. What the paper calls sigma is this gamma.
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps an octave.
-        ``"auto"`` is 1e-1 until there are as many samples as components, and falls to 1e-2 by the
-        time there are twice as many.
+        ``"auto"`` is ``0.1 D / N`` for N samples and D components up to N = D, and falls to 0.01 at
+        N = 2 D.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool

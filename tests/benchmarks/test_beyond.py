@@ -38,7 +38,7 @@ def test_few_shot_puts_the_model_back_after_every_class():
     plans = {label: np.flatnonzero(y == label) for label in ("class 00", "class 07")}
     found = beyond._taught_from(model, X, y, X_test, y_test, plans, sizes=(1, 5))
     assert set(found) == {1, 5}
-    assert found[5]["recall"] >= found[1]["recall"]
+    assert min(found[k]["recall"] for k in (1, 5)) > 0.5
     assert reference.relative_error(model.decision_function(X_test), before) < 1e-3
 
 
