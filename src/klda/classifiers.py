@@ -33,7 +33,7 @@ AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice a
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
 COMBINE = ("scores", "probabilities")
-BLOCK_BYTES = {"cpu": 20 << 20, "gpu": 1 << 30}  # of features in flight at once
+BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features in flight at once
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores in flight at once
 FEWEST_IN_TILE = 256  # classes
 
