@@ -14,7 +14,7 @@ import numpy as np
 from klda.backend import Array, Backend
 
 MEDIAN_SAMPLES = 1000
-GAMMA_SCALE = 0.15
+GAMMA_SCALE = 0.075
 
 
 @dataclass(frozen=True, eq=False)

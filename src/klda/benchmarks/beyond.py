@@ -29,6 +29,7 @@ from klda.benchmarks import datasets, protocol
 from klda.benchmarks.resources import versions
 from klda.classifiers import KLDA, LDA, KLDAEnsemble
 from klda.evaluation import Reliability
+from klda.kernel import GAMMA_SCALE
 from klda.learner import Learner
 from klda.tables import open_table
 
@@ -164,7 +165,7 @@ def gamma(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:
                 line = {"dataset": name, "seed": seed, "gamma": "auto", "scale": scale}
                 yield line | {"accuracy": found, "used": model.gamma_}
                 if scale == 1.0:
-                    base = model.gamma_ / 0.15
+                    base = model.gamma_ / GAMMA_SCALE
             for c in GRID:
                 model = KLDA(random_state=seed, device="cpu", calibrated=False, gamma=c * base)
                 found = model.fit(X, y).score(X_test, y_test)
