@@ -26,8 +26,14 @@ def command(*words):
     return [*KLDA_COMMAND, *map(str, words)]
 
 
+def heed_interrupts():
+    """A job in the background of a script ignores them, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*words, **options):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    options |= {"preexec_fn": heed_interrupts}
     return subprocess.Popen(command(*words), **options)
 
 
@@ -193,15 +199,8 @@ def test_control_c_leaves_the_model_as_it_was(tmp_path, model):
         pipe.write("text,label\n")
         pipe.flush()
         time.sleep(0.2)
-        # On a loaded machine the first interrupt was twice not acted on within 30 s; why is not
-        # known yet. What is tested here is the model, so press again as a person would.
-        for _ in range(5):
-            process.send_signal(signal.SIGINT)
-            try:
-                _, errors = process.communicate(timeout=20)
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Interrupted" in errors
     assert not storage.exists(tmp_path / "new")

@@ -16,7 +16,7 @@ import pytest
 from klda import storage
 from klda.learner import Learner
 from klda.streaming import unfinished
-from tests.test_kill import Commands, command
+from tests.test_kill import Commands, command, start
 
 ROWS = 100_000  # 13 chunks
 NEW = ("--components", "400", "--gamma", "0.02")
@@ -124,7 +124,7 @@ def test_killed_around_the_save_nothing_counts_twice(commands, long_file, whole,
 def test_control_c_says_how_to_go_on(long_file, whole, tmp_path):
     folder = tmp_path / "m"
     words = ("learn", long_file, "--model", folder, *NEW, *OFTEN)
-    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    process = start(*words)
     while process.poll() is None and not unfinished(folder):
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
