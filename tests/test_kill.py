@@ -32,8 +32,8 @@ def heed_interrupts():
 
 
 def start(*words, **options):
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    options |= {"preexec_fn": heed_interrupts}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options = pipes | {"preexec_fn": heed_interrupts} | options
     return subprocess.Popen(command(*words), **options)
 
 
