@@ -107,14 +107,19 @@ for line in sys.stdin:
             os.kill(child, signal.SIGKILL)
         assert self.parent.stdout.readline() == "ended\n"
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.parent.stdin.close()
+        self.parent.wait()
+        self.parent.stdout.close()
+
 
 @pytest.fixture
 def commands():
-    running = Commands()
-    yield running
-    running.parent.stdin.close()
-    running.parent.wait()
-    running.parent.stdout.close()
+    with Commands() as running:
+        yield running
 
 
 def check_after_a_kill(model, before):

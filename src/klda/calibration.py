@@ -69,10 +69,6 @@ class Calibration:
         """Give a class another name."""
         self.labels = [new if label == old else label for label in self.labels]
 
-    def loss(self) -> float:
-        """Return how unlikely the probes' own classes were, at the best temperature."""
-        return float(self.losses[self._in_use()].mean(axis=0, dtype=np.float64).min())
-
     def temperature(self) -> float:
         """Return what to divide scores by to make probabilities honest; 1 without probes."""
         rows = self._in_use()

@@ -911,7 +911,8 @@ class _Discriminants(_ContinualClassifier):
         scores, novelty = [], []
         for part in _blocks(len(samples), self._width(), backend):
             rows = backend.asarray(samples[part])
-            parts = [backend.to_numpy(each) for each in self._member_scores(rows, None)]
+            scored = self._part_scores(self._lifted(rows), slice(None))
+            parts = [backend.to_numpy(each) for each in scored]
             scores.append(backend.to_numpy(self._combined([backend.asarray(p) for p in parts])))
             novelty.append(self._mean_novelty(parts))
         return np.concatenate(scores), np.concatenate(novelty)
@@ -1059,10 +1060,6 @@ class _Discriminants(_ContinualClassifier):
             self._solutions = None
             self._solve()
         return self._members
-
-    def _member_scores(self, samples: Array, columns: np.ndarray | None) -> list[Array]:
-        chosen = slice(None) if columns is None else columns
-        return self._part_scores(self._lifted(samples), chosen)
 
     @property
     def means_(self) -> np.ndarray:

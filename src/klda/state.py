@@ -55,7 +55,6 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         "classes": model.classes_.tolist(),
         "counts": model.class_count_.tolist(),
         "compact": compact,
-        "ridge": getattr(model, "ridge_", 0.0),
         "members": members,
     }
     return arrays, meta
@@ -74,12 +73,8 @@ def unpack(
             f"kind={meta.get('kind')!r} is not a classifier of this version of klda; "
             f"known kinds: {', '.join(kinds)}."
         )
-    model = kinds[meta["kind"]](**meta["parameters"])
-    if device is not None:
-        model.set_params(device=device)
-    backend = choose_backend(model.device, model.dtype)
-    model.n_features_in_ = meta["n_features"]
-    model._members, solutions = [], []
+    model, backend = _without_members(kinds, meta, device)
+    solutions = []
     for i, entry in enumerate(meta["members"]):
         kernel, solution = _unpack_prediction(f"predict/{i}/", arrays, meta, entry, backend)
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
@@ -87,6 +82,17 @@ def unpack(
         solutions.append(solution)
     model._restore(solutions, _unpack_calibration(arrays, meta))
     return model
+
+
+def _without_members(
+    kinds: Mapping[str, type[_ContinualClassifier]], meta: Mapping[str, Any], device: str | None
+) -> tuple[_ContinualClassifier, Backend]:
+    model = kinds[meta["kind"]](**meta["parameters"])
+    if device is not None:
+        model.set_params(device=device)
+    model.n_features_in_ = meta["n_features"]
+    model._members = []
+    return model, choose_backend(model.device, model.dtype)
 
 
 def _unpack_calibration(
@@ -301,10 +307,7 @@ def _pack_judging(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         arrays[f"predict/calibration/{name}"] = values
     if pending.samples:
         arrays["progress/pending"] = np.stack(pending.samples)
-    return {
-        "seen": pending.seen,
-        "pending": list(pending.labels),
-    }
+    return {"seen": pending.seen, "pending": list(pending.labels)}
 
 
 def unpack_progress(
@@ -315,12 +318,7 @@ def unpack_progress(
     device: str | None,
 ) -> _ContinualClassifier:
     """Return the model that `pack_progress` described, ready to learn on."""
-    model = kinds[meta["kind"]](**meta["parameters"])
-    if device is not None:
-        model.set_params(device=device)
-    backend = choose_backend(model.device, model.dtype)
-    model.n_features_in_ = meta["n_features"]
-    model._members = []
+    model, backend = _without_members(kinds, meta, device)
     for i, entry in enumerate(meta["members"]):
         prefix = f"progress/{i}/"
         kernel = _unpack_kernel(prefix, arrays, entry, backend)

@@ -37,11 +37,8 @@ def long_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands():
-    running = Commands()
-    yield running
-    running.parent.stdin.close()
-    running.parent.wait()
-    running.parent.stdout.close()
+    with Commands() as running:
+        yield running
 
 
 def run(commands, *words, seconds=None):
