@@ -277,7 +277,9 @@ def test_combine_averages_scores_or_probabilities():
     ]
     from klda.decisions import softmax
 
-    parts = list(both[0]._member_scores(X, None))
+    lifted = [np.asarray(Z) for Z in both[0]._lifted(both[0]._members[0].backend.asarray(X))]
+    coefficients = zip(both[0].coef_, both[0].intercept_, strict=True)
+    parts = [Z @ W.T + b for Z, (W, b) in zip(lifted, coefficients, strict=True)]
     np.testing.assert_allclose(both[0].predict_proba(X), softmax((parts[0] + parts[1]) / 2))
     np.testing.assert_allclose(
         both[1].predict_proba(X), (softmax(parts[0]) + softmax(parts[1])) / 2, atol=1e-12

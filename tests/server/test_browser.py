@@ -37,6 +37,7 @@ pytestmark = [
 ]
 expect = playwright.expect
 SECONDS = 20_000
+expect.set_options(timeout=SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +254,7 @@ def test_signing_in_with_a_key(open_page, features_model):
         page.fill("#key", TEACH)
         page.keyboard.press("Enter")
         expect(page.locator("#figures")).to_contain_text("3 classes")
+        page.wait_for_load_state("load")  # the scripts that make Enter ask
         page.fill("#value", " ".join(map(str, samples("ants", 1)[0])))
         page.press("#value", "Enter")
         expect(page.locator(".verdict")).to_contain_text("ants")
