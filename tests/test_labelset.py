@@ -162,3 +162,17 @@ def test_a_map_keeps_neighbours_together_and_is_the_same_each_time(n_classes):
         np.fill_diagonal(apart, np.inf)
         nearest = apart.argmin(axis=1)
         assert (nearest == np.arange(n_classes) ^ 1).mean() > 0.7
+
+
+def test_classes_stay_about_where_they_were_when_one_is_added():
+    X, y = clouds(np.random.default_rng(2).normal(size=(30, 16)), 20)
+    model = LDA().fit(X, y)
+    first = labelset.Neighbourhood.of(model).map()
+    model.partial_fit(X[:10] + 3, ["new"] * 10)
+    looked = labelset.Neighbourhood.of(model)
+    moved = {
+        name: np.median(np.linalg.norm(found.places[:30] - first.places, axis=1))
+        for name, found in (("anew", looked.map()), ("from before", looked.map(first)))
+    }
+    assert looked.labels == [*first.labels, "new"]
+    assert moved["from before"] < min(0.2, moved["anew"]), moved

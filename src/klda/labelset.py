@@ -176,6 +176,84 @@ def _error_left_out(estimator: Any) -> float:
     return float((wrong.sum() + 0.5) / (len(rows) + 1))
 
 
+@dataclass(frozen=True)
+class Neighbourhood:
+    """How far the classes are from each other: all that their pairs and their map need.
+
+    It holds no part of the model, so that a model which goes on learning can be looked at.
+
+    Attributes
+    ----------
+    labels : list
+        Up to the 2,000 largest classes.
+    counts : ndarray of shape (M,)
+        Their samples.
+    squared : ndarray of shape (M, M)
+        See `squared_distances`.
+    """
+
+    labels: list[Label]
+    counts: np.ndarray
+    squared: np.ndarray
+
+    @classmethod
+    def of(cls, estimator: Any) -> Neighbourhood:
+        """Measure the distances between the largest classes of an estimator."""
+        rows = _largest(estimator)
+        squared = squared_distances(estimator, rows)
+        return cls(estimator.classes_[rows].tolist(), estimator.class_count_[rows], squared)
+
+    def largest(self, most: int) -> Neighbourhood:
+        """Return that of the classes with the most samples."""
+        rows = np.sort(np.argsort(-self.counts, kind="stable")[:most])
+        labels = [self.labels[i] for i in rows]
+        return Neighbourhood(labels, self.counts[rows], self.squared[np.ix_(rows, rows)])
+
+    def pairs(self, limit: int | None = 20, at_least: float = 0.01) -> list[ConfusablePair]:
+        """List the pairs that are most easily confused; see `confusable`."""
+        first, second = np.triu_indices(len(self.labels), 1)
+        distances = np.sqrt(self.squared[first, second])
+        confusion = ndtr(-distances / 2)
+        order = np.argsort(distances, kind="stable")[:limit]
+        return [
+            ConfusablePair(
+                self.labels[first[i]],
+                self.labels[second[i]],
+                float(distances[i]),
+                float(confusion[i]),
+            )
+            for i in order
+            if confusion[i] >= at_least
+        ]
+
+    def map(self, before: ClassMap | None = None) -> ClassMap:
+        """Place the classes in a plane; see `class_map`.
+
+        Parameters
+        ----------
+        before : ClassMap, optional
+            An earlier map of the same model: classes stay about where they were in it.
+
+        Returns
+        -------
+        ClassMap
+            Of the same classes, in the same order.
+        """
+        if len(self.labels) <= FEW_CLASSES:
+            return ClassMap(self.labels, self.counts, classical_scaling(self.squared))
+        start = None if before is None else self._from_earlier(before)
+        return ClassMap(self.labels, self.counts, _arranged(self.squared, start))
+
+    def _from_earlier(self, before: ClassMap) -> np.ndarray | None:
+        """Start classes where they were, and new ones at their nearest class that was there."""
+        known = dict(zip(before.labels, before.places, strict=True))
+        here = np.array([label in known for label in self.labels])
+        if not here.any():
+            return None
+        nearest = np.where(here, self.squared, np.inf).argmin(axis=1)
+        return np.array([known[self.labels[i]] for i in nearest])
+
+
 def confusable(
     estimator: Any, limit: int | None = 20, at_least: float = 0.01
 ) -> list[ConfusablePair]:
@@ -195,21 +273,7 @@ def confusable(
     list of ConfusablePair
         The most confusable first.
     """
-    rows = _largest(estimator)
-    labels = estimator.classes_[rows].tolist()
-    if len(labels) < 2:
-        return []
-    first, second = np.triu_indices(len(labels), 1)
-    distances = np.sqrt(squared_distances(estimator, rows)[first, second])
-    confusion = ndtr(-distances / 2)
-    order = np.argsort(distances, kind="stable")[:limit]
-    return [
-        ConfusablePair(
-            labels[first[i]], labels[second[i]], float(distances[i]), float(confusion[i])
-        )
-        for i in order
-        if confusion[i] >= at_least
-    ]
+    return Neighbourhood.of(estimator).pairs(limit, at_least)
 
 
 def small_classes(estimator: Any, below: int = FEW_SAMPLES) -> list[SmallClass]:
@@ -359,12 +423,7 @@ def class_map(estimator: Any) -> ClassMap:
     ClassMap
         Up to the 2,000 largest classes; the same each time.
     """
-    rows = _largest(estimator)
-    squared = squared_distances(estimator, rows)
-    places = classical_scaling(squared)
-    if len(rows) > FEW_CLASSES:
-        places = _arranged(squared, places)
-    return ClassMap(estimator.classes_[rows].tolist(), estimator.class_count_[rows], places)
+    return Neighbourhood.of(estimator).map()
 
 
 def classical_scaling(squared: np.ndarray) -> np.ndarray:
@@ -391,15 +450,21 @@ def classical_scaling(squared: np.ndarray) -> np.ndarray:
     return np.asarray(places / max(float(np.abs(places).max()), 1e-300))
 
 
-def _arranged(squared: np.ndarray, start: np.ndarray) -> np.ndarray:
+def _arranged(squared: np.ndarray, start: np.ndarray | None) -> np.ndarray:
+    """Arrange classes by t-SNE: from scratch, or with small steps from where they were."""
     from sklearn.manifold import TSNE
 
+    if start is None:
+        start = classical_scaling(squared)
+        options = {"init": 1e-4 * start / max(float(start.std()), 1e-300), "early_exaggeration": 4}
+    else:
+        wide = np.sqrt(len(squared))  # about as wide as t-SNE makes it
+        options = {"init": wide * start, "early_exaggeration": 1, "max_iter": 300}
     tsne = TSNE(
         metric="precomputed",
         perplexity=min(PERPLEXITY, (len(squared) - 1) / 3),
-        init=1e-4 * start / max(float(start.std()), 1e-300),
-        early_exaggeration=4,
         random_state=0,
+        **options,
     )
     places = tsne.fit_transform(np.sqrt(squared)).astype(np.float64)
     places -= (places.max(axis=0) + places.min(axis=0)) / 2

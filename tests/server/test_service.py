@@ -306,7 +306,9 @@ def test_the_atlas_names_the_closest_classes_first(features_model):
         running.learn(near, ["near_ants"] * 20)
         atlas = running.atlas()
         assert {atlas.pairs[0].first, atlas.pairs[0].second} == {"ants", "near_ants"}
-        assert len(atlas.places) == 4
+        assert atlas.pairs[0].confusion >= 0.01
+        assert atlas.map.labels == ["ants", "bees", "cats", "near_ants"]
+        assert atlas.map.places.shape == (4, 2)
 
 
 def test_an_empty_snapshot_counts_everything_as_new():

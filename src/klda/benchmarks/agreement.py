@@ -23,6 +23,8 @@ from klda.benchmarks.resources import versions
 from klda.classifiers import KLDAEnsemble
 from klda.decisions import softmax
 
+CUT_OFF = 1e-15  # of torch.pinverse, relative to the largest eigenvalue
+
 
 class PlainForm:
     """The plain form, in features already lifted: pseudo-inverse, Mahalanobis distance.
@@ -47,8 +49,8 @@ class PlainForm:
         """Minus half the squared distances to all classes, with a ridge on the scatter."""
         torch = require("torch", "text")
         values = self._values.double() + ridge
-        least = values.abs().max() * torch.finfo(torch.float32).eps * len(values)
-        inverse = torch.where(values.abs() > least, 1 / values, 0.0)  # as torch's pinv cuts off
+        least = values.abs().max() * CUT_OFF
+        inverse = torch.where(values.abs() > least, 1 / values, 0.0)
         queries = (torch.from_numpy(test) @ self._vectors).double()
         means = (self._means @ self._vectors).double()
         cross = (queries * inverse) @ means.T

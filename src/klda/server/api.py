@@ -172,15 +172,19 @@ async def classes(
 async def class_map(service: The) -> schemas.MapAnswer:
     """Say where the classes lie, and which are easily confused."""
     atlas = await service.atlas()
-    return schemas.MapAnswer(
-        places=[
-            schemas.PlaceAnswer(label=p.label, samples=p.count, x=p.x, y=p.y) for p in atlas.places
-        ],
-        pairs=[
-            schemas.PairAnswer(first=p.first, second=p.second, closeness=p.closeness)
-            for p in atlas.pairs
-        ],
-    )
+    places = []
+    if atlas.map is not None:
+        places = [
+            schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
+            for label, count, (x, y) in zip(
+                atlas.map.labels, atlas.map.counts, atlas.map.places.round(4).tolist(), strict=True
+            )
+        ]
+    pairs = [
+        schemas.PairAnswer(first=p.first, second=p.second, confusion=round(p.confusion, 4))
+        for p in atlas.pairs
+    ]
+    return schemas.MapAnswer(places=places, pairs=pairs)
 
 
 @router.get("/scores", dependencies=ask, responses=_errors(), tags=["look"])

@@ -385,15 +385,17 @@ async def undo(request: Request, service: The, number: Annotated[int, Form()]) -
 async def class_map(request: Request, service: The) -> Response:
     """Show where the classes lie, and which are easily confused."""
     atlas = await service.atlas()
-    placed = pictures.dots(atlas)
+    placed = pictures.dots(atlas.map)
     at = {dot.label: dot for dot in placed}
-    lines = [(at[p.first], at[p.second]) for p in atlas.pairs[:12] if p.closeness > 0.85]
+    both = [pair for pair in atlas.pairs[:12] if pair.first in at and pair.second in at]
+    lines = [(at[pair.first], at[pair.second]) for pair in both]
     return render(
         request,
         "map.html",
         dots=placed,
         lines=lines,
         pairs=atlas.pairs[:10],
+        n_classes=len(service.snapshot.counts),
         width=pictures.WIDTH,
         height=pictures.HEIGHT,
     )

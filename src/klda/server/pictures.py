@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from klda.server.atlas import Atlas
+from klda.labelset import ClassMap
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
 MOST_NAMES = 40
@@ -26,34 +26,35 @@ class Dot:
     named: bool
 
 
-def dots(atlas: Atlas) -> list[Dot]:
+def dots(classes: ClassMap | None) -> list[Dot]:
     """Place the classes on the map.
 
     Parameters
     ----------
-    atlas : Atlas
-        The map.
+    classes : ClassMap or None
+        The map, if there is one.
 
     Returns
     -------
     list of Dot
         In pixels; the largest classes have their names shown, where there is room.
     """
-    largest = max((place.count for place in atlas.places), default=1)
+    if classes is None:
+        return []
+    largest = int(classes.counts.max())
     taken: list[tuple[float, float, float]] = []
     found = []
-    for place in sorted(atlas.places, key=lambda place: -place.count):
-        x = MARGIN + (place.x + 1) / 2 * (WIDTH - 2 * MARGIN)
-        y = MARGIN + (place.y + 1) / 2 * (HEIGHT - 2 * MARGIN)
-        radius = 3 + 6 * (place.count / largest) ** 0.5
-        half = 3.2 * min(len(str(place.label)), 24)
+    for i in (-classes.counts).argsort(kind="stable"):
+        label, count = classes.labels[i], int(classes.counts[i])
+        x = float(MARGIN + (classes.places[i, 0] + 1) / 2 * (WIDTH - 2 * MARGIN))
+        y = float(MARGIN + (1 - classes.places[i, 1]) / 2 * (HEIGHT - 2 * MARGIN))
+        radius = 3 + 6 * (count / largest) ** 0.5
+        half = 3.2 * min(len(str(label)), 24)
         spot = (min(max(x, half), WIDTH - half), y - radius - 4, half)
         named = len(taken) < MOST_NAMES and not any(_overlap(spot, other) for other in taken)
         if named:
             taken.append(spot)
-        found.append(
-            Dot(place.label, place.count, round(x, 1), round(y, 1), round(radius, 1), named)
-        )
+        found.append(Dot(label, count, round(x, 1), round(y, 1), round(radius, 1), named))
     return found
 
 

@@ -312,7 +312,9 @@ class PairAnswer(BaseModel):
 
     first: str | int
     second: str | int
-    closeness: float = Field(ge=0, le=1, description="1 for the closest two classes.")
+    confusion: float = Field(
+        ge=0, le=1, description="Share of samples of one expected to be taken for the other."
+    )
 
 
 class MapAnswer(BaseModel):

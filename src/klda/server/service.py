@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.server.atlas import Atlas
+from klda.server.atlas import Atlas, look
 from klda.server.changes import Change, Label, digest
 from klda.server.errors import BusyError, ConflictError, ServiceError
 from klda.server.inference import Inference
@@ -149,9 +149,11 @@ class Service:
         """
         version = self.snapshot.version
         if self._atlas is None or self._atlas[0] != version:
-            made = await asyncio.wrap_future(
-                self.writer.inspect(lambda learner, _: Atlas.of(learner))
-            )
+            inspected = self.writer.inspect(lambda learner, _: look(learner))
+            classes = await asyncio.wrap_future(inspected)
+            before = None if self._atlas is None else self._atlas[1]
+            loop = asyncio.get_running_loop()
+            made = await loop.run_in_executor(self._aside, Atlas.of, classes, before)
             self._atlas = (version, made)
         return self._atlas[1]
 
