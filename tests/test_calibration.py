@@ -202,3 +202,17 @@ def test_a_share_out_of_range_is_named(refused):
     X, y = reference.blobs(60, 6, 3)
     with pytest.raises(ValueError, match="refused="):
         make().fit(X, y).is_known(X, refused=refused)
+
+
+@pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble, LDA])
+def test_asking_for_labels_judges_nothing_and_changes_nothing(kind):
+    X, y = reference.blobs(300, 6, 4)
+    asked, silent = make(kind), make(kind)
+    for part in np.array_split(np.arange(300), 5):
+        silent.partial_fit(X[part], y[part])
+        asked.partial_fit(X[part], y[part]).predict(X[:3])
+        asked.scores(X[:3])
+        asked.novelty(X[:3])
+    assert len(asked._calibration) == 0
+    np.testing.assert_allclose(asked.temperature_, silent.temperature_, rtol=1e-9)
+    np.testing.assert_allclose(asked.threshold(), silent.threshold(), rtol=1e-6)

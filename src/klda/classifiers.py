@@ -356,7 +356,6 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_has_classes()
         columns = self._columns(among)
         samples = self._check_samples(X, fresh=False)
-        self._settle()
         backend = self._members[0].backend
         parts = []
         for part in _blocks(len(samples), self._width(), backend):
@@ -584,7 +583,6 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_has_classes()
         columns = self._columns(among)
         samples = self._check_samples(X, fresh=False)
-        self._settle()
         backend = self._members[0].backend
         found = []
         for part in _blocks(len(samples), self._width(), backend):
@@ -886,7 +884,6 @@ class _Discriminants(_ContinualClassifier):
         """
         self._check_has_classes()
         samples = self._check_samples(X, fresh=False)
-        self._settle()
         return self._novelty(samples)
 
     def assess(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -906,7 +903,6 @@ class _Discriminants(_ContinualClassifier):
         """
         self._check_has_classes()
         samples = self._check_samples(X, fresh=False)
-        self._settle()
         backend = self._members[0].backend
         scores, novelty = [], []
         for part in _blocks(len(samples), self._width(), backend):
@@ -1025,7 +1021,11 @@ class _Discriminants(_ContinualClassifier):
         self._calibration.merge(other._calibration)
 
     def _settle(self) -> None:
-        """Solve, and judge the samples learned since as if they had not been."""
+        """Solve, and judge the samples learned since as if they had not been.
+
+        What tells labels and scores does not need it; what tells probabilities, and known from
+        unknown, does, and so does what takes samples away.
+        """
         self._check_started()
         # One class tells nothing; the next may.
         if not self._pending.labels or len(self._members[0].labels) < 2:
