@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, KLDAEnsemble
-from klda.calibration import MOST_PENDING, Calibration, Pending
+from klda import KLDA, LDA, KLDAEnsemble, KldaError
+from klda.calibration import MOST_PENDING, Calibration, Pending, Scale
 from klda.classifiers import from_state
 from tests import reference
 
@@ -166,21 +167,45 @@ def test_pending_samples_are_a_bounded_fair_choice():
     assert len(set(pending.labels)) == MOST_PENDING
 
 
-def test_the_latest_probes_count():
-    calibration = Calibration()
-    rng = np.random.default_rng(0)
+def probes_of(n_samples, inflation, offset=0.0, seed=0):
+    """A model of this scale and 500 of its probes; true temperature 1 in units of the inflation."""
+    rng = np.random.default_rng(seed)
     truth = rng.integers(0, 3, 500)
-    for n_samples, scale in ((100, 100.0), (10_000, 1.0)):
-        scores = scale * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[truth])
-        calibration.add(n_samples, truth.tolist(), scores, truth, np.full(500, scale))
-    assert calibration.threshold(0.05) == 1.0
-    assert 0.2 < calibration.temperature() < 4
+    scores = inflation * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[truth])
+    novelty = inflation * rng.normal(size=500) + offset
+    return Scale(n_samples, inflation, offset), truth.tolist(), scores, truth, novelty
+
+
+def test_the_nearest_probes_count():
+    calibration = Calibration()
+    for n_samples, novelty in ((100, 7.0), (10_000, 1.0)):
+        scale, labels, scores, truth, _ = probes_of(n_samples, 1.0)
+        calibration.add(scale, labels, scores, truth, np.full(500, novelty))
+    for n_samples, novelty in ((50, 7.0), (300, 7.0), (5_000, 1.0), (10**6, 1.0)):
+        assert calibration.threshold(0.05, Scale(n_samples, 1.0, 0.0)) == novelty
+
+
+@pytest.mark.parametrize("inflation", [1.0, 8.0])
+def test_temperature_and_threshold_follow_the_scale_of_the_scores(inflation):
+    calibration = Calibration()
+    calibration.add(*probes_of(1000, inflation, offset=30.0))
+    now = Scale(400, 2.0, 5.0)
+    assert calibration.temperature(now) == pytest.approx(2.0 * 0.5, rel=0.3)
+    assert calibration.threshold(0.05, now) == pytest.approx(2.0 * 1.64 + 5.0, abs=0.6)
+
+
+def test_probes_that_are_never_mistaken_leave_the_usual_temperature():
+    calibration = Calibration()
+    scale, labels, _, truth, novelty = probes_of(1000, 1.0)
+    calibration.add(scale, labels, 1e4 * np.eye(3)[truth], truth, novelty)
+    assert calibration.temperature(scale) == pytest.approx(4.0, rel=0.2)
 
 
 def test_without_probes_everything_is_known_and_scores_are_taken_as_they_are():
-    calibration = Calibration()
-    assert calibration.temperature() == 1.0
-    assert calibration.threshold(0.05) == np.inf
+    calibration, scale = Calibration(), Scale(100, 2.0, 1.0)
+    assert calibration.temperature(scale) == 1.0
+    assert calibration.threshold(0.05, scale) == np.inf
+    assert calibration.mistaken(scale) == 0.0
 
 
 def test_the_ridge_follows_the_number_of_samples_alone():
@@ -216,3 +241,106 @@ def test_asking_for_labels_judges_nothing_and_changes_nothing(kind):
     assert len(asked._calibration) == 0
     np.testing.assert_allclose(asked.temperature_, silent.temperature_, rtol=1e-9)
     np.testing.assert_allclose(asked.threshold(), silent.threshold(), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- one class, then more
+
+
+def one_class_then_more(change):
+    """A model of one class, changed in some way, that then learns three more; and a plain one."""
+    X, y = reference.blobs(800, 6, 4, spread=1.5)
+    first = y == 0
+    plain = make().partial_fit(X[first], y[first]).partial_fit(X[~first], y[~first])
+    model = change(make().partial_fit(X[first], y[first]), X[first], y[first])
+    return model.partial_fit(X[~first], y[~first]), plain
+
+
+CHANGES = {
+    "stored": lambda model, X, y: from_state(*model.to_state()),
+    "merged": lambda model, X, y: make().merge(model),
+    "pickled": lambda model, X, y: pickle.loads(pickle.dumps(model)),
+    "renamed": lambda model, X, y: model.rename(0, 7).rename(7, 0),
+    "removed and back": lambda model, X, y: model.remove(X[:50], y[:50]).partial_fit(
+        X[:50], y[:50]
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_samples_of_an_only_class_wait_until_there_is_a_second(change):
+    model, plain = one_class_then_more(change)
+    assert model.temperature_ == pytest.approx(plain.temperature_, rel=0.02)
+    assert model.threshold() == pytest.approx(plain.threshold(), rel=0.05)
+    assert model._calibration.labels.count(0) == plain._calibration.labels.count(0) > 50
+
+
+def test_what_is_removed_does_not_wait_any_more():
+    X, y = reference.blobs(200, 6, 1)
+    model = make().partial_fit(X, y).remove(X[:150], y[:150])
+    assert len(model._pending.labels) == 50
+    np.testing.assert_array_equal(np.array(model._pending.samples), X[150:])
+    model.partial_fit(X + 3, np.ones(200, int)).forget(0)
+    assert set(model._pending.labels) == {1}
+
+
+def test_a_renamed_class_and_a_new_one_of_its_old_name_are_not_mixed_up():
+    X, y = reference.blobs(400, 6, 2, spread=1.5)
+    a, b = X[y == 0], X[y == 1]
+    model = make().partial_fit(a, ["a"] * len(a)).rename("a", "b").partial_fit(b, ["a"] * len(b))
+    plain = make().partial_fit(a, ["b"] * len(a)).partial_fit(b, ["a"] * len(b))
+    assert model.temperature_ == pytest.approx(plain.temperature_)
+    assert model.threshold() == pytest.approx(plain.threshold())
+
+
+# ---------------------------------------------------------------- judged, then changed
+
+
+def judged(X, y, **options):
+    model = make(n_components=300, gamma=0.005, **options).partial_fit(X, y)
+    model.predict_proba(X[:2])
+    return model
+
+
+def refused_share(model, X):
+    return 1 - model.is_known(X).mean()
+
+
+def test_judged_models_stay_calibrated_when_most_of_them_is_removed():
+    X, y = reference.blobs(6000, 20, 10, spread=2.0)
+    train, test = slice(0, 3000), slice(3000, None)
+    model = judged(X[train], y[train])
+    few = judged(X[:300], y[:300])
+    model.remove(X[300:3000], y[300:3000])
+    assert 0.6 < model.temperature_ / few.temperature_ < 1.6
+    assert refused_share(model, X[test]) < refused_share(few, X[test]) + 0.08
+    error = expected_calibration_error(model.predict_proba(X[test]), y[test])
+    assert error < expected_calibration_error(few.predict_proba(X[test]), y[test]) + 0.04
+
+
+def test_judged_halves_of_the_classes_make_a_calibrated_whole():
+    X, y = reference.blobs(6000, 20, 10, spread=2.0)
+    train, test = slice(0, 3000), slice(3000, None)
+    low = y[train] < 5
+    halves = [judged(X[train][part], y[train][part]) for part in (low, ~low)]
+    merged, whole = halves[0].merge(halves[1]), judged(X[train], y[train])
+    assert merged.temperature_ == pytest.approx(whole.temperature_, rel=0.35)
+    assert refused_share(merged, X[test]) == pytest.approx(0.05, abs=0.05)
+    error = expected_calibration_error(merged.predict_proba(X[test]), y[test])
+    assert error < expected_calibration_error(whole.predict_proba(X[test]), y[test]) + 0.02
+
+
+def test_another_ridge_forgets_what_was_judged_with_the_old_one():
+    X, y = reference.blobs(2000, 20, 10, spread=2.0)
+    model = judged(X[:1000], y[:1000])
+    model.set_params(ridge=10.0)
+    assert model.threshold() == np.inf
+    model.partial_fit(X[1000:], y[1000:])
+    assert np.isfinite(model.threshold())
+
+
+def test_a_model_that_judges_nothing_can_not_tell_known_from_unknown():
+    X, y = reference.blobs(200, 6, 3)
+    for model in (make(calibrated=False).fit(X, y), KLDA.paper(gamma=0.1).fit(X, y)):
+        for ask in (model.is_known, lambda X, model=model: model.threshold()):
+            with pytest.raises(KldaError, match="calibrated=True"):
+                ask(X)

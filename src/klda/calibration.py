@@ -5,14 +5,19 @@ see `klda.discriminant`). Of each such *probe* remain a few numbers: how likely 
 at each of a row of temperatures, and how novel it looked. From these come the temperature that
 makes probabilities honest and the threshold beyond which an input is unknown. No sample is kept.
 
-Scores change their scale as a model grows, so a probe is filed under the number of samples that
-the model had, and the latest files count. Rows add up when models merge and go when their class
-goes.
+Scores change their scale as a model grows or loses samples. What a new sample sees of a whitened
+direction is inflated by a factor that the solution knows; over a tenfold range of samples the best
+temperature follows that factor within a tenth. So temperatures are in units of it, and novelty is
+counted in it, too, from what the noise of a class's own mean adds. For the rest, a probe is filed
+under the number of samples that the model had, and the files nearest to the present number count.
+Rows add up when models merge and go when their class goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -20,16 +25,54 @@ import numpy as np
 from klda.backend import Array, is_torch
 from klda.statistics import Label
 
-TEMPERATURES = 2.0 ** np.arange(-4, 13, 0.5)
+TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the inflation
+USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do where no class is ever mistaken
+LOG2_SPREAD = 2.0  # of the usual temperature, in octaves
 FILES_AN_OCTAVE = 2
+MOST_FILES = 4
 MOST_ROWS = 2048  # in a file
-ENOUGH_ROWS = 100  # files are taken from the latest on until there are so many rows
+ENOUGH_ROWS = 100  # files are taken, the nearest first, until there are so many rows
 MOST_PENDING = 1024
 ENOUGH_FOR_A_CLASS = 30
 
 
+@dataclass(frozen=True)
+class Scale:
+    """On what scale a model's scores are.
+
+    Attributes
+    ----------
+    n_samples : int
+        Samples of the model.
+    inflation : float
+        Variance of a new sample along a whitened direction.
+    offset : float
+        What the noise of a class's own mean adds to the distance of a new sample.
+    """
+
+    n_samples: int
+    inflation: float
+    offset: float
+
+    @property
+    def file(self) -> int:
+        """Number of the file that probes go to."""
+        return int(np.floor(FILES_AN_OCTAVE * np.log2(max(self.n_samples, 1))))
+
+    def reduce(self, novelty: np.ndarray) -> np.ndarray:
+        """Take the scale out of novelties."""
+        return (novelty - self.offset) / self.inflation
+
+    def restore(self, novelty: float) -> float:
+        """Bring the scale back into a novelty."""
+        return float(novelty * self.inflation + self.offset)
+
+
 class Calibration:
-    """Probes of a model: ``files`` (by size of the model), ``labels``, ``novelty``, ``losses``."""
+    """Probes of a model: ``files`` (by size of the model), ``labels``, ``novelty``, ``losses``.
+
+    The last two are free of the model's `Scale`.
+    """
 
     def __init__(self) -> None:
         self.files = np.empty(0, np.int64)
@@ -42,39 +85,46 @@ class Calibration:
 
     def add(
         self,
-        n_samples: int,
+        scale: Scale,
         labels: Sequence[Label],
         scores: np.ndarray,
         truth: np.ndarray,
         novelty: np.ndarray,
     ) -> None:
-        """File probes of a model of so many samples.
+        """File probes of a model of this scale.
 
         ``scores`` are those of samples left out, ``truth`` the column of each one's class.
         """
-        file = int(np.floor(FILES_AN_OCTAVE * np.log2(max(n_samples, 1))))
-        self._append(np.full(len(truth), file), list(labels), novelty, _losses(scores, truth))
+        losses = _losses(scores / scale.inflation, truth)
+        self._append(np.full(len(truth), scale.file), list(labels), scale.reduce(novelty), losses)
 
     def merge(self, other: Calibration) -> None:
         """Add the probes of another model."""
         self._append(other.files, other.labels, other.novelty, other.losses)
 
-    def drop(self, label: Label, share: float = 1.0) -> None:
-        """Drop a share of a class's probes, because so much of the class was removed."""
-        mine = [i for i, name in enumerate(self.labels) if name == label]
-        gone = set(mine[: round(share * len(mine))])
-        self._keep(np.array([i for i in range(len(self)) if i not in gone], np.int64))
+    def drop(self, shares: Mapping[Label, float]) -> None:
+        """Drop a share of the probes of each class, because so much of it was removed."""
+        held = Counter(label for label in self.labels if label in shares)
+        left = {label: round(shares[label] * n) for label, n in held.items()}
+        kept = []
+        for i, label in enumerate(self.labels):
+            if left.get(label, 0) > 0:
+                left[label] -= 1
+            else:
+                kept.append(i)
+        self._keep(np.array(kept, np.int64))
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
         self.labels = [new if label == old else label for label in self.labels]
 
-    def temperature(self) -> float:
+    def temperature(self, scale: Scale) -> float:
         """Return what to divide scores by to make probabilities honest; 1 without probes."""
-        rows = self._in_use()
+        rows = self._in_use(scale)
         if not len(rows):
             return 1.0
-        loss = self.losses[rows].mean(axis=0, dtype=np.float64)
+        unusual = np.log2(TEMPERATURES / USUAL_TEMPERATURE) / LOG2_SPREAD
+        loss = self.losses[rows].sum(axis=0, dtype=np.float64) + 0.5 * unusual**2
         best = int(loss.argmin())
         shift = 0.0
         if 0 < best < len(loss) - 1:  # the vertex of the parabola through three points
@@ -82,25 +132,37 @@ class Calibration:
             curvature = left - 2 * here + right
             shift = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
         step = TEMPERATURES[1] / TEMPERATURES[0]
-        return float(TEMPERATURES[best] * step**shift)
+        return float(scale.inflation * TEMPERATURES[best] * step**shift)
 
-    def threshold(self, refused: float) -> float:
+    def threshold(self, refused: float, scale: Scale) -> float:
         """Return the novelty that this share of known inputs exceeds; infinite without probes."""
-        rows = self._in_use()
+        rows = self._in_use(scale)
         if not len(rows):
             return float("inf")
-        return float(np.quantile(self.novelty[rows], 1 - refused))
+        return scale.restore(np.quantile(self.novelty[rows], 1 - refused))
 
-    def class_thresholds(self, refused: float) -> dict[Label, float]:
+    def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with probes enough."""
         values: dict[Label, list[float]] = {}
-        for i in self._in_use():
+        for i in self._in_use(scale):
             values.setdefault(self.labels[i], []).append(self.novelty[i])
         return {
-            label: float(np.quantile(found, 1 - refused))
+            label: scale.restore(np.quantile(found, 1 - refused))
             for label, found in values.items()
             if len(found) >= ENOUGH_FOR_A_CLASS
         }
+
+    def mistaken(self, scale: Scale) -> float:
+        """Share of the probes whose class is not the likeliest; 0 without probes."""
+        rows = self._in_use(scale)
+        if not len(rows):
+            return 0.0
+        nearest = int(
+            np.abs(np.log(TEMPERATURES * scale.inflation / self.temperature(scale))).argmin()
+        )
+        # A class with more than half of the probability is the answer.
+        wrong = self.losses[rows, nearest] > np.log(2)
+        return float((wrong.sum() + 0.5) / (len(rows) + 1))
 
     def copy(self) -> Calibration:
         """Return an independent copy."""
@@ -112,7 +174,7 @@ class Calibration:
         """Return the probes as arrays; labels as positions in ``names``."""
         positions = {name: i for i, name in enumerate(names)}
         return {
-            "files": self.files,
+            "filed": self.files,
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
             "losses": self.losses,
@@ -122,7 +184,7 @@ class Calibration:
     def from_state(cls, arrays: dict[str, Any], names: Sequence[Label]) -> Self:
         """Return the probes that were stored."""
         calibration = cls()
-        calibration.files = np.array(arrays["files"], np.int64)
+        calibration.files = np.array(arrays["filed"], np.int64)
         calibration.labels = [names[i] for i in np.asarray(arrays["labels"]).tolist()]
         calibration.novelty = np.array(arrays["novelty"], np.float64)
         calibration.losses = np.array(arrays["losses"], np.float32)
@@ -138,9 +200,9 @@ class Calibration:
         self._thin_out()
 
     def _thin_out(self) -> None:
-        """Keep the two latest files, each down to its largest size by an even choice."""
+        """Keep the latest files, each down to its largest size by an even choice."""
         kept = []
-        for file in np.unique(self.files)[-2 * FILES_AN_OCTAVE :]:
+        for file in np.unique(self.files)[-MOST_FILES:]:
             rows = np.flatnonzero(self.files == file)
             if len(rows) > MOST_ROWS:
                 rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(np.int64)]
@@ -152,9 +214,10 @@ class Calibration:
         self.files, self.novelty = self.files[rows], self.novelty[rows]
         self.labels, self.losses = [self.labels[i] for i in rows], self.losses[rows]
 
-    def _in_use(self) -> np.ndarray:
+    def _in_use(self, scale: Scale) -> np.ndarray:
         rows = np.empty(0, np.int64)
-        for file in np.unique(self.files)[::-1]:
+        files = np.unique(self.files)[::-1]
+        for file in files[np.argsort(np.abs(files - scale.file), kind="stable")]:
             rows = np.concatenate([np.flatnonzero(self.files == file), rows])
             if len(rows) >= ENOUGH_ROWS:
                 break
@@ -206,6 +269,55 @@ class Pending:
                 self.labels.append(label)
         self.seen += n
 
-    def clear(self) -> None:
-        """Forget them."""
-        self.seen, self.samples, self.labels = 0, [], []
+    def drop(self, labels: Collection[Label]) -> None:
+        """Let go of the samples of some classes."""
+        self._keep([i for i, label in enumerate(self.labels) if label not in labels])
+
+    def remove(self, samples: Array, labels: Sequence[Label]) -> None:
+        """Let go of these samples, those of them that wait here."""
+        waiting = set(self.labels)
+        chosen = [i for i, label in enumerate(labels) if label in waiting]
+        rows = samples[chosen]
+        rows = rows.cpu().numpy() if is_torch(rows) else rows
+        gone = Counter((labels[i], _key(row)) for i, row in zip(chosen, rows, strict=True))
+        kept = []
+        for i, label in enumerate(self.labels):
+            key = (label, _key(self.samples[i]))
+            if gone[key] > 0:
+                gone[key] -= 1
+            else:
+                kept.append(i)
+        self._keep(kept)
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Give a class another name."""
+        self.labels = [new if label == old else label for label in self.labels]
+
+    def merge(self, other: Pending) -> None:
+        """Add those of another model, a fair share of each if there are too many."""
+        seen = self.seen + other.seen
+        if len(self.labels) + len(other.labels) > MOST_PENDING:
+            mine = round(MOST_PENDING * self.seen / seen)
+            self._keep(_evenly(len(self.labels), mine))
+            theirs = _evenly(len(other.labels), MOST_PENDING - mine)
+        else:
+            theirs = list(range(len(other.labels)))
+        self.samples += [other.samples[i] for i in theirs]
+        self.labels += [other.labels[i] for i in theirs]
+        self.seen = seen
+
+    def _keep(self, chosen: list[int]) -> None:
+        if len(chosen) < len(self.labels):
+            self.seen = round(self.seen * len(chosen) / len(self.labels))
+        self.samples = [self.samples[i] for i in chosen]
+        self.labels = [self.labels[i] for i in chosen]
+
+
+def _key(row: np.ndarray) -> bytes:
+    return row.tobytes()
+
+
+def _evenly(n: int, most: int) -> list[int]:
+    if n <= most:
+        return list(range(n))
+    return [int(i) for i in np.linspace(0, n - 1, most)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self
@@ -15,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda import state
+from klda._interrupts import held_back
 from klda.backend import Array, Backend, choose_backend, is_torch
-from klda.calibration import Calibration, Pending
+from klda.calibration import Calibration, Pending, Scale
 from klda.decisions import Familiarity, RunningTop, softmax
 from klda.discriminant import Discriminant, Solution, Workspace
 from klda.errors import KldaError
@@ -32,8 +35,11 @@ PRIORS = ("auto", "uniform", "empirical")
 AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
+LARGEST_SUM = 1e-8  # of squares of a batch, as a share of the largest number
 COMBINE = ("scores", "probabilities")
+SHAPING_PARAMETERS = {"n_components", "gamma", "random_features", "n_members", "dtype"}
 BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features in flight at once
+BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores in flight at once
 FEWEST_IN_TILE = 256  # classes
 
@@ -136,8 +142,9 @@ class _Member:
 
 
 def _blocks(n_samples: int, n_components: int, backend: Backend) -> Iterator[slice]:
-    budget = BLOCK_BYTES["cpu" if backend.device == "cpu" else "gpu"]
-    size = max(64, budget // (n_components * backend.dtype.itemsize))
+    kind = "cpu" if backend.device == "cpu" else "gpu"
+    size = max(64, BLOCK_BYTES[kind] // (n_components * backend.dtype.itemsize))
+    size = min(size, BLOCK_ROWS[kind])
     for start in range(0, n_samples, size):
         yield slice(start, min(start + size, n_samples))
 
@@ -153,12 +160,14 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     """What all classifiers share: input checks, learning, removing, merging, answers."""
 
     _keeps_scatter: ClassVar[bool] = True
+    _torn = False  # whether a change began and did not end
 
     n_features_in_: int
     device: str
     dtype: str
     _members: list[_Member]
     _solutions: list[Solution] | None
+    _lock: threading.RLock  # held while solving: many threads may ask for the first answer
 
     # ---------------------------------------------------------------- learning
 
@@ -205,6 +214,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_parameters()
         fresh = not hasattr(self, "_members")
+        if not fresh:
+            self._check_whole()
         samples, groups, labels = self._check_batch(X, y, fresh=fresh)
         members = self._draw_members(samples) if fresh else self._members
         self._change(members, samples, groups, labels, 1)
@@ -243,12 +254,12 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                     f"y asks to remove {n} samples of class {label!r}, which has {held}; "
                     "remove at most as many as were learned."
                 )
-        self._settle()  # what was learned before is judged before some of it goes
         before = self._counts()
         self._change(self._members, samples, groups, labels, -1)
         self._solutions = None
-        for label, n in zip(labels, np.bincount(groups).tolist(), strict=True):
-            self._note_removed(label, n / before[label])
+        removed = zip(labels, np.bincount(groups).tolist(), strict=True)
+        self._note_removed({label: n / before[label] for label, n in removed})
+        self._note_gone(samples, groups, labels)
         return self
 
     def forget(self, label: Label) -> Self:
@@ -267,13 +278,12 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_has_classes()
         self._check_known([label], "label")
-        self._settle()
         for member in self._members:
             member.statistics.drop([label])
             if member.statistics.has_scatter:
                 member.discriminant.note_reorder()
         self._solutions = None
-        self._note_removed(label, 1.0)
+        self._note_removed({label: 1.0})
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -290,10 +300,10 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_has_classes()
         self._check_known([old], "old")
+        new = _checked_label("new", new)
         self._check_label_kind([new])
         if new in self._counts():
             raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
-        self._settle()
         for member in self._members:
             member.statistics.rename(old, new)
         self._solutions = None
@@ -319,17 +329,17 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         if not hasattr(other, "_members"):
             return self
-        other._settle()
         if not hasattr(self, "_members"):
+            self._check_same_parameters(other)
             self._members = [member.copy() for member in other._members]
             self.n_features_in_ = other.n_features_in_
             self._start_anew()
             self._note_merged(other)
             return self
         self._check_mergeable(other)
-        self._settle()
         for mine, theirs in zip(self._members, other._members, strict=True):
-            mine.statistics.merge(theirs.statistics)
+            added = theirs.statistics.copy() if other is self else theirs.statistics
+            mine.statistics.merge(added)
             if mine.statistics.has_scatter:
                 mine.discriminant.reset()
         self._solutions = None
@@ -470,6 +480,14 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _check_started(self) -> None:
         if not hasattr(self, "_members"):
             raise AttributeError(f"This {type(self).__name__} has learned nothing yet.")
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise KldaError(
+                f"This {type(self).__name__} was stopped in the middle of a change and is no "
+                "longer whole: load it again from where it was saved, or fit it anew."
+            )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_members")
@@ -497,6 +515,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_parameters(self) -> None:
         """Raise if a parameter has a value that can't be used."""
+        _check_choice("dtype", self.dtype, ("float32", "float64"))
 
     def _draw_members(self, samples: Array) -> list[_Member]:
         backend = choose_backend(self.device, self.dtype, samples)
@@ -511,6 +530,15 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _start_anew(self) -> None:
         """Forget what followed from an earlier model."""
         self._solutions = None
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "_members"):
+            self._lock = threading.RLock()
 
     def _settle(self) -> None:
         """Bring everything that follows from the statistics up to date."""
@@ -521,8 +549,11 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         """Take note of a batch that was learned."""
 
-    def _note_removed(self, label: Label, share: float) -> None:
-        """Take note that a share of a class was removed."""
+    def _note_removed(self, shares: Mapping[Label, float]) -> None:
+        """Take note that a share of some classes was removed."""
+
+    def _note_gone(self, samples: Array, groups: np.ndarray, labels: list) -> None:
+        """Take note of a batch that was removed."""
 
     def _note_renamed(self, old: Label, new: Label) -> None:
         """Take note of a new name."""
@@ -564,15 +595,38 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _change(
         self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
     ) -> None:
-        """Let all members learn or remove a batch, a block of rows at a time."""
-        backend, place = members[0].backend, np.empty(len(labels), np.int64)
-        for part in _blocks(len(groups), members[0].statistics.n_components, backend):
-            rows = backend.asarray(samples[part])  # moved to the device once for all members
-            here = groups[part]
-            present = np.flatnonzero(np.bincount(here, minlength=len(labels)))
-            place[present] = np.arange(len(present))
-            local, names = place[here], [labels[i] for i in present]
-            backend.each([partial(member.change, rows, local, names, sign) for member in members])
+        """Let all members learn or remove a batch, a block of rows at a time.
+
+        An interrupt comes between two blocks, and what was done of the batch is undone. What can't
+        be undone, such as running out of memory within a block, leaves a model that says so.
+        """
+        done: list[slice] = []
+        # What is read from a store is read before anything changes.
+        size = {member.statistics.n_components for member in members}.pop()
+        self._torn = members is getattr(self, "_members", None)
+        try:
+            for part in _blocks(len(groups), size, members[0].backend):
+                with held_back():
+                    self._change_block(members, samples[part], groups[part], labels, sign)
+                    done.append(part)
+        except KeyboardInterrupt:
+            with held_back():
+                for part in reversed(done):
+                    self._change_block(members, samples[part], groups[part], labels, -sign)
+                self._torn = False
+            raise
+        self._torn = False
+
+    def _change_block(
+        self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
+    ) -> None:
+        rows = members[0].backend.asarray(samples)  # moved to the device once for all members
+        place = np.empty(len(labels), np.int64)
+        present = np.flatnonzero(np.bincount(groups, minlength=len(labels)))
+        place[present] = np.arange(len(present))
+        local, names = place[groups], [labels[i] for i in present]
+        change = [partial(member.change, rows, local, names, sign) for member in members]
+        members[0].backend.each(change)
 
     # ---------------------------------------------------------------- checks at the door
 
@@ -641,6 +695,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
+        self._check_whole()
         if not self._members[0].labels:
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
@@ -655,6 +710,16 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 raise KldaError(
                     f"{parameter} names class {label!r}, which was never learned; "
                     f"known classes: {some}{more}."
+                )
+
+    def _check_same_parameters(self, other: Self) -> None:
+        """Raise if the other model is not one that this one, still empty, would have become."""
+        mine, theirs = self.get_params(), other.get_params()
+        for name in SHAPING_PARAMETERS & mine.keys():
+            if mine[name] is not theirs[name] and mine[name] != theirs[name]:
+                raise KldaError(
+                    f"other was made with {name}={theirs[name]!r}, this model with "
+                    f"{name}={mine[name]!r}; make both with the same."
                 )
 
     def _check_mergeable(self, other: Self) -> None:
@@ -689,6 +754,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         samples = self._check_samples(X, fresh=fresh)
         values = y.detach().cpu().numpy() if is_torch(y) else y
+        if isinstance(values, list | tuple):  # NumPy would turn them into one kind
+            _check_labels(values)
         values = column_or_1d(values, warn=True)
         if len(values) != len(samples):
             raise KldaError(
@@ -696,7 +763,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 "give one label for each sample (inconsistent numbers of samples)."
             )
         if values.dtype.kind == "O":
-            _check_object_labels(values)
+            _check_labels(values.tolist())
+            values = np.array([_plain(value) for value in values.tolist()])
         if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
             check_classification_targets(values)
         names, groups = _grouped(values)
@@ -720,8 +788,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             samples = check_array(
                 X, dtype=self.dtype, ensure_all_finite=False, estimator=self, input_name="X"
             )
-        if not bool(_all_finite(samples)):
-            raise _not_finite(samples)
+        if not _usable(samples):
+            raise _unusable(samples)
         if not fresh:
             if is_torch(X):
                 self._check_width(int(X.shape[1]))
@@ -735,7 +803,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"X has shape {tuple(X.shape)}; give a tensor of shape (n_samples, n_features) "
                 "with at least one sample and one feature."
             )
-        return X.detach()
+        return X.detach().to(getattr(sys.modules["torch"], self.dtype))
 
     def _check_width(self, n_features: int) -> None:
         if n_features != self.n_features_in_:
@@ -758,25 +826,46 @@ def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.unique(values, return_inverse=True)
 
 
-def _all_finite(samples: Array) -> Any:
+def _usable(samples: Array) -> bool:
+    """Whether all values are finite, and their squares, too.
+
+    A sum of squares proves it at a fraction of the cost of looking at each value.
+    """
+    largest = LARGEST_SUM * np.finfo(str(samples.dtype).removeprefix("torch.")).max
     if is_torch(samples):
-        return samples.isfinite().all()
+        return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
     with np.errstate(over="ignore", invalid="ignore"):
-        # A finite sum proves all finite at a fraction of the cost of looking at each value.
-        return np.isfinite(samples.sum()) or np.isfinite(samples).all()
+        flat = samples.reshape(-1)
+        return bool(np.dot(flat, flat) < largest)
 
 
-def _not_finite(samples: Array) -> KldaError:
+def _unusable(samples: Array) -> KldaError:
     values = samples.cpu().numpy() if is_torch(samples) else samples
-    row, column = np.argwhere(~np.isfinite(values))[0]
-    kind = "NaN" if np.isnan(values[row, column]) else "infinity (inf)"
+    strange = np.argwhere(~np.isfinite(values))
+    if len(strange):
+        row, column = strange[0]
+        kind = "NaN" if np.isnan(values[row, column]) else "infinity (inf)"
+        return KldaError(
+            f"X contains {kind} (row {row}, column {column}); remove such samples or fill the "
+            "values."
+        )
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     return KldaError(
-        f"X contains {kind} (row {row}, column {column}); remove such samples or fill the values."
+        f"X contains {values[row, column]:g} (row {row}, column {column}), whose square is too "
+        f"large for {values.dtype.name}; scale the features, or use dtype='float64'."
     )
 
 
-def _check_object_labels(values: np.ndarray) -> None:
-    kinds = {type(value).__name__ for value in values.tolist()}
+def _check_labels(values: Sequence[Any]) -> None:
+    """Raise if labels, as they were given, are not all strings or all numbers."""
+    plain = [_plain(value) for value in values]
+    missing = [i for i, value in enumerate(plain) if value is None or value != value]
+    if missing:
+        raise KldaError(
+            f"y has no label for sample {missing[0]} (Input y contains NaN or None); leave such "
+            "samples out."
+        )
+    kinds = {type(value).__name__ for value in plain}
     if not (kinds <= {"str"} or kinds <= {"int", "bool"} or kinds <= {"int", "float"}):
         raise KldaError(
             f"y has labels of unknown type: {', '.join(sorted(kinds))}; "
@@ -786,6 +875,13 @@ def _check_object_labels(values: np.ndarray) -> None:
 
 def _plain(label: Any) -> Label:
     return label.item() if isinstance(label, np.generic) else label
+
+
+def _checked_label(parameter: str, label: Any) -> Label:
+    label = _plain(label)
+    if not isinstance(label, str | int) or isinstance(label, bool):
+        raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
+    return label
 
 
 def _check_number(name: str, value: Any, *, kind: type = numbers.Real) -> None:
@@ -816,9 +912,11 @@ class _Discriminants(_ContinualClassifier):
     calibrated: bool
     _solved_with: tuple
     _calibration: Calibration
+    _judged_with: tuple
     _pending: Pending
 
     def _check_parameters(self) -> None:
+        super()._check_parameters()
         if isinstance(self.ridge, str):
             _check_choice("ridge", self.ridge, ("auto",))
         else:
@@ -843,13 +941,14 @@ class _Discriminants(_ContinualClassifier):
 
     def _solve(self) -> list[Solution]:
         settings = (self.ridge_, self.priors, self.small_sample_correction)
-        if self._solutions is None or self._solved_with != settings:
-            self._check_parameters()
-            solve = partial(self._solve_member, ridge=self.ridge_, workspace=Workspace())
-            backend = self._members[0].backend
-            self._solutions = backend.each([partial(solve, member) for member in self._members])
-            self._solved_with = settings
-        return self._solutions
+        with self._lock:
+            if self._solutions is None or self._solved_with != settings:
+                self._check_parameters()
+                solve = partial(self._solve_member, ridge=self.ridge_, workspace=Workspace())
+                backend = self._members[0].backend
+                self._solutions = backend.each([partial(solve, member) for member in self._members])
+                self._solved_with = settings
+            return self._solutions
 
     def _solve_member(self, member: _Member, ridge: float, workspace: Workspace) -> Solution:
         return member.discriminant.solve(
@@ -928,8 +1027,16 @@ class _Discriminants(_ContinualClassifier):
         """
         self._check_has_classes()
         self._check_refused(refused)
+        self._check_judges()
         self._settle()
-        return float(self._calibration.threshold(refused))
+        return self._calibration.threshold(refused, self._scale())
+
+    def _check_judges(self) -> None:
+        if not self.calibrated:
+            raise KldaError(
+                "calibrated=False: without it nothing is kept that tells known inputs from unknown "
+                "ones. Make the model with calibrated=True."
+            )
 
     def _check_refused(self, refused: float) -> None:
         if not 0 < refused < 1:
@@ -955,15 +1062,13 @@ class _Discriminants(_ContinualClassifier):
         ndarray of bool, shape (n_samples,)
         """
         self._check_has_classes()
-        self._check_refused(refused)
+        limit: Any = self.threshold(refused)
         samples = self._check_samples(X, fresh=False)
-        self._settle()
         novelty = self._novelty(samples)
-        limit = np.full(len(novelty), self._calibration.threshold(refused))
         if by_class:
-            own = self._calibration.class_thresholds(refused)
+            own = self._calibration.class_thresholds(refused, self._scale())
             answers = self.predict(X).tolist()
-            limit = np.array([own.get(m, limit[i]) for i, m in enumerate(answers)])
+            limit = np.array([own.get(label, limit) for label in answers])
         return novelty <= limit
 
     @property
@@ -1000,25 +1105,31 @@ class _Discriminants(_ContinualClassifier):
         if not self.calibrated:
             return 1.0
         self._settle()
-        return self._calibration.temperature()
+        return self._calibration.temperature(self._scale())
 
     def _start_anew(self) -> None:
         super()._start_anew()
-        self._calibration = Calibration()
+        self._calibration, self._judged_with = Calibration(), self._judging
         self._pending = Pending()
 
     def _note_learned(self, samples: Array, groups: np.ndarray, labels: list) -> None:
         if self.calibrated:
             self._pending.offer(samples, lambda i: labels[groups[i]])
 
-    def _note_removed(self, label: Label, share: float) -> None:
-        self._calibration.drop(label, share)
+    def _note_removed(self, shares: Mapping[Label, float]) -> None:
+        self._calibration.drop(shares)
+        self._pending.drop({label for label, share in shares.items() if share >= 1})
+
+    def _note_gone(self, samples: Array, groups: np.ndarray, labels: list) -> None:
+        self._pending.remove(samples, [labels[group] for group in groups.tolist()])
 
     def _note_renamed(self, old: Label, new: Label) -> None:
         self._calibration.rename(old, new)
+        self._pending.rename(old, new)
 
     def _note_merged(self, other: Self) -> None:
         self._calibration.merge(other._calibration)
+        self._pending.merge(other._pending)
 
     def _settle(self) -> None:
         """Solve, and judge the samples learned since as if they had not been.
@@ -1027,21 +1138,30 @@ class _Discriminants(_ContinualClassifier):
         unknown, does, and so does what takes samples away.
         """
         self._check_started()
-        # One class tells nothing; the next may.
-        if not self._pending.labels or len(self._members[0].labels) < 2:
+        with self._lock:
+            if self._judged_with != self._judging:  # what was judged belongs to another model
+                self._calibration, self._judged_with = Calibration(), self._judging
+            # One class tells nothing; the next may.
+            if self._pending.labels and len(self._members[0].labels) > 1:
+                self._judge()
             super()._settle()
-            return
+
+    @property
+    def _judging(self) -> tuple:
+        """What the user chose of all that scores depend on."""
+        return (self.ridge, self.priors, self.small_sample_correction)
+
+    def _judge(self) -> None:
         pending, self._pending = self._pending, Pending()
         counts = self._counts()
         chosen = [i for i, label in enumerate(pending.labels) if counts.get(label, 0) > 1]
         chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
         if not chosen:
-            super()._settle()
             return
         labels = [pending.labels[i] for i in chosen]
         rows = np.stack([pending.samples[i] for i in chosen])
         truth = np.searchsorted(self._members[0].classes, np.array(labels))
-        super()._settle()
+        self._solve()
         backend, step = self._members[0].backend, max(1, PROBED_AT_ONCE // len(counts))
         for start in range(0, len(labels), step):
             some = slice(start, start + step)
@@ -1050,9 +1170,16 @@ class _Discriminants(_ContinualClassifier):
                 for member in self._solved_members()
             ]
             combined = backend.to_numpy(self._combined([backend.asarray(part) for part in parts]))
-            self._calibration.add(
-                sum(counts.values()), labels[some], combined, truth[some], self._mean_novelty(parts)
-            )
+            novelty = self._mean_novelty(parts)
+            self._calibration.add(self._scale(), labels[some], combined, truth[some], novelty)
+
+    def _scale(self) -> Scale:
+        """On what scale the scores are now."""
+        solutions, counts = self._solve(), self._counts()
+        n_samples = sum(counts.values())
+        spread = np.mean([solution.spread for solution in solutions])
+        inflation = np.mean([solution.inflation for solution in solutions])
+        return Scale(n_samples, float(inflation), float(spread) * len(counts) / max(n_samples, 1))
 
     def _solved_members(self) -> list[_Member]:
         """Members whose solver has solved, also after a solution was read from a store."""
@@ -1417,13 +1544,13 @@ class NCM(_ContinualClassifier):
         return means / np.maximum(lengths, np.finfo(means.dtype).tiny)
 
     def _solve(self) -> list[Solution]:
-        if self._solutions is None:
+        if self._solutions is None:  # two threads at once make the same one
             backend = self._members[0].backend
             directions = backend.asarray(self.coef_)
             counts = self.class_count_
             biases = backend.zeros((len(counts),))
             labels = tuple(self.classes_.tolist())
-            self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0, None)]
+            self._solutions = [Solution(labels, directions, biases, counts, 0.0, 0.0, 1.0, None)]
         return self._solutions
 
     def _lifted(self, samples: Array) -> list[Array]:

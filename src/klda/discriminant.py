@@ -59,6 +59,8 @@ class Solution:
         The ridge on the scale of the scatter: what was added to its diagonal.
     spread : float
         ``tr(P Sigma)`` as a new sample sees it (``D_out``); 0 where no correction is made.
+    inflation : float
+        How much larger that is than what the samples learned see; 1 where no correction is made.
     familiarity : Familiarity or None
         What tells known inputs from unknown ones, where the classifier can.
     """
@@ -69,6 +71,7 @@ class Solution:
     counts: np.ndarray
     rho: float
     spread: float
+    inflation: float
     familiarity: Familiarity | None
 
 
@@ -453,6 +456,7 @@ class Discriminant:
             counts,
             precision.rho,
             spread,
+            inflation,
             Familiarity.of(mixing, inner, anchors, squares, offsets, counts),
         )
 

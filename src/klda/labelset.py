@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from klda.calibration import TEMPERATURES, Calibration
 from klda.errors import KldaError
 from klda.ledger import Ledger
 
@@ -165,15 +164,8 @@ def _scale(squared: np.ndarray, error: float) -> float:
 
 def _error_left_out(estimator: Any) -> float:
     """Share of the samples judged as if not learned that are wrong; 0 where none were judged."""
-    temperature = estimator.temperature_
-    calibration: Calibration = estimator._calibration
-    rows = calibration._in_use()
-    if not len(rows):
-        return 0.0
-    nearest = int(np.abs(np.log(TEMPERATURES / temperature)).argmin())
-    # A class with more than half of the probability is the answer.
-    wrong = calibration.losses[rows, nearest] > np.log(2)
-    return float((wrong.sum() + 0.5) / (len(rows) + 1))
+    estimator._settle()
+    return float(estimator._calibration.mistaken(estimator._scale()))
 
 
 @dataclass(frozen=True)

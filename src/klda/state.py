@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klda.backend import Array, Backend, choose_backend
-from klda.calibration import Calibration
+from klda.calibration import Calibration, Pending
 from klda.decisions import Familiarity
 from klda.discriminant import Solution
 from klda.errors import KldaError
@@ -37,7 +37,11 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
     members = []
     for i, (member, solution) in enumerate(zip(model._members, model._solve(), strict=True)):
         _pack_prediction(member, solution, f"predict/{i}/", arrays)
-        entry: dict[str, Any] = {"rho": solution.rho, "spread": solution.spread}
+        entry: dict[str, Any] = {
+            "rho": solution.rho,
+            "spread": solution.spread,
+            "inflation": solution.inflation,
+        }
         if member.kernel is not None:
             entry["gamma"] = member.kernel.gamma
         if not compact:
@@ -57,6 +61,9 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         "compact": compact,
         "members": members,
     }
+    pending = getattr(model, "_pending", None)
+    if pending is not None and pending.labels and not compact:
+        meta["waiting"] = _pack_pending(pending, "learn/pending", arrays)
     return arrays, meta
 
 
@@ -81,6 +88,8 @@ def unpack(
         model._members.append(make_member(backend, kernel, read))
         solutions.append(solution)
     model._restore(solutions, _unpack_calibration(arrays, meta))
+    if "waiting" in meta:
+        _unpack_pending(model._pending, "learn/pending", arrays, meta["waiting"])
     return model
 
 
@@ -99,9 +108,9 @@ def _unpack_calibration(
     arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
 ) -> Calibration | None:
     prefix = "predict/calibration/"
-    if prefix + "files" not in arrays:
+    if prefix + "filed" not in arrays:
         return None
-    names = ("files", "labels", "novelty", "losses")
+    names = ("filed", "labels", "novelty", "losses")
     return Calibration.from_state({name: arrays[prefix + name] for name in names}, meta["classes"])
 
 
@@ -153,6 +162,7 @@ def _unpack_prediction(
         np.asarray(meta["counts"], np.int64),
         entry["rho"],
         entry["spread"],
+        entry.get("inflation", 1.0),
         familiarity,
     )
     return kernel, solution
@@ -184,11 +194,13 @@ def _pack_statistics(
         return entry
     scatter = statistics.scatter
     entry["turnover"] = scatter.turnover
-    if scatter.is_thin:
+    # Rows that were taken away again are not written: of these only the sum is left.
+    if scatter.is_thin and (scatter.signs > 0).all():
         arrays[prefix + "rows"] = np.ascontiguousarray(backend.to_numpy(scatter.rows))
         arrays[prefix + "signs"] = scatter.signs.astype(np.int8)
     else:
-        arrays[prefix + "triangle"] = pack_triangle(backend.to_numpy(scatter.square))
+        square = scatter.dense() if scatter.is_thin else backend.to_numpy(scatter.square)
+        arrays[prefix + "triangle"] = pack_triangle(square)
     return entry
 
 
@@ -302,12 +314,26 @@ def pack_progress(model: _ContinualClassifier) -> tuple[dict[str, np.ndarray], d
 
 def _pack_judging(model: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Pack what judges samples as if not learned: those that wait, and what was found so far."""
-    pending, labels = model._pending, model._members[0].statistics.labels
+    labels = model._members[0].statistics.labels
     for name, values in model._calibration.to_state(labels).items():
         arrays[f"predict/calibration/{name}"] = values
+    return _pack_pending(model._pending, "progress/pending", arrays)
+
+
+def _pack_pending(pending: Pending, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Pack samples that wait to be judged: in a finished model, those of an only class."""
     if pending.samples:
-        arrays["progress/pending"] = np.stack(pending.samples)
+        arrays[name] = np.stack(pending.samples)
     return {"seen": pending.seen, "pending": list(pending.labels)}
+
+
+def _unpack_pending(
+    pending: Pending, name: str, arrays: Mapping[str, np.ndarray], waiting: Mapping[str, Any]
+) -> None:
+    pending.seen = waiting["seen"]
+    pending.labels = list(waiting["pending"])
+    if pending.labels:
+        pending.samples = list(np.array(arrays[name]))
 
 
 def unpack_progress(
@@ -331,9 +357,5 @@ def unpack_progress(
 
 
 def _unpack_judging(model: Any, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    judging = meta["judging"]
     model._calibration = _unpack_calibration(arrays, meta)
-    model._pending.seen = judging["seen"]
-    model._pending.labels = list(judging["pending"])
-    if judging["pending"]:
-        model._pending.samples = list(np.array(arrays["progress/pending"]))
+    _unpack_pending(model._pending, "progress/pending", arrays, meta["judging"])

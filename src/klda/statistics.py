@@ -153,7 +153,10 @@ class Scatter:
         """Return the full symmetric matrix S as a NumPy array."""
         if self.is_thin:
             rows = self.backend.to_numpy(self.rows)
-            return np.asarray((rows * self.signs[:, None].astype(rows.dtype)).T @ rows)
+            if (self.signs < 0).any():  # what is left may be far smaller than what went
+                rows = rows.astype(np.float64)
+            signed = rows * self.signs[:, None].astype(rows.dtype)
+            return np.asarray(signed.T @ rows, self.backend.dtype)
         lower = np.tril(self.backend.to_numpy(self.square))
         return np.asarray(lower + np.tril(lower, -1).T)
 

@@ -67,7 +67,7 @@ def _drop(classifier: Any, label: Label) -> Dropped:
     own = {"means": np.array(classifier.means_[..., at, :])}
     if _CALIBRATION + "labels" in arrays:
         mine = np.flatnonzero(arrays[_CALIBRATION + "labels"] == at)
-        for name in ("files", "novelty", "losses"):
+        for name in ("filed", "novelty", "losses"):
             own[name] = arrays[_CALIBRATION + name][mine]
     return Dropped(label, int(meta["counts"][at]), own)
 
@@ -105,8 +105,8 @@ def revive(template: Any, dropped: Dropped) -> Any:
             f"learn/{i}/signs": np.empty(0, np.int8),
         }
         members.append({**entry, "n_scattered": 0, "turnover": 0.0})
-    if "files" in own:
-        arrays |= {_CALIBRATION + name: own[name] for name in ("files", "novelty", "losses")}
-        arrays[_CALIBRATION + "labels"] = np.zeros(len(own["files"]), np.int64)
+    if "filed" in own:
+        arrays |= {_CALIBRATION + name: own[name] for name in ("filed", "novelty", "losses")}
+        arrays[_CALIBRATION + "labels"] = np.zeros(len(own["filed"]), np.int64)
     one: dict[str, Any] = {"classes": [dropped.label], "counts": [dropped.count]}
     return from_state(arrays, {**meta, **one, "compact": False, "members": members})
