@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -273,22 +274,30 @@ def files(tmp_path_factory):
 
 
 class Killer:
-    """Kills all workers for real in the middle of a group, and notes which."""
+    """Kills all workers for real in the middle of a group, and notes which.
 
-    def __init__(self):
+    Once, or with ``again`` whenever another group is done: one that is killed between two groups
+    has nothing to do again.
+    """
+
+    def __init__(self, again=False):
         self.killed = []
+        self._again = again
+        self._groups = 0
         self._thread = None
 
     def __call__(self, status):
-        if status.groups and self._thread is None:
+        if status.groups > self._groups and (self._again or self._thread is None):
+            self._groups = status.groups
             self._thread = threading.Thread(target=self._kill, args=(status.workers,))
             self._thread.start()
 
     def _kill(self, workers):
         time.sleep(0.1)  # the next group is being learned
         for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
-            self.killed.append(worker.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+                self.killed.append(worker.pid)
 
 
 def is_running(pid):
@@ -344,7 +353,14 @@ def test_a_worker_beyond_its_retries_is_an_error_and_nothing_changes(ray, files)
     learner.learn(*make_rows(50, seed=3))
     before, history = learner.classes, learner.history
     with pytest.raises(ClusterError, match="also when it was tried again 0 times"):
-        learn(f"{files}/*", learner=learner, workers=1, share_rows=1, retries=0, progress=Killer())
+        learn(
+            f"{files}/*",
+            learner=learner,
+            workers=1,
+            share_rows=1,
+            retries=0,
+            progress=Killer(again=True),
+        )
     assert (learner.classes, learner.history) == (before, history)
 
 

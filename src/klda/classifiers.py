@@ -408,7 +408,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             Columns follow ``classes_``; rows sum to one.
         """
         scores = self.scores(X, among)
-        return softmax(scores / self._temperature())
+        return softmax(scores.astype(np.float64) / self._temperature())
 
     def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Labels of the likeliest classes.
@@ -453,6 +453,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._check_has_classes()
         temperature = self._temperature()
         labels, scores, log_total = self._best(X, among, int(k), temperature)
+        scores = scores.astype(np.float64)  # float32 would tell some probabilities above one
         return labels, np.exp(scores / temperature - log_total[:, None])
 
     # ---------------------------------------------------------------- fitted attributes
