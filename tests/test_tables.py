@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -436,6 +437,21 @@ def test_patterns_and_folders_of_data_files_become_their_files_in_order(tmp_path
     ]
     monkeypatch.chdir(tmp_path)
     assert find_files(["shar*"]) == find_files(["shards"])
+
+
+def test_a_file_that_is_named_in_several_ways_is_read_once(tmp_path, monkeypatch):
+    sub = tmp_path / "shards" / "sub"
+    sub.mkdir(parents=True)
+    for name in ("a.csv", "b.csv"):
+        (sub / name).write_text("")
+    files = [sub / "a.csv", sub / "b.csv"]
+    assert find_files([f"{sub}/**"]) == files  # matches the folder, too
+    assert find_files([f"{tmp_path}/shards/**"]) == files
+    assert find_files([sub / "b.csv", f"{sub}/*.csv"]) == files[::-1]
+    assert find_files([sub, sub / "a.csv"]) == files
+    assert find_files(f"{sub}/a*") == files[:1]
+    monkeypatch.chdir(sub)
+    assert find_files(["a.csv", sub / "a.csv"]) == [Path("a.csv")]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):

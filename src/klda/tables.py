@@ -248,30 +248,32 @@ def as_label(text: str, integers: bool) -> str | int:
         ) from error
 
 
-def find_files(paths: Iterable[str | Path]) -> list[Path]:
+def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """Turn what a user names into files: patterns and folders of data files become their files.
 
     Parameters
     ----------
-    paths : iterable of str or Path
+    paths : str, Path, or iterable of them
         Files; folders of images, which stay as they are; folders that hold data files and nothing
         else to read; patterns such as ``shards/*.parquet`` (``**`` for folders at any depth).
 
     Returns
     -------
     list of Path
-        In the order given; those of one pattern or folder sorted by name.
+        In the order given, each once; those of one pattern or folder sorted by name.
 
     Raises
     ------
     TableError
         If a pattern matches nothing.
     """
-    found: list[Path] = []
-    for path in map(Path, paths):
+    given = [paths] if isinstance(paths, str | Path) else paths
+    found: dict[Path, Path] = {}  # what two names lead to is one file, and is read once
+    for path in map(Path, given):
         for match in [path] if path.exists() else _matches(path):
-            found.extend(_data_files(match) or [match])
-    return found
+            for file in _data_files(match) or [match]:
+                found.setdefault(file.resolve(), file)
+    return list(found.values())
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -284,7 +286,8 @@ def _matches(pattern: Path) -> list[Path]:
             if not pattern.is_absolute()
             else f"{pattern}: no file matches this pattern."
         )
-    return matches
+    opened = {folder for match in matches for folder in match.parents}
+    return [match for match in matches if match not in opened]  # what is in them is named itself
 
 
 def _data_files(folder: Path) -> list[Path]:
