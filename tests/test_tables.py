@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -168,6 +169,23 @@ def test_a_broken_file_is_named_with_the_place_and_the_fix(tmp_path, case):
     with pytest.raises(TableError, match=message) as caught:
         rows_of(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.fixture
+def field_limit():
+    before = csv.field_size_limit(131_072)  # Python's own
+    yield
+    csv.field_size_limit(before)
+
+
+def test_long_texts_are_read_and_one_beyond_the_limit_is_named(tmp_path, monkeypatch, field_limit):
+    path = tmp_path / "long.csv"
+    path.write_text(f"text,label\nshort,a\n{'w ' * 100_000},b\n")
+    assert [len(text) for text in rows_of(path)[0]] == [5, 200_000]
+    csv.field_size_limit(10)
+    monkeypatch.setattr("klda.tables.LONGEST_FIELD", 1000)
+    with pytest.raises(TableError, match=r"long\.csv, line 3: .* 1,000 characters.* shorten"):
+        rows_of(path)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -46,6 +46,7 @@ CHUNK_ROWS = 4096
 # Rows read, encoded and learned at once.
 ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
 SEEK_BYTES = 1 << 20
+LONGEST_FIELD = 1 << 24  # characters in a field of a CSV file; Python's own limit is 131,072
 IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one
 
 _INPUT_COLUMNS: dict[Modality, tuple[str, ...]] = {
@@ -436,6 +437,8 @@ class _Source:
 
 
 def _read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
+    if csv.field_size_limit() < LONGEST_FIELD:
+        csv.field_size_limit(LONGEST_FIELD)  # holds for the whole process: never lowered
     with _Source(table.path) as source:
         lines = iter(source)
         first = next(lines, "")
@@ -465,10 +468,17 @@ def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:
         except StopIteration:
             return
         except csv.Error as error:
-            hint = (
-                " (an opening quote that is never closed?)" if "end of data" in str(error) else ""
-            )
-            raise TableError(f"{path}, line {start}: broken row: {error}{hint}.") from error
+            raise TableError(f"{path}, line {start}: {_broken(str(error))}") from error
+
+
+def _broken(reason: str) -> str:
+    if "field limit" in reason:
+        return (
+            f"a field is longer than {csv.field_size_limit():,} characters. Close the quote that "
+            "opens it, or shorten the text."
+        )
+    hint = " (an opening quote that is never closed?)" if "end of data" in reason else ""
+    return f"broken row: {reason}{hint}."
 
 
 def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
