@@ -247,6 +247,98 @@ def test_batches_may_come_in_lists_that_are_used_again(minilm, texts):
     np.testing.assert_array_equal(again.classifier.means_, once.classifier.means_)
 
 
+def test_features_may_come_in_a_buffer_that_is_filled_again():
+    fresh = [(*blobs("ab", seed=seed), [f"{seed}-{i}" for i in range(60)]) for seed in range(3)]
+
+    def reused():
+        rows, labels, ids = np.empty_like(fresh[0][0]), np.empty(60, "U1"), []
+        for some, theirs, names in fresh:
+            rows[:], labels[:], ids[:] = some, theirs, names
+            yield rows, labels, ids
+
+    once, again = (Learner("features", classifier=small(), keep="features") for _ in range(2))
+    once.learn(fresh)
+    again.learn(reused())
+    assert again.ledger.ids == once.ledger.ids
+    assert again.classes == once.classes
+    np.testing.assert_array_equal(again.classifier.means_, once.classifier.means_)
+
+
+def test_numpy_scalars_name_classes_and_samples():
+    rows, _ = blobs("ab", rows=10)
+    bot = Learner("features", classifier=small(), keep="features")
+    bot.learn(rows, [np.int64(i // 10) for i in range(20)])
+    bot.forget(ids=np.int64(3)).forget(ids=np.array([4, 5]))
+    assert bot.classes == {0: 7, 1: 10}
+    bot.forget(bot.predict(rows[:1])[0])
+    assert bot.classes == {1: 10}
+    bot.rename(np.int64(1), np.int64(7))
+    assert [type(label) for label in bot.classes] == [int]
+    assert bot.ledger.counts == {7: 10}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [np.str_("a"), np.str_("b")],
+        np.array([np.str_("a"), np.str_("b")], dtype=object),
+        [np.str_("a"), "b"],
+        ("a", "b"),
+    ],
+)
+def test_labels_may_be_numpy_texts(labels, tmp_path):
+    bot = Learner("features", classifier=NCM(), keep="features").learn(PROBE[:2], labels)
+    assert bot.classes == bot.ledger.counts == {"a": 1, "b": 1}
+    bot.save(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([np.int64(3), np.int64(4)], dtype=object), [np.int32(3), 4], np.array([3, 4], "u1")],
+)
+def test_labels_may_be_numpy_integers(labels):
+    bot = Learner("features", classifier=NCM(), keep="features").learn(PROBE[:2], labels)
+    assert bot.classes == bot.ledger.counts == {3: 1, 4: 1}
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ["a", "b", float("nan")],
+        [1, 2, np.nan],
+        np.array([1.0, 2.0, np.nan]),
+        np.array(["a", "b", np.nan], dtype=object),
+        ["a", "b", None],
+    ],
+)
+def test_a_missing_label_is_named_with_its_row(missing):
+    bot = taught("ab")
+    with pytest.raises(KldaError, match=r"labels\[2\] is (nan|None): it is missing"):
+        bot.learn(PROBE[:3], missing)
+    assert bot.classes == {"a": 30, "b": 30}
+
+
+def test_a_missing_label_of_a_table_is_named_with_its_row():
+    pandas = pytest.importorskip("pandas")
+    for kind in ("object", "string", "category"):
+        with pytest.raises(KldaError, match=r"labels\[1\] is .*: it is missing"):
+            taught("ab").learn(PROBE[:3], pandas.Series(["a", None, "b"], dtype=kind))
+    bot = taught("ab").learn(PROBE[:2], pandas.Series(["a", "b"], dtype="string", index=[5, 6]))
+    assert bot.classes == {"a": 31, "b": 31}
+
+
+@pytest.mark.parametrize("labels", [["a", 1], "ab", iter("ab")])
+def test_labels_that_are_no_list_of_one_kind_are_refused(labels):
+    with pytest.raises(KldaError, match=r"labels.*(one label for each|texts only)"):
+        taught("ab").learn(PROBE[:2], labels)
+
+
+def test_a_source_may_be_a_path(tmp_path):
+    bot = taught("ab").learn(*blobs("c"), source=tmp_path / "c.csv")
+    bot.save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m").history[-1]["source"] == str(tmp_path / "c.csv")
+
+
 def test_a_copy_goes_its_own_way():
     bot = taught("ab")
     twin = bot.copy().learn(*blobs("c"))

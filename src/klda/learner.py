@@ -20,10 +20,10 @@ from klda.classifiers import KINDS, KLDA, _Member, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
+from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
 from klda.pipeline import Behind
 
-Label = str | int
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
 Parts = tuple[Any, Sequence[Label] | np.ndarray, Sequence[str] | None]
 Encoded = tuple[np.ndarray, Sequence[Label] | np.ndarray, Sequence[str] | None]
@@ -211,7 +211,7 @@ class Learner:
         labels: Sequence[Label] | np.ndarray | None = None,
         *,
         ids: Sequence[str] | None = None,
-        source: str | None = None,
+        source: str | Path | None = None,
         progress: bool = False,
     ) -> Self:
         """Learn samples of new classes, or more of old ones.
@@ -228,7 +228,7 @@ class Learner:
         ids : sequence of str, optional
             An id for each input, to forget it by later; needs ``keep="features"``. Without, inputs
             get running numbers. In batches it is the third of (inputs, labels, ids).
-        source : str, optional
+        source : str or Path, optional
             Where the samples come from, for the history.
         progress : bool
             Show a progress bar if standard error is a terminal.
@@ -240,7 +240,7 @@ class Learner:
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        self._learn(batches, source=source, progress=progress)
+        self._learn(batches, source=None if source is None else str(source), progress=progress)
         return self
 
     def _learn(
@@ -283,7 +283,7 @@ class Learner:
         """Take batches one after the other.
 
         A batch is learned in a thread while the foundation model encodes the next. Features need
-        no encoding, and may lie in a buffer that the caller fills again: they take turns.
+        no encoding: they take turns.
         """
 
         def take(batch: Encoded) -> None:
@@ -296,8 +296,8 @@ class Learner:
                 take(batch)
             return
         with Behind(take) as behind:
-            for rows, labels, ids in encoded:
-                behind.put((rows, copy.copy(labels), copy.copy(ids)))
+            for batch in encoded:
+                behind.put(batch)
 
     def forget(
         self,
@@ -331,9 +331,11 @@ class Learner:
         if ids is not None:
             if labels is not None or inputs is not None:
                 raise KldaError("ids names the samples already: leave out labels and inputs.")
-            self._forget_ids([ids] if isinstance(ids, str | int) else list(ids))
+            self._forget_ids(listed(ids))
         else:
-            names = _listed(labels)
+            if labels is None:
+                raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
+            names = listed(labels)
             if inputs is not None:
                 self._forget_rows(self._encode(inputs), names)
             else:
@@ -438,6 +440,7 @@ class Learner:
         self
         """
         before = self.classes
+        old, new = plain(old), plain(new)
         self.classifier.rename(old, new)
         if self._ledger is not None:
             self._ledger = self._ledger.rename(old, new)
@@ -872,8 +875,12 @@ class Learner:
     def _encode_batches(self, batches: Iterable[Any], progress: bool) -> Iterator[Encoded]:
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
+        # Features are not encoded, and a stream may lay the next ones over those of this batch.
+        overlaid = self.modality == "features" and not isinstance(batches, Sequence)
         for inputs, labels, ids in self._prepared(map(_parts, batches)):
             rows = self._features(inputs, progress)
+            if overlaid:
+                rows = rows.copy()
             if len(labels) != len(rows):
                 raise KldaError(
                     f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
@@ -891,11 +898,11 @@ class Learner:
         waiting: tuple[Future, Any, Any] | None = None
         with ThreadPoolExecutor(1, "prepare") as pool:
             for inputs, labels, ids in batches:
-                # Copies: the caller may use its lists again for the batch after this.
+                # A copy: the caller may use its list again for the batch after this.
                 ready = pool.submit(prepare, list(self._checked(inputs)))
                 if waiting is not None:
                     yield waiting[0].result(), *waiting[1:]
-                waiting = ready, copy.copy(labels), copy.copy(ids)
+                waiting = ready, labels, ids
             if waiting is not None:
                 yield waiting[0].result(), *waiting[1:]
 
@@ -946,12 +953,6 @@ class Learner:
         self._history = [*self._history, kept][-HISTORY_LENGTH:]
 
 
-def _listed(labels: Label | Sequence[Label] | None) -> list[Label]:
-    if labels is None:
-        raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
-    return [labels] if isinstance(labels, str | int) else list(labels)
-
-
 def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
     if "ledger" not in stored.document:
         return None
@@ -969,7 +970,8 @@ def _parts(batch: Any) -> Parts:
             "labels is missing: give one label for each input, or an iterable of "
             "(inputs, labels) pairs."
         )
-    return batch[0], batch[1], batch[2] if len(batch) == 3 else None
+    ids = batch[2] if len(batch) == 3 else None
+    return batch[0], plain_labels(batch[1]), None if ids is None else list(ids)
 
 
 def _open_encoder(
