@@ -12,7 +12,7 @@ from klda.bandwidth import gamma_for
 from klda.demo import examples
 from klda.learner import HISTORY_LENGTH, FoundationModelError, Learner
 from klda.state import PredictionOnlyError
-from klda.storage import ModelChangedError
+from klda.storage import ModelChangedError, ModelExistsError
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
@@ -514,6 +514,45 @@ def test_a_save_does_not_undo_what_someone_else_saved(tmp_path):
     assert list(Learner.load(tmp_path / "m").classes) == ["a", "b", "c"]
     mine.save(tmp_path / "m", overwrite=True)
     assert list(Learner.load(tmp_path / "m").classes) == ["a", "b", "d"]
+
+
+def test_a_save_replaces_no_model_that_it_did_not_come_from(tmp_path):
+    taught("ab").save(tmp_path / "m")
+    other = taught("cd")
+    other.save(tmp_path / "other")
+    with pytest.raises(ModelExistsError, match=r"m holds a model already.*overwrite=True"):
+        other.save(tmp_path / "m")
+    assert list(Learner.load(tmp_path / "m").classes) == ["a", "b"]
+    other.save(tmp_path / "other")
+    other.save(tmp_path / "m", overwrite=True)
+    other.learn(*blobs("e")).save(tmp_path / "m")
+    assert list(Learner.load(tmp_path / "m").classes) == ["c", "d", "e"]
+
+
+def test_a_compact_save_takes_the_place_of_no_model_that_can_learn(tmp_path):
+    bot = taught("ab")
+    bot.save(tmp_path / "m")
+    for overwrite in (False, True):
+        with pytest.raises(ModelExistsError, match=r"compact=True: .*m holds.* another folder"):
+            bot.save(tmp_path / "m", compact=True, overwrite=overwrite)
+    bot.learn(*blobs("c")).save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m").learn(*blobs("d")).samples == 120
+    bot.save(tmp_path / "small", compact=True)
+    bot.save(tmp_path / "small", compact=True, overwrite=True)
+
+
+def test_a_copy_of_a_compact_model_answers_alike_and_can_not_learn(tmp_path):
+    taught("abc").save(tmp_path / "small", compact=True)
+    bot = Learner.load(tmp_path / "small")
+    twin = bot.copy()
+    np.testing.assert_array_equal(twin.scores(PROBE), bot.scores(PROBE))
+    np.testing.assert_array_equal(twin.is_known(PROBE), bot.is_known(PROBE))
+    for learner in (bot, twin):
+        with pytest.raises(PredictionOnlyError, match="saved compact"):
+            learner.learn(*blobs("d"))
+        with pytest.raises(PredictionOnlyError, match="saved compact"):
+            learner.learn([blobs("d"), blobs("e")])
+        assert learner.classes == {"a": 30, "b": 30, "c": 30}
 
 
 @pytest.mark.parametrize("change", [{"revision": "0" * 64}, {"layers": "last"}, {"dimension": 5}])

@@ -765,12 +765,19 @@ class Learner:
         compact : bool
             Write only what answering needs: small, but it can't learn any more. A ledger is left
             out, too.
+            Not to a folder that holds a model that can.
         overwrite : bool
-            Save even if someone else has saved to this learner's folder since it was loaded.
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
         """
         folder = Path(path).resolve()
         if not self.classes:
             raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact:
+            _check_compact(folder)
+        new = not overwrite and not self._is_from(folder)
+        if new:
+            storage.check_new(folder)
         arrays, meta = self.classifier.to_state(compact=compact)
         document = {
             "saved": _now(),
@@ -784,9 +791,8 @@ class Learner:
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.to_state()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
-        same_folder = self._origin is not None and self._origin[0] == folder
-        replaces = self._origin[1] if self._origin and same_folder and not overwrite else None
-        stored = storage.save(folder, arrays, document, replaces=replaces)
+        replaces = self._origin[1] if self._origin and not new and not overwrite else None
+        stored = storage.save(folder, arrays, document, replaces=replaces, new=new)
         if not compact:
             self._origin = (folder, stored.generation)
 
@@ -842,6 +848,10 @@ class Learner:
         return learner
 
     # ---------------------------------------------------------------- inside
+
+    def _is_from(self, folder: Path) -> bool:
+        """Whether this learner was loaded from a folder, or last saved to it."""
+        return self._origin is not None and self._origin[0] == folder.resolve()
 
     def _encode(self, inputs: Any, progress: bool = False) -> np.ndarray:
         return self._features(self._checked(inputs), progress)
@@ -953,6 +963,14 @@ class Learner:
         self._history = [*self._history, kept][-HISTORY_LENGTH:]
 
 
+def _check_compact(folder: Path) -> None:
+    if storage.exists(folder) and not storage.load(folder).document.get("compact"):
+        raise storage.ModelExistsError(
+            f"compact=True: {folder} holds a model that can learn, and a compact one in its place "
+            "could not. Save the compact one to another folder."
+        )
+
+
 def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
     if "ledger" not in stored.document:
         return None
@@ -1027,7 +1045,12 @@ def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
 
 def _copy(classifier: Any) -> Any:
     twin = clone(classifier)
-    return twin.merge(classifier) if hasattr(classifier, "n_features_in_") else twin
+    if not hasattr(classifier, "n_features_in_"):
+        return twin
+    try:
+        return twin.merge(classifier)
+    except state.PredictionOnlyError:
+        return copy.copy(classifier)  # a compact one never changes: its parts may be shared
 
 
 def _now() -> str:
