@@ -9,8 +9,9 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
 from klda.bandwidth import gamma_for
+from klda.classifiers import _Member
 from klda.demo import examples
-from klda.learner import HISTORY_LENGTH, FoundationModelError, Learner
+from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.state import PredictionOnlyError
 from klda.storage import ModelChangedError, ModelExistsError
 
@@ -178,6 +179,110 @@ def test_a_stream_that_raises_leaves_the_learner_as_it_was():
     np.testing.assert_array_equal(bot.scores(PROBE), scores)
 
 
+def interrupted(learner, monkeypatch, *, after, call):
+    """Let a call be interrupted before or after the classifier has changed."""
+    names = ("partial_fit", "remove", "rename", "merge")
+    real = {name: getattr(learner.classifier, name) for name in names}
+
+    def cut(name):
+        def method(*arguments):
+            if after:
+                real[name](*arguments)
+            raise KeyboardInterrupt
+
+        return method
+
+    with monkeypatch.context() as patched:
+        for name in names:
+            patched.setattr(learner.classifier, name, cut(name), raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            call(learner)
+
+
+CHANGES = {
+    "learn": lambda bot: bot.learn(*blobs("c")),
+    "forget": lambda bot: bot.forget("a"),
+    "forget samples": lambda bot: bot.forget(ids=[0, 1]),
+    "merge": lambda bot: bot.merge(kept("c")),
+    "rename": lambda bot: bot.rename("a", "c"),
+}
+
+
+def kept(labels, classifier=None):
+    learner = Learner("features", classifier=classifier or small(), keep="features")
+    return learner.learn(*blobs(labels))
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "rename"])
+def test_an_interrupt_before_anything_changed_leaves_the_learner_as_it_was(monkeypatch, name):
+    bot = kept("ab")
+    scores, history = bot.scores(PROBE), bot.history
+    interrupted(bot, monkeypatch, after=False, call=CHANGES[name])
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+    assert bot.history == history
+    CHANGES[name](bot)
+    assert bot.classes == bot.ledger.counts
+
+
+@pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES.keys())
+def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
+    tmp_path, monkeypatch, call
+):
+    bot = kept("ab")
+    bot.save(tmp_path / "m")
+    interrupted(bot, monkeypatch, after=True, call=call)
+    uses = (
+        *CHANGES.values(),
+        lambda bot: bot.predict(PROBE),
+        lambda bot: bot.evaluate(*blobs("ab")),
+        lambda bot: bot.save(tmp_path / "m"),
+        lambda bot: bot.copy(),
+        lambda bot: bot.rebuild(),
+        lambda bot: kept("c").merge(bot),
+    )
+    for use in uses:
+        with pytest.raises(InterruptedChangeError, match=r"Load it again from .*m"):
+            use(bot)
+    assert Learner.load(tmp_path / "m").learn(*blobs("c")).samples == 90
+
+
+def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
+    bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
+    scores = bot.scores(PROBE)
+    change = _Member.change
+
+    def cut(member, *arguments):
+        if member is bot.classifier._members[1]:
+            raise KeyboardInterrupt
+        return change(member, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Member, "change", cut)
+        with pytest.raises(KeyboardInterrupt):
+            bot.learn(*blobs("c"))
+    try:
+        found = bot.scores(PROBE)
+    except InterruptedChangeError:
+        return
+    assert_close(found, scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
+def test_an_interrupted_stream_teaches_nothing():
+    def stream():
+        yield blobs("c")
+        yield blobs("d")
+        raise KeyboardInterrupt
+
+    bot = kept("ab")
+    scores = bot.scores(PROBE)
+    with pytest.raises(KeyboardInterrupt):
+        bot.learn(stream())
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
 def test_a_failed_first_call_leaves_a_new_learner_empty():
     bot = Learner("features", classifier=small())
     with pytest.raises(KldaError):
@@ -208,6 +313,11 @@ def test_forgetting_without_rows_drops_the_classes_from_the_answers():
     bot = taught("abcdef").forget(["a", "b"])
     assert list(bot.classes) == list("cdef")
     assert not set(bot.predict(PROBE)) & {"a", "b"}
+
+
+def test_only_learners_merge():
+    with pytest.raises(KldaError, match=r"other is a KLDA, not a Learner"):
+        taught().merge(small())
 
 
 def test_merging_gives_what_learning_everything_gives():

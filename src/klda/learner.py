@@ -7,6 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -42,6 +43,10 @@ HISTORY_LENGTH = 1000
 
 class FoundationModelError(KldaError):
     """The foundation model at hand is not the one that a model was made with."""
+
+
+class InterruptedChangeError(KldaError):
+    """A learner was interrupted in the middle of a change, and can't be used any more."""
 
 
 class ForgetTraceWarning(UserWarning):
@@ -114,8 +119,10 @@ class Learner:
 
     Notes
     -----
-    A call that changes the learner does so completely or, when it raises, not at all. Any number of
-    threads may ask while none changes it; :meth:`copy` makes another one to be changed meanwhile.
+    A call that changes the learner does so completely or, when it raises, not at all. Where an
+    interrupt (Ctrl-C) leaves no way to either, the learner refuses every call after it and has to
+    be loaded again. Any number of threads may ask while none changes it; :meth:`copy` makes another
+    one to be changed meanwhile.
 
     Examples
     --------
@@ -130,6 +137,8 @@ class Learner:
     >>> learner.classes
     {'cats': 20, 'dogs': 20}
     """
+
+    _halfway = False  # whether a change is under way, or was cut off in the middle
 
     def __init__(
         self,
@@ -183,10 +192,7 @@ class Learner:
     @property
     def classes(self) -> dict[Label, int]:
         """Number of samples learned of each class."""
-        if not hasattr(self.classifier, "n_features_in_"):
-            return {}
-        labels, counts = self.classifier.classes_, self.classifier.class_count_
-        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        return _classes_of(self.classifier)
 
     @property
     def samples(self) -> int:
@@ -264,15 +270,16 @@ class Learner:
             if not begun:
                 raise KldaError("inputs is empty: there is nothing to learn.")
             if len(begun) == 1:  # fails as a whole: no copy is needed
-                lesson = Lesson(self.classifier, self._ledger)
-                lesson.take(begun.pop())
-            else:
-                lesson = Lesson(_copy(self.classifier), self._ledger)
+                with self._undivided():
+                    lesson = Lesson(self.classifier, self._ledger)
+                    lesson.take(begun.pop())
+                    self._take_over(lesson, "learn", before, source, noted)
+                return
+            lesson = Lesson(_copy(self.classifier), self._ledger)
             encoded = itertools.chain(iter(begun), encoded)
             del begun  # each batch is let go once it is learned
         self._teach(lesson, encoded, after)
-        self.classifier, self._ledger = lesson.classifier, lesson.ledger
-        self._record("learn", before, source, noted)
+        self._take_over(lesson, "learn", before, source, noted)
 
     def _teach(
         self,
@@ -328,19 +335,19 @@ class Learner:
         self
         """
         before = self.classes
-        if ids is not None:
-            if labels is not None or inputs is not None:
-                raise KldaError("ids names the samples already: leave out labels and inputs.")
-            self._forget_ids(listed(ids))
-        else:
-            if labels is None:
-                raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
-            names = listed(labels)
-            if inputs is not None:
-                self._forget_rows(self._encode(inputs), names)
+        if ids is not None and (labels is not None or inputs is not None):
+            raise KldaError("ids names the samples already: leave out labels and inputs.")
+        if ids is None and labels is None:
+            raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
+        rows = None if inputs is None else self._encode(inputs)
+        with self._undivided():
+            if ids is not None:
+                self._forget_ids(listed(ids))
+            elif rows is not None:
+                self._forget_rows(rows, listed(labels))
             else:
-                self._forget_classes(names, before)
-        self._record("forget", before, None)
+                self._forget_classes(listed(labels), before)
+            self._record("forget", before, None)
         return self
 
     def _forget_ids(self, ids: list[SampleId]) -> None:
@@ -392,7 +399,8 @@ class Learner:
         """Learn everything in the ledger anew, with other parameters.
 
         Without any change this leaves the model that would have learned just these samples, also
-        in what depends on the order of events: temperature and threshold.
+        in what depends on the order of events: temperature and threshold. A bandwidth that was
+        found in the first batch stays; ``gamma="auto"`` finds it anew.
 
         Parameters
         ----------
@@ -405,6 +413,7 @@ class Learner:
         -------
         self
         """
+        self._check_whole()
         if self._ledger is None or not len(self._ledger):
             raise KldaError(
                 "There is no ledger to rebuild from: make the learner with keep='features' and "
@@ -420,11 +429,12 @@ class Learner:
                 f"{unknown[0]!r} is not a parameter of {type(fresh).__name__}; it has: "
                 f"{', '.join(fresh.get_params())}."
             )
+        if classifier is None and hasattr(fresh, "gamma"):
+            fresh.set_params(gamma=self.classifier.gamma_)
         fresh.set_params(**parameters)
         for rows, labels in self._ledger.batches():
             fresh.partial_fit(rows, labels)
-        self.classifier = fresh
-        self._record("rebuild", before, None)
+        self._take_over(Lesson(fresh, self._ledger), "rebuild", before, None)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -441,10 +451,11 @@ class Learner:
         """
         before = self.classes
         old, new = plain(old), plain(new)
-        self.classifier.rename(old, new)
-        if self._ledger is not None:
-            self._ledger = self._ledger.rename(old, new)
-        self._record("rename", before, f"{old} -> {new}")
+        with self._undivided(counted=False):
+            self.classifier.rename(old, new)
+            if self._ledger is not None:
+                self._ledger = self._ledger.rename(old, new)
+            self._record("rename", before, f"{old} -> {new}")
         return self
 
     def merge(self, other: Learner) -> Self:
@@ -460,6 +471,12 @@ class Learner:
         -------
         self
         """
+        if not isinstance(other, Learner):
+            raise KldaError(
+                f"other is a {type(other).__name__}, not a Learner; to merge a classifier, give "
+                "Learner('features', classifier=...)."
+            )
+        other._check_whole()
         if not features.same_features(self._foundation, other._foundation):
             raise FoundationModelError(
                 f"other was made with {_name(other._foundation)}, this learner with "
@@ -473,9 +490,10 @@ class Learner:
                     "it. Merge this learner into the other one instead."
                 )
             ledger = ledger.merge(other._ledger)
-        self.classifier.merge(other.classifier)
-        self._ledger = ledger
-        self._record("merge", before, str(other._origin[0]) if other._origin else None)
+        with self._undivided():
+            self.classifier.merge(other.classifier)
+            self._ledger = ledger
+            self._record("merge", before, str(other._origin[0]) if other._origin else None)
         return self
 
     def copy(self) -> Learner:
@@ -486,6 +504,7 @@ class Learner:
         Learner
             Shares the foundation model, nothing else that changes.
         """
+        self._check_whole()
         twin = object.__new__(Learner)
         twin.__dict__.update(self.__dict__)
         twin.classifier = _copy(self.classifier)
@@ -771,6 +790,7 @@ class Learner:
             loaded from or saved as, and not if someone else has saved it since.
         """
         folder = Path(path).resolve()
+        self._check_whole()
         if not self.classes:
             raise KldaError("This learner has no classes: learn something before saving it.")
         if compact:
@@ -878,6 +898,7 @@ class Learner:
         return rows
 
     def _ask(self, inputs: Any, progress: bool) -> np.ndarray:
+        self._check_whole()
         if not self.classes:
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self._encode(inputs, progress)
@@ -885,6 +906,7 @@ class Learner:
     def _encode_batches(self, batches: Iterable[Any], progress: bool) -> Iterator[Encoded]:
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
+        self._check_whole()
         # Features are not encoded, and a stream may lay the next ones over those of this batch.
         overlaid = self.modality == "features" and not isinstance(batches, Sequence)
         for inputs, labels, ids in self._prepared(map(_parts, batches)):
@@ -941,14 +963,65 @@ class Learner:
         limit = self.classifier.threshold(refused)
         return float(limit) if np.isfinite(limit) else None
 
-    def _record(
+    @contextmanager
+    def _undivided(self, *, counted: bool = True) -> Iterator[None]:
+        """Change the learner in place; an interrupt that leaves its parts out of step is noted.
+
+        `counted` says whether the change shows in the numbers of samples and classes: if these are
+        as they were, an interrupt came before anything was changed.
+        """
+        self._check_whole()
+        before = self._sizes()
+        self._halfway = True
+        try:
+            yield
+        except Exception:
+            self._halfway = False  # an error leaves everything as it was
+            raise
+        except BaseException:
+            self._halfway = not counted or self._sizes() != before
+            raise
+        self._halfway = False
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Return samples and classes of each member, and samples of the ledger."""
+        members = getattr(self.classifier, "_members", [])
+        sizes = [(member.n_samples, len(member.labels)) for member in members]
+        return [*sizes, (0 if self._ledger is None else len(self._ledger), 0)]
+
+    def _check_whole(self) -> None:
+        if self._halfway:
+            where = f" from {self._origin[0]}" if self._origin else ", or make it anew"
+            raise InterruptedChangeError(
+                "This learner was interrupted in the middle of a change: what it has learned is "
+                f"out of step. Load it again{where}."
+            )
+
+    def _take_over(
         self,
+        lesson: Lesson,
         action: str,
         before: dict[Label, int],
         source: str | None,
         noted: dict[str, Any] | None = None,
     ) -> None:
-        after = self.classes
+        """Take over what a lesson made, and record it, in one step that nothing interrupts."""
+        after = _classes_of(lesson.classifier)
+        history = self._recorded(action, before, after, source, noted)
+        self.__dict__.update(classifier=lesson.classifier, _ledger=lesson.ledger, _history=history)
+
+    def _record(self, action: str, before: dict[Label, int], source: str | None) -> None:
+        self._history = self._recorded(action, before, self.classes, source)
+
+    def _recorded(
+        self,
+        action: str,
+        before: dict[Label, int],
+        after: dict[Label, int],
+        source: str | None,
+        noted: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the history with another entry."""
         entry: dict[str, Any] = {
             "when": _now(),
             "action": action,
@@ -960,7 +1033,14 @@ class Learner:
             entry["source"] = source
         entry |= noted or {}
         kept = {key: value for key, value in entry.items() if value != []}
-        self._history = [*self._history, kept][-HISTORY_LENGTH:]
+        return [*self._history, kept][-HISTORY_LENGTH:]
+
+
+def _classes_of(classifier: Any) -> dict[Label, int]:
+    if not hasattr(classifier, "n_features_in_"):
+        return {}
+    labels, counts = classifier.classes_, classifier.class_count_
+    return dict(zip(labels.tolist(), counts.tolist(), strict=True))
 
 
 def _check_compact(folder: Path) -> None:
