@@ -642,6 +642,8 @@ class Learner:
         list of Explanation
             One an input.
         """
+        _check_count("top", top, 1)
+        _check_count("samples", samples, 0)
         rows = self._ask(inputs, False)
         classifier = self.classifier
         labels = classifier.classes_.tolist()
@@ -702,8 +704,7 @@ class Learner:
         list of list of (label, probability)
             For each input, the likeliest class first.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise KldaError(f"k={k!r} must be a positive integer.")
+        _check_count("k", k, 1)
         rows = self._ask(inputs, progress)
         labels, shares = self.classifier.predict_top(rows, k)
         answers = [
@@ -1034,6 +1035,12 @@ class Learner:
         entry |= noted or {}
         kept = {key: value for key, value in entry.items() if value != []}
         return [*self._history, kept][-HISTORY_LENGTH:]
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        what = "a positive integer" if least else "an integer from 0 on"
+        raise KldaError(f"{name}={value!r} must be {what}.")
 
 
 def _classes_of(classifier: Any) -> dict[Label, int]:
