@@ -13,7 +13,7 @@ from klda.classifiers import _Member
 from klda.demo import examples
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.state import PredictionOnlyError
-from klda.storage import ModelChangedError, ModelExistsError
+from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
@@ -694,11 +694,32 @@ def test_a_moved_folder_is_the_same_model(tmp_path):
     moved.learn(*blobs("e")).save(tmp_path / "n")
 
 
-def test_a_damaged_document_is_named(tmp_path):
-    taught().save(tmp_path / "m")
-    path = tmp_path / "m" / "model.json"
+def change_document(folder, change):
+    path = folder / "model.json"
     document = json.loads(path.read_text())
-    del document["classifier"]["members"]
+    change(document["classifier"])
     path.write_text(json.dumps(document))
-    with pytest.raises(KldaError, match=r"model\.json is damaged"):
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda classifier: classifier.pop("members"),
+        lambda classifier: classifier["classes"].pop(),
+        lambda classifier: classifier["counts"].pop(),
+        lambda classifier: (classifier["classes"].pop(), classifier["counts"].pop()),
+        lambda classifier: classifier["members"].clear(),
+    ],
+)
+def test_a_damaged_document_is_named(tmp_path, damage):
+    taught().save(tmp_path / "m")
+    change_document(tmp_path / "m", damage)
+    with pytest.raises(ModelFolderError, match=r"model\.json is damaged.*Restore"):
+        Learner.load(tmp_path / "m")
+
+
+def test_a_parameter_of_a_newer_version_says_to_upgrade(tmp_path):
+    taught().save(tmp_path / "m")
+    change_document(tmp_path / "m", lambda found: found["parameters"].update(warp=9))
+    with pytest.raises(KldaError, match=r"newer version of klda.*'warp'.*Upgrade"):
         Learner.load(tmp_path / "m")

@@ -857,9 +857,10 @@ class Learner:
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, state.DamagedStateError) as error:
             raise storage.ModelFolderError(
-                f"{Path(path) / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}."
+                f"{Path(path) / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. "
+                "Restore the folder from a copy."
             ) from error
         learner._encoder = None
         if model is not None:
