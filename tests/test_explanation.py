@@ -154,6 +154,14 @@ def test_explain_where_little_is_known():
     assert plain.classes[0].distance == 0
 
 
+@pytest.mark.parametrize("wrong", [{"top": 0}, {"top": 1.5}, {"samples": -1}])
+def test_numbers_that_can_not_be_shown_are_named(bot, wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(KldaError, match=f"{name}={value} must be"):
+        bot.explain(KNOWN[0], **wrong)
+    assert bot.explain(KNOWN[0], top=1, samples=0).samples == []
+
+
 def test_explain_takes_one_input():
     with pytest.raises(KldaError, match="explain_all"):
         taught(names="ab").explain(KNOWN[:2])

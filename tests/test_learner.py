@@ -9,10 +9,11 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
 from klda.bandwidth import gamma_for
+from klda.classifiers import _Member
 from klda.demo import examples
-from klda.learner import HISTORY_LENGTH, FoundationModelError, Learner
+from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.state import PredictionOnlyError
-from klda.storage import ModelChangedError
+from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
@@ -178,6 +179,110 @@ def test_a_stream_that_raises_leaves_the_learner_as_it_was():
     np.testing.assert_array_equal(bot.scores(PROBE), scores)
 
 
+def interrupted(learner, monkeypatch, *, after, call):
+    """Let a call be interrupted before or after the classifier has changed."""
+    names = ("partial_fit", "remove", "rename", "merge")
+    real = {name: getattr(learner.classifier, name) for name in names}
+
+    def cut(name):
+        def method(*arguments):
+            if after:
+                real[name](*arguments)
+            raise KeyboardInterrupt
+
+        return method
+
+    with monkeypatch.context() as patched:
+        for name in names:
+            patched.setattr(learner.classifier, name, cut(name), raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            call(learner)
+
+
+CHANGES = {
+    "learn": lambda bot: bot.learn(*blobs("c")),
+    "forget": lambda bot: bot.forget("a"),
+    "forget samples": lambda bot: bot.forget(ids=[0, 1]),
+    "merge": lambda bot: bot.merge(kept("c")),
+    "rename": lambda bot: bot.rename("a", "c"),
+}
+
+
+def kept(labels, classifier=None):
+    learner = Learner("features", classifier=classifier or small(), keep="features")
+    return learner.learn(*blobs(labels))
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "rename"])
+def test_an_interrupt_before_anything_changed_leaves_the_learner_as_it_was(monkeypatch, name):
+    bot = kept("ab")
+    scores, history = bot.scores(PROBE), bot.history
+    interrupted(bot, monkeypatch, after=False, call=CHANGES[name])
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+    assert bot.history == history
+    CHANGES[name](bot)
+    assert bot.classes == bot.ledger.counts
+
+
+@pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES.keys())
+def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
+    tmp_path, monkeypatch, call
+):
+    bot = kept("ab")
+    bot.save(tmp_path / "m")
+    interrupted(bot, monkeypatch, after=True, call=call)
+    uses = (
+        *CHANGES.values(),
+        lambda bot: bot.predict(PROBE),
+        lambda bot: bot.evaluate(*blobs("ab")),
+        lambda bot: bot.save(tmp_path / "m"),
+        lambda bot: bot.copy(),
+        lambda bot: bot.rebuild(),
+        lambda bot: kept("c").merge(bot),
+    )
+    for use in uses:
+        with pytest.raises(InterruptedChangeError, match=r"Load it again from .*m"):
+            use(bot)
+    assert Learner.load(tmp_path / "m").learn(*blobs("c")).samples == 90
+
+
+def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
+    bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
+    scores = bot.scores(PROBE)
+    change = _Member.change
+
+    def cut(member, *arguments):
+        if member is bot.classifier._members[1]:
+            raise KeyboardInterrupt
+        return change(member, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Member, "change", cut)
+        with pytest.raises(KeyboardInterrupt):
+            bot.learn(*blobs("c"))
+    try:
+        found = bot.scores(PROBE)
+    except InterruptedChangeError:
+        return
+    assert_close(found, scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
+def test_an_interrupted_stream_teaches_nothing():
+    def stream():
+        yield blobs("c")
+        yield blobs("d")
+        raise KeyboardInterrupt
+
+    bot = kept("ab")
+    scores = bot.scores(PROBE)
+    with pytest.raises(KeyboardInterrupt):
+        bot.learn(stream())
+    np.testing.assert_array_equal(bot.scores(PROBE), scores)
+    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
 def test_a_failed_first_call_leaves_a_new_learner_empty():
     bot = Learner("features", classifier=small())
     with pytest.raises(KldaError):
@@ -208,6 +313,11 @@ def test_forgetting_without_rows_drops_the_classes_from_the_answers():
     bot = taught("abcdef").forget(["a", "b"])
     assert list(bot.classes) == list("cdef")
     assert not set(bot.predict(PROBE)) & {"a", "b"}
+
+
+def test_only_learners_merge():
+    with pytest.raises(KldaError, match=r"other is a KLDA, not a Learner"):
+        taught().merge(small())
 
 
 def test_merging_gives_what_learning_everything_gives():
@@ -245,6 +355,98 @@ def test_batches_may_come_in_lists_that_are_used_again(minilm, texts):
     again.learn(reused())
     assert again.classes == once.classes
     np.testing.assert_array_equal(again.classifier.means_, once.classifier.means_)
+
+
+def test_features_may_come_in_a_buffer_that_is_filled_again():
+    fresh = [(*blobs("ab", seed=seed), [f"{seed}-{i}" for i in range(60)]) for seed in range(3)]
+
+    def reused():
+        rows, labels, ids = np.empty_like(fresh[0][0]), np.empty(60, "U1"), []
+        for some, theirs, names in fresh:
+            rows[:], labels[:], ids[:] = some, theirs, names
+            yield rows, labels, ids
+
+    once, again = (Learner("features", classifier=small(), keep="features") for _ in range(2))
+    once.learn(fresh)
+    again.learn(reused())
+    assert again.ledger.ids == once.ledger.ids
+    assert again.classes == once.classes
+    np.testing.assert_array_equal(again.classifier.means_, once.classifier.means_)
+
+
+def test_numpy_scalars_name_classes_and_samples():
+    rows, _ = blobs("ab", rows=10)
+    bot = Learner("features", classifier=small(), keep="features")
+    bot.learn(rows, [np.int64(i // 10) for i in range(20)])
+    bot.forget(ids=np.int64(3)).forget(ids=np.array([4, 5]))
+    assert bot.classes == {0: 7, 1: 10}
+    bot.forget(bot.predict(rows[:1])[0])
+    assert bot.classes == {1: 10}
+    bot.rename(np.int64(1), np.int64(7))
+    assert [type(label) for label in bot.classes] == [int]
+    assert bot.ledger.counts == {7: 10}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [np.str_("a"), np.str_("b")],
+        np.array([np.str_("a"), np.str_("b")], dtype=object),
+        [np.str_("a"), "b"],
+        ("a", "b"),
+    ],
+)
+def test_labels_may_be_numpy_texts(labels, tmp_path):
+    bot = Learner("features", classifier=NCM(), keep="features").learn(PROBE[:2], labels)
+    assert bot.classes == bot.ledger.counts == {"a": 1, "b": 1}
+    bot.save(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([np.int64(3), np.int64(4)], dtype=object), [np.int32(3), 4], np.array([3, 4], "u1")],
+)
+def test_labels_may_be_numpy_integers(labels):
+    bot = Learner("features", classifier=NCM(), keep="features").learn(PROBE[:2], labels)
+    assert bot.classes == bot.ledger.counts == {3: 1, 4: 1}
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ["a", "b", float("nan")],
+        [1, 2, np.nan],
+        np.array([1.0, 2.0, np.nan]),
+        np.array(["a", "b", np.nan], dtype=object),
+        ["a", "b", None],
+    ],
+)
+def test_a_missing_label_is_named_with_its_row(missing):
+    bot = taught("ab")
+    with pytest.raises(KldaError, match=r"labels\[2\] is (nan|None): it is missing"):
+        bot.learn(PROBE[:3], missing)
+    assert bot.classes == {"a": 30, "b": 30}
+
+
+def test_a_missing_label_of_a_table_is_named_with_its_row():
+    pandas = pytest.importorskip("pandas")
+    for kind in ("object", "string", "category"):
+        with pytest.raises(KldaError, match=r"labels\[1\] is .*: it is missing"):
+            taught("ab").learn(PROBE[:3], pandas.Series(["a", None, "b"], dtype=kind))
+    bot = taught("ab").learn(PROBE[:2], pandas.Series(["a", "b"], dtype="string", index=[5, 6]))
+    assert bot.classes == {"a": 31, "b": 31}
+
+
+@pytest.mark.parametrize("labels", [["a", 1], "ab", iter("ab")])
+def test_labels_that_are_no_list_of_one_kind_are_refused(labels):
+    with pytest.raises(KldaError, match=r"labels.*(one label for each|texts only)"):
+        taught("ab").learn(PROBE[:2], labels)
+
+
+def test_a_source_may_be_a_path(tmp_path):
+    bot = taught("ab").learn(*blobs("c"), source=tmp_path / "c.csv")
+    bot.save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m").history[-1]["source"] == str(tmp_path / "c.csv")
 
 
 def test_a_copy_goes_its_own_way():
@@ -424,6 +626,45 @@ def test_a_save_does_not_undo_what_someone_else_saved(tmp_path):
     assert list(Learner.load(tmp_path / "m").classes) == ["a", "b", "d"]
 
 
+def test_a_save_replaces_no_model_that_it_did_not_come_from(tmp_path):
+    taught("ab").save(tmp_path / "m")
+    other = taught("cd")
+    other.save(tmp_path / "other")
+    with pytest.raises(ModelExistsError, match=r"m holds a model already.*overwrite=True"):
+        other.save(tmp_path / "m")
+    assert list(Learner.load(tmp_path / "m").classes) == ["a", "b"]
+    other.save(tmp_path / "other")
+    other.save(tmp_path / "m", overwrite=True)
+    other.learn(*blobs("e")).save(tmp_path / "m")
+    assert list(Learner.load(tmp_path / "m").classes) == ["c", "d", "e"]
+
+
+def test_a_compact_save_takes_the_place_of_no_model_that_can_learn(tmp_path):
+    bot = taught("ab")
+    bot.save(tmp_path / "m")
+    for overwrite in (False, True):
+        with pytest.raises(ModelExistsError, match=r"compact=True: .*m holds.* another folder"):
+            bot.save(tmp_path / "m", compact=True, overwrite=overwrite)
+    bot.learn(*blobs("c")).save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m").learn(*blobs("d")).samples == 120
+    bot.save(tmp_path / "small", compact=True)
+    bot.save(tmp_path / "small", compact=True, overwrite=True)
+
+
+def test_a_copy_of_a_compact_model_answers_alike_and_can_not_learn(tmp_path):
+    taught("abc").save(tmp_path / "small", compact=True)
+    bot = Learner.load(tmp_path / "small")
+    twin = bot.copy()
+    np.testing.assert_array_equal(twin.scores(PROBE), bot.scores(PROBE))
+    np.testing.assert_array_equal(twin.is_known(PROBE), bot.is_known(PROBE))
+    for learner in (bot, twin):
+        with pytest.raises(PredictionOnlyError, match="saved compact"):
+            learner.learn(*blobs("d"))
+        with pytest.raises(PredictionOnlyError, match="saved compact"):
+            learner.learn([blobs("d"), blobs("e")])
+        assert learner.classes == {"a": 30, "b": 30, "c": 30}
+
+
 @pytest.mark.parametrize("change", [{"revision": "0" * 64}, {"layers": "last"}, {"dimension": 5}])
 def test_a_model_made_with_another_foundation_model_is_refused(tmp_path, minilm, change):
     Learner(minilm, classifier=NCM()).learn(["hello"], ["a"]).save(tmp_path / "m")
@@ -453,11 +694,32 @@ def test_a_moved_folder_is_the_same_model(tmp_path):
     moved.learn(*blobs("e")).save(tmp_path / "n")
 
 
-def test_a_damaged_document_is_named(tmp_path):
-    taught().save(tmp_path / "m")
-    path = tmp_path / "m" / "model.json"
+def change_document(folder, change):
+    path = folder / "model.json"
     document = json.loads(path.read_text())
-    del document["classifier"]["members"]
+    change(document["classifier"])
     path.write_text(json.dumps(document))
-    with pytest.raises(KldaError, match=r"model\.json is damaged"):
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda classifier: classifier.pop("members"),
+        lambda classifier: classifier["classes"].pop(),
+        lambda classifier: classifier["counts"].pop(),
+        lambda classifier: (classifier["classes"].pop(), classifier["counts"].pop()),
+        lambda classifier: classifier["members"].clear(),
+    ],
+)
+def test_a_damaged_document_is_named(tmp_path, damage):
+    taught().save(tmp_path / "m")
+    change_document(tmp_path / "m", damage)
+    with pytest.raises(ModelFolderError, match=r"model\.json is damaged.*Restore"):
+        Learner.load(tmp_path / "m")
+
+
+def test_a_parameter_of_a_newer_version_says_to_upgrade(tmp_path):
+    taught().save(tmp_path / "m")
+    change_document(tmp_path / "m", lambda found: found["parameters"].update(warp=9))
+    with pytest.raises(KldaError, match=r"newer version of klda.*'warp'.*Upgrade"):
         Learner.load(tmp_path / "m")

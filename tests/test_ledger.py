@@ -332,6 +332,15 @@ def test_rebuilding_gives_the_model_that_had_those_parameters_from_the_start():
     assert [entry["action"] for entry in learner.history][-2:] == ["rebuild", "rebuild"]
 
 
+def test_rebuilding_keeps_a_bandwidth_that_was_found_unless_asked_to_find_it_anew():
+    learner = keeper(classifier=small(gamma="auto"))
+    learner.learn(rows_of("a"), ["a"] * 12).learn(3 * rows_of("b"), ["b"] * 12)
+    found = learner.classifier.gamma_
+    assert learner.rebuild(ridge=0.1).classifier.gamma_ == found
+    assert learner.rebuild(gamma="auto").classifier.gamma_ != found
+    assert learner.rebuild(small(gamma=0.5)).classifier.gamma_ == 0.5
+
+
 def test_rebuilding_finds_anew_what_was_found_while_learning():
     learner = keeper("abcdef", small())
     learner.predict(PROBE)

@@ -315,6 +315,13 @@ def test_a_model_that_someone_else_saved_is_not_overwritten(model):
     assert_same(storage.load(model).arrays, arrays(1))
 
 
+def test_a_new_model_takes_the_place_of_none(model):
+    before = (model / "model.json").read_bytes()
+    with pytest.raises(storage.ModelExistsError, match=r"holds a model already"):
+        storage.save(model, arrays(1), {}, new=True)
+    assert (model / "model.json").read_bytes() == before
+
+
 def test_readers_never_fail_while_a_writer_saves(model):
     stop = threading.Event()
     failures = []

@@ -383,6 +383,21 @@ def test_a_pattern_and_a_folder_give_what_the_files_give(files, tmp_path):
         assert content(tmp_path / f"way{i}") == content(tmp_path / "named")
 
 
+def test_a_model_that_the_learner_did_not_come_from_is_not_replaced(files, tmp_path):
+    learn_files(make(), files[:1], tmp_path / "m")
+    before, learner = content(tmp_path / "m"), make()
+    with pytest.raises(storage.ModelExistsError, match=r"m holds a model already.*Learner\.load"):
+        learn_files(learner, files[1:], tmp_path / "m")
+    assert content(tmp_path / "m") == before
+    assert learner.classes == {}
+
+
+def test_no_files_are_an_error(tmp_path):
+    with pytest.raises(KldaError, match="paths is empty"):
+        learn_files(make(), [], tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 def test_a_broken_row_leaves_the_learner_as_it_was(files, tmp_path):
     rewrite(files[2], labels=np.array(["class 0"] * 79 + [""]))
     learner = make()

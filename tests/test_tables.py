@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,6 +169,23 @@ def test_a_broken_file_is_named_with_the_place_and_the_fix(tmp_path, case):
     with pytest.raises(TableError, match=message) as caught:
         rows_of(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.fixture
+def field_limit():
+    before = csv.field_size_limit(131_072)  # Python's own
+    yield
+    csv.field_size_limit(before)
+
+
+def test_long_texts_are_read_and_one_beyond_the_limit_is_named(tmp_path, monkeypatch, field_limit):
+    path = tmp_path / "long.csv"
+    path.write_text(f"text,label\nshort,a\n{'w ' * 100_000},b\n")
+    assert [len(text) for text in rows_of(path)[0]] == [5, 200_000]
+    csv.field_size_limit(10)
+    monkeypatch.setattr("klda.tables.LONGEST_FIELD", 1000)
+    with pytest.raises(TableError, match=r"long\.csv, line 3: .* 1,000 characters.* shorten"):
+        rows_of(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -436,6 +455,21 @@ def test_patterns_and_folders_of_data_files_become_their_files_in_order(tmp_path
     ]
     monkeypatch.chdir(tmp_path)
     assert find_files(["shar*"]) == find_files(["shards"])
+
+
+def test_a_file_that_is_named_in_several_ways_is_read_once(tmp_path, monkeypatch):
+    sub = tmp_path / "shards" / "sub"
+    sub.mkdir(parents=True)
+    for name in ("a.csv", "b.csv"):
+        (sub / name).write_text("")
+    files = [sub / "a.csv", sub / "b.csv"]
+    assert find_files([f"{sub}/**"]) == files  # matches the folder, too
+    assert find_files([f"{tmp_path}/shards/**"]) == files
+    assert find_files([sub / "b.csv", f"{sub}/*.csv"]) == files[::-1]
+    assert find_files([sub, sub / "a.csv"]) == files
+    assert find_files(f"{sub}/a*") == files[:1]
+    monkeypatch.chdir(sub)
+    assert find_files(["a.csv", sub / "a.csv"]) == [Path("a.csv")]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):

@@ -7,6 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -20,10 +21,10 @@ from klda.classifiers import KINDS, KLDA, _Member, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
+from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
 from klda.pipeline import Behind
 
-Label = str | int
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
 Parts = tuple[Any, Sequence[Label] | np.ndarray, Sequence[str] | None]
 Encoded = tuple[np.ndarray, Sequence[Label] | np.ndarray, Sequence[str] | None]
@@ -42,6 +43,10 @@ HISTORY_LENGTH = 1000
 
 class FoundationModelError(KldaError):
     """The foundation model at hand is not the one that a model was made with."""
+
+
+class InterruptedChangeError(KldaError):
+    """A learner was interrupted in the middle of a change, and can't be used any more."""
 
 
 class ForgetTraceWarning(UserWarning):
@@ -114,8 +119,10 @@ class Learner:
 
     Notes
     -----
-    A call that changes the learner does so completely or, when it raises, not at all. Any number of
-    threads may ask while none changes it; :meth:`copy` makes another one to be changed meanwhile.
+    A call that changes the learner does so completely or, when it raises, not at all. Where an
+    interrupt (Ctrl-C) leaves no way to either, the learner refuses every call after it and has to
+    be loaded again. Any number of threads may ask while none changes it; :meth:`copy` makes another
+    one to be changed meanwhile.
 
     Examples
     --------
@@ -130,6 +137,8 @@ class Learner:
     >>> learner.classes
     {'cats': 20, 'dogs': 20}
     """
+
+    _halfway = False  # whether a change is under way, or was cut off in the middle
 
     def __init__(
         self,
@@ -183,10 +192,7 @@ class Learner:
     @property
     def classes(self) -> dict[Label, int]:
         """Number of samples learned of each class."""
-        if not hasattr(self.classifier, "n_features_in_"):
-            return {}
-        labels, counts = self.classifier.classes_, self.classifier.class_count_
-        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        return _classes_of(self.classifier)
 
     @property
     def samples(self) -> int:
@@ -211,7 +217,7 @@ class Learner:
         labels: Sequence[Label] | np.ndarray | None = None,
         *,
         ids: Sequence[str] | None = None,
-        source: str | None = None,
+        source: str | Path | None = None,
         progress: bool = False,
     ) -> Self:
         """Learn samples of new classes, or more of old ones.
@@ -228,7 +234,7 @@ class Learner:
         ids : sequence of str, optional
             An id for each input, to forget it by later; needs ``keep="features"``. Without, inputs
             get running numbers. In batches it is the third of (inputs, labels, ids).
-        source : str, optional
+        source : str or Path, optional
             Where the samples come from, for the history.
         progress : bool
             Show a progress bar if standard error is a terminal.
@@ -240,7 +246,7 @@ class Learner:
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        self._learn(batches, source=source, progress=progress)
+        self._learn(batches, source=None if source is None else str(source), progress=progress)
         return self
 
     def _learn(
@@ -264,15 +270,16 @@ class Learner:
             if not begun:
                 raise KldaError("inputs is empty: there is nothing to learn.")
             if len(begun) == 1:  # fails as a whole: no copy is needed
-                lesson = Lesson(self.classifier, self._ledger)
-                lesson.take(begun.pop())
-            else:
-                lesson = Lesson(_copy(self.classifier), self._ledger)
+                with self._undivided():
+                    lesson = Lesson(self.classifier, self._ledger)
+                    lesson.take(begun.pop())
+                    self._take_over(lesson, "learn", before, source, noted)
+                return
+            lesson = Lesson(_copy(self.classifier), self._ledger)
             encoded = itertools.chain(iter(begun), encoded)
             del begun  # each batch is let go once it is learned
         self._teach(lesson, encoded, after)
-        self.classifier, self._ledger = lesson.classifier, lesson.ledger
-        self._record("learn", before, source, noted)
+        self._take_over(lesson, "learn", before, source, noted)
 
     def _teach(
         self,
@@ -283,7 +290,7 @@ class Learner:
         """Take batches one after the other.
 
         A batch is learned in a thread while the foundation model encodes the next. Features need
-        no encoding, and may lie in a buffer that the caller fills again: they take turns.
+        no encoding: they take turns.
         """
 
         def take(batch: Encoded) -> None:
@@ -296,8 +303,8 @@ class Learner:
                 take(batch)
             return
         with Behind(take) as behind:
-            for rows, labels, ids in encoded:
-                behind.put((rows, copy.copy(labels), copy.copy(ids)))
+            for batch in encoded:
+                behind.put(batch)
 
     def forget(
         self,
@@ -328,17 +335,19 @@ class Learner:
         self
         """
         before = self.classes
-        if ids is not None:
-            if labels is not None or inputs is not None:
-                raise KldaError("ids names the samples already: leave out labels and inputs.")
-            self._forget_ids([ids] if isinstance(ids, str | int) else list(ids))
-        else:
-            names = _listed(labels)
-            if inputs is not None:
-                self._forget_rows(self._encode(inputs), names)
+        if ids is not None and (labels is not None or inputs is not None):
+            raise KldaError("ids names the samples already: leave out labels and inputs.")
+        if ids is None and labels is None:
+            raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
+        rows = None if inputs is None else self._encode(inputs)
+        with self._undivided():
+            if ids is not None:
+                self._forget_ids(listed(ids))
+            elif rows is not None:
+                self._forget_rows(rows, listed(labels))
             else:
-                self._forget_classes(names, before)
-        self._record("forget", before, None)
+                self._forget_classes(listed(labels), before)
+            self._record("forget", before, None)
         return self
 
     def _forget_ids(self, ids: list[SampleId]) -> None:
@@ -390,7 +399,8 @@ class Learner:
         """Learn everything in the ledger anew, with other parameters.
 
         Without any change this leaves the model that would have learned just these samples, also
-        in what depends on the order of events: temperature and threshold.
+        in what depends on the order of events: temperature and threshold. A bandwidth that was
+        found in the first batch stays; ``gamma="auto"`` finds it anew.
 
         Parameters
         ----------
@@ -403,6 +413,7 @@ class Learner:
         -------
         self
         """
+        self._check_whole()
         if self._ledger is None or not len(self._ledger):
             raise KldaError(
                 "There is no ledger to rebuild from: make the learner with keep='features' and "
@@ -418,11 +429,12 @@ class Learner:
                 f"{unknown[0]!r} is not a parameter of {type(fresh).__name__}; it has: "
                 f"{', '.join(fresh.get_params())}."
             )
+        if classifier is None and hasattr(fresh, "gamma"):
+            fresh.set_params(gamma=self.classifier.gamma_)
         fresh.set_params(**parameters)
         for rows, labels in self._ledger.batches():
             fresh.partial_fit(rows, labels)
-        self.classifier = fresh
-        self._record("rebuild", before, None)
+        self._take_over(Lesson(fresh, self._ledger), "rebuild", before, None)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -438,10 +450,12 @@ class Learner:
         self
         """
         before = self.classes
-        self.classifier.rename(old, new)
-        if self._ledger is not None:
-            self._ledger = self._ledger.rename(old, new)
-        self._record("rename", before, f"{old} -> {new}")
+        old, new = plain(old), plain(new)
+        with self._undivided(counted=False):
+            self.classifier.rename(old, new)
+            if self._ledger is not None:
+                self._ledger = self._ledger.rename(old, new)
+            self._record("rename", before, f"{old} -> {new}")
         return self
 
     def merge(self, other: Learner) -> Self:
@@ -457,6 +471,12 @@ class Learner:
         -------
         self
         """
+        if not isinstance(other, Learner):
+            raise KldaError(
+                f"other is a {type(other).__name__}, not a Learner; to merge a classifier, give "
+                "Learner('features', classifier=...)."
+            )
+        other._check_whole()
         if not features.same_features(self._foundation, other._foundation):
             raise FoundationModelError(
                 f"other was made with {_name(other._foundation)}, this learner with "
@@ -470,9 +490,10 @@ class Learner:
                     "it. Merge this learner into the other one instead."
                 )
             ledger = ledger.merge(other._ledger)
-        self.classifier.merge(other.classifier)
-        self._ledger = ledger
-        self._record("merge", before, str(other._origin[0]) if other._origin else None)
+        with self._undivided():
+            self.classifier.merge(other.classifier)
+            self._ledger = ledger
+            self._record("merge", before, str(other._origin[0]) if other._origin else None)
         return self
 
     def copy(self) -> Learner:
@@ -483,6 +504,7 @@ class Learner:
         Learner
             Shares the foundation model, nothing else that changes.
         """
+        self._check_whole()
         twin = object.__new__(Learner)
         twin.__dict__.update(self.__dict__)
         twin.classifier = _copy(self.classifier)
@@ -620,6 +642,8 @@ class Learner:
         list of Explanation
             One an input.
         """
+        _check_count("top", top, 1)
+        _check_count("samples", samples, 0)
         rows = self._ask(inputs, False)
         classifier = self.classifier
         labels = classifier.classes_.tolist()
@@ -680,8 +704,7 @@ class Learner:
         list of list of (label, probability)
             For each input, the likeliest class first.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise KldaError(f"k={k!r} must be a positive integer.")
+        _check_count("k", k, 1)
         rows = self._ask(inputs, progress)
         labels, shares = self.classifier.predict_top(rows, k)
         answers = [
@@ -762,12 +785,20 @@ class Learner:
         compact : bool
             Write only what answering needs: small, but it can't learn any more. A ledger is left
             out, too.
+            Not to a folder that holds a model that can.
         overwrite : bool
-            Save even if someone else has saved to this learner's folder since it was loaded.
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
         """
         folder = Path(path).resolve()
+        self._check_whole()
         if not self.classes:
             raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact:
+            _check_compact(folder)
+        new = not overwrite and not self._is_from(folder)
+        if new:
+            storage.check_new(folder)
         arrays, meta = self.classifier.to_state(compact=compact)
         document = {
             "saved": _now(),
@@ -781,9 +812,8 @@ class Learner:
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.to_state()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
-        same_folder = self._origin is not None and self._origin[0] == folder
-        replaces = self._origin[1] if self._origin and same_folder and not overwrite else None
-        stored = storage.save(folder, arrays, document, replaces=replaces)
+        replaces = self._origin[1] if self._origin and not new and not overwrite else None
+        stored = storage.save(folder, arrays, document, replaces=replaces, new=new)
         if not compact:
             self._origin = (folder, stored.generation)
 
@@ -827,9 +857,10 @@ class Learner:
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, state.DamagedStateError) as error:
             raise storage.ModelFolderError(
-                f"{Path(path) / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}."
+                f"{Path(path) / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. "
+                "Restore the folder from a copy."
             ) from error
         learner._encoder = None
         if model is not None:
@@ -839,6 +870,10 @@ class Learner:
         return learner
 
     # ---------------------------------------------------------------- inside
+
+    def _is_from(self, folder: Path) -> bool:
+        """Whether this learner was loaded from a folder, or last saved to it."""
+        return self._origin is not None and self._origin[0] == folder.resolve()
 
     def _encode(self, inputs: Any, progress: bool = False) -> np.ndarray:
         return self._features(self._checked(inputs), progress)
@@ -865,6 +900,7 @@ class Learner:
         return rows
 
     def _ask(self, inputs: Any, progress: bool) -> np.ndarray:
+        self._check_whole()
         if not self.classes:
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self._encode(inputs, progress)
@@ -872,8 +908,13 @@ class Learner:
     def _encode_batches(self, batches: Iterable[Any], progress: bool) -> Iterator[Encoded]:
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
+        self._check_whole()
+        # Features are not encoded, and a stream may lay the next ones over those of this batch.
+        overlaid = self.modality == "features" and not isinstance(batches, Sequence)
         for inputs, labels, ids in self._prepared(map(_parts, batches)):
             rows = self._features(inputs, progress)
+            if overlaid:
+                rows = rows.copy()
             if len(labels) != len(rows):
                 raise KldaError(
                     f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
@@ -891,11 +932,11 @@ class Learner:
         waiting: tuple[Future, Any, Any] | None = None
         with ThreadPoolExecutor(1, "prepare") as pool:
             for inputs, labels, ids in batches:
-                # Copies: the caller may use its lists again for the batch after this.
+                # A copy: the caller may use its list again for the batch after this.
                 ready = pool.submit(prepare, list(self._checked(inputs)))
                 if waiting is not None:
                     yield waiting[0].result(), *waiting[1:]
-                waiting = ready, copy.copy(labels), copy.copy(ids)
+                waiting = ready, labels, ids
             if waiting is not None:
                 yield waiting[0].result(), *waiting[1:]
 
@@ -924,14 +965,65 @@ class Learner:
         limit = self.classifier.threshold(refused)
         return float(limit) if np.isfinite(limit) else None
 
-    def _record(
+    @contextmanager
+    def _undivided(self, *, counted: bool = True) -> Iterator[None]:
+        """Change the learner in place; an interrupt that leaves its parts out of step is noted.
+
+        `counted` says whether the change shows in the numbers of samples and classes: if these are
+        as they were, an interrupt came before anything was changed.
+        """
+        self._check_whole()
+        before = self._sizes()
+        self._halfway = True
+        try:
+            yield
+        except Exception:
+            self._halfway = False  # an error leaves everything as it was
+            raise
+        except BaseException:
+            self._halfway = not counted or self._sizes() != before
+            raise
+        self._halfway = False
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Return samples and classes of each member, and samples of the ledger."""
+        members = getattr(self.classifier, "_members", [])
+        sizes = [(member.n_samples, len(member.labels)) for member in members]
+        return [*sizes, (0 if self._ledger is None else len(self._ledger), 0)]
+
+    def _check_whole(self) -> None:
+        if self._halfway:
+            where = f" from {self._origin[0]}" if self._origin else ", or make it anew"
+            raise InterruptedChangeError(
+                "This learner was interrupted in the middle of a change: what it has learned is "
+                f"out of step. Load it again{where}."
+            )
+
+    def _take_over(
         self,
+        lesson: Lesson,
         action: str,
         before: dict[Label, int],
         source: str | None,
         noted: dict[str, Any] | None = None,
     ) -> None:
-        after = self.classes
+        """Take over what a lesson made, and record it, in one step that nothing interrupts."""
+        after = _classes_of(lesson.classifier)
+        history = self._recorded(action, before, after, source, noted)
+        self.__dict__.update(classifier=lesson.classifier, _ledger=lesson.ledger, _history=history)
+
+    def _record(self, action: str, before: dict[Label, int], source: str | None) -> None:
+        self._history = self._recorded(action, before, self.classes, source)
+
+    def _recorded(
+        self,
+        action: str,
+        before: dict[Label, int],
+        after: dict[Label, int],
+        source: str | None,
+        noted: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the history with another entry."""
         entry: dict[str, Any] = {
             "when": _now(),
             "action": action,
@@ -943,13 +1035,28 @@ class Learner:
             entry["source"] = source
         entry |= noted or {}
         kept = {key: value for key, value in entry.items() if value != []}
-        self._history = [*self._history, kept][-HISTORY_LENGTH:]
+        return [*self._history, kept][-HISTORY_LENGTH:]
 
 
-def _listed(labels: Label | Sequence[Label] | None) -> list[Label]:
-    if labels is None:
-        raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
-    return [labels] if isinstance(labels, str | int) else list(labels)
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        what = "a positive integer" if least else "an integer from 0 on"
+        raise KldaError(f"{name}={value!r} must be {what}.")
+
+
+def _classes_of(classifier: Any) -> dict[Label, int]:
+    if not hasattr(classifier, "n_features_in_"):
+        return {}
+    labels, counts = classifier.classes_, classifier.class_count_
+    return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+
+
+def _check_compact(folder: Path) -> None:
+    if storage.exists(folder) and not storage.load(folder).document.get("compact"):
+        raise storage.ModelExistsError(
+            f"compact=True: {folder} holds a model that can learn, and a compact one in its place "
+            "could not. Save the compact one to another folder."
+        )
 
 
 def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
@@ -969,7 +1076,8 @@ def _parts(batch: Any) -> Parts:
             "labels is missing: give one label for each input, or an iterable of "
             "(inputs, labels) pairs."
         )
-    return batch[0], batch[1], batch[2] if len(batch) == 3 else None
+    ids = batch[2] if len(batch) == 3 else None
+    return batch[0], plain_labels(batch[1]), None if ids is None else list(ids)
 
 
 def _open_encoder(
@@ -1025,7 +1133,12 @@ def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
 
 def _copy(classifier: Any) -> Any:
     twin = clone(classifier)
-    return twin.merge(classifier) if hasattr(classifier, "n_features_in_") else twin
+    if not hasattr(classifier, "n_features_in_"):
+        return twin
+    try:
+        return twin.merge(classifier)
+    except state.PredictionOnlyError:
+        return copy.copy(classifier)  # a compact one never changes: its parts may be shared
 
 
 def _now() -> str:

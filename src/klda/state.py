@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from klda import __version__
 from klda.backend import Array, Backend, choose_backend
 from klda.calibration import Calibration, Pending
 from klda.decisions import Familiarity
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 class PredictionOnlyError(KldaError):
     """A compact model was asked to learn."""
+
+
+class DamagedStateError(KldaError):
+    """A state whose parts do not belong together."""
 
 
 def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
@@ -81,6 +86,7 @@ def unpack(
             f"known kinds: {', '.join(kinds)}."
         )
     model, backend = _without_members(kinds, meta, device)
+    _check_sizes(arrays, meta)
     solutions = []
     for i, entry in enumerate(meta["members"]):
         kernel, solution = _unpack_prediction(f"predict/{i}/", arrays, meta, entry, backend)
@@ -96,12 +102,29 @@ def unpack(
 def _without_members(
     kinds: Mapping[str, type[_ContinualClassifier]], meta: Mapping[str, Any], device: str | None
 ) -> tuple[_ContinualClassifier, Backend]:
-    model = kinds[meta["kind"]](**meta["parameters"])
+    kind = kinds[meta["kind"]]
+    unknown = sorted(set(meta["parameters"]) - set(kind._get_param_names()))
+    if unknown:
+        raise KldaError(
+            f"The model was made by a newer version of klda: its {meta['kind']} has a parameter "
+            f"{unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
+        )
+    model = kind(**meta["parameters"])
     if device is not None:
         model.set_params(device=device)
     model.n_features_in_ = meta["n_features"]
     model._members = []
     return model, choose_backend(model.device, model.dtype)
+
+
+def _check_sizes(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+    """Refuse lists of classes and counts that do not go with the arrays."""
+    classes, counts = len(meta["classes"]), len(meta["counts"])
+    weights = {len(arrays[f"predict/{i}/weights"]) for i in range(len(meta["members"]))}
+    if weights != {classes} or counts != classes:
+        raise DamagedStateError(
+            f"{classes} classes and {counts} counts, but weights of {max(weights, default=0)}"
+        )
 
 
 def _unpack_calibration(

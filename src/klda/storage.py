@@ -72,6 +72,10 @@ class ModelChangedError(ModelFolderError):
     """The model folder was saved by someone else since it was loaded."""
 
 
+class ModelExistsError(ModelFolderError):
+    """The model folder holds a model that would be lost."""
+
+
 @dataclass(frozen=True)
 class StoredModel:
     """What a model folder holds.
@@ -185,6 +189,7 @@ def save(
     document: Mapping[str, Any],
     *,
     replaces: str | None = None,
+    new: bool = False,
     timeout: float = 10.0,
 ) -> StoredModel:
     """Save a model, atomically: after a failure or a kill the folder holds the old one.
@@ -200,6 +205,8 @@ def save(
     replaces : str, optional
         The generation that this model grew out of. If the folder holds another one by now, nothing
         is saved. None overwrites whatever is there.
+    new : bool
+        Whether the folder must hold no model yet.
     timeout : float
         Seconds to wait for another writer.
 
@@ -210,11 +217,14 @@ def save(
 
     Raises
     ------
-    ModelBusyError, ModelChangedError, ModelFolderError
-        If another writer holds the folder, has saved to it, or the save failed.
+    ModelBusyError, ModelChangedError, ModelExistsError, ModelFolderError
+        If another writer holds the folder, has saved to it, a model is in the way, or the save
+        failed.
     """
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
+        if new:
+            check_new(folder)
         _check_unchanged(folder, replaces)
         try:
             files = _write_arrays(folder, arrays)
@@ -272,6 +282,27 @@ def _check_no_strangers(folder: Path) -> None:
         raise ModelFolderError(
             f"{folder} is not empty and holds no model (it has {strangers[0]!r}). Use a new or "
             "empty folder."
+        )
+
+
+def check_new(path: str | Path) -> None:
+    """Refuse a folder that holds a model.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+
+    Raises
+    ------
+    ModelExistsError
+        If there is one.
+    """
+    if exists(path):
+        raise ModelExistsError(
+            f"{path} holds a model already, which this one did not come from: it would be lost. "
+            "Load that model and add to it, save to another folder, or replace it with "
+            "overwrite=True."
         )
 
 

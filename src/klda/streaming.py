@@ -52,7 +52,7 @@ class CheckpointWarning(UserWarning):
 
 def learn_files(
     learner: Learner,
-    paths: Iterable[str | Path],
+    paths: str | Path | Iterable[str | Path],
     folder: str | Path,
     *,
     columns: Columns | None = None,
@@ -65,7 +65,7 @@ def learn_files(
     ----------
     learner : Learner
         A new one, or one loaded from ``folder``.
-    paths : iterable of str or Path
+    paths : str, Path, or iterable of them
         Files, folders and patterns, as `klda.tables.find_files` takes them.
     folder : str or Path
         The model folder; it changes once, at the end.
@@ -87,6 +87,8 @@ def learn_files(
     CheckpointError
         If there is a checkpoint and ``resume`` is False, or it does not belong to these files as
         they are now, this model and these columns.
+    ModelExistsError
+        If the folder holds a model that the learner did not come from.
 
     Examples
     --------
@@ -105,7 +107,10 @@ def learn_files(
     {'class 0': 50, 'class 1': 50, 'class 2': 50}
     """
     modality: Any = learner.modality
-    tables = [open_table(path, modality=modality, columns=columns) for path in find_files(paths)]
+    files = find_files(paths)
+    if not files:
+        raise KldaError("paths is empty: name at least one file.")
+    tables = [open_table(path, modality=modality, columns=columns) for path in files]
     with storage.writer_lock(folder):
         job = Job(folder, tables, every=every)
         job.open(resume=resume)
@@ -261,6 +266,12 @@ class Job:
             classes are.
         """
         lesson = None
+        if self._base is not None and not learner._is_from(self.folder):
+            raise storage.ModelExistsError(
+                f"{self.folder} holds a model already, which learner did not come from: it would "
+                f"be lost. Add to it with learner=Learner.load({str(self.folder)!r}), or name "
+                "another folder."
+            )
         if self._stored is not None:
             self._check_same_learner(learner)
             lesson = Lesson.from_state(self._stored, learner.classifier.device)

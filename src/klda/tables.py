@@ -46,6 +46,7 @@ CHUNK_ROWS = 4096
 # Rows read, encoded and learned at once.
 ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
 SEEK_BYTES = 1 << 20
+LONGEST_FIELD = 1 << 24  # characters in a field of a CSV file; Python's own limit is 131,072
 IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one
 
 _INPUT_COLUMNS: dict[Modality, tuple[str, ...]] = {
@@ -248,30 +249,32 @@ def as_label(text: str, integers: bool) -> str | int:
         ) from error
 
 
-def find_files(paths: Iterable[str | Path]) -> list[Path]:
+def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """Turn what a user names into files: patterns and folders of data files become their files.
 
     Parameters
     ----------
-    paths : iterable of str or Path
+    paths : str, Path, or iterable of them
         Files; folders of images, which stay as they are; folders that hold data files and nothing
         else to read; patterns such as ``shards/*.parquet`` (``**`` for folders at any depth).
 
     Returns
     -------
     list of Path
-        In the order given; those of one pattern or folder sorted by name.
+        In the order given, each once; those of one pattern or folder sorted by name.
 
     Raises
     ------
     TableError
         If a pattern matches nothing.
     """
-    found: list[Path] = []
-    for path in map(Path, paths):
+    given = [paths] if isinstance(paths, str | Path) else paths
+    found: dict[Path, Path] = {}  # what two names lead to is one file, and is read once
+    for path in map(Path, given):
         for match in [path] if path.exists() else _matches(path):
-            found.extend(_data_files(match) or [match])
-    return found
+            for file in _data_files(match) or [match]:
+                found.setdefault(file.resolve(), file)
+    return list(found.values())
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -284,7 +287,8 @@ def _matches(pattern: Path) -> list[Path]:
             if not pattern.is_absolute()
             else f"{pattern}: no file matches this pattern."
         )
-    return matches
+    opened = {folder for match in matches for folder in match.parents}
+    return [match for match in matches if match not in opened]  # what is in them is named itself
 
 
 def _data_files(folder: Path) -> list[Path]:
@@ -433,6 +437,8 @@ class _Source:
 
 
 def _read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
+    if csv.field_size_limit() < LONGEST_FIELD:
+        csv.field_size_limit(LONGEST_FIELD)  # holds for the whole process: never lowered
     with _Source(table.path) as source:
         lines = iter(source)
         first = next(lines, "")
@@ -462,10 +468,17 @@ def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:
         except StopIteration:
             return
         except csv.Error as error:
-            hint = (
-                " (an opening quote that is never closed?)" if "end of data" in str(error) else ""
-            )
-            raise TableError(f"{path}, line {start}: broken row: {error}{hint}.") from error
+            raise TableError(f"{path}, line {start}: {_broken(str(error))}") from error
+
+
+def _broken(reason: str) -> str:
+    if "field limit" in reason:
+        return (
+            f"a field is longer than {csv.field_size_limit():,} characters. Close the quote that "
+            "opens it, or shorten the text."
+        )
+    hint = " (an opening quote that is never closed?)" if "end of data" in reason else ""
+    return f"broken row: {reason}{hint}."
 
 
 def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:

@@ -43,6 +43,19 @@ def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
     assert (labels[150:] == "unknown").mean() > 0.9
     for row in answers:
         assert (row["probability"] == "") == (row["label"] == "unknown")
+        assert row["known"] == ("false" if row["label"] == "unknown" else "true")
+
+
+def test_a_class_called_unknown_is_told_from_a_refusal(cli, model, questions):
+    Learner.load(model).rename("a", "unknown").save(model)
+    asked = ("predict", questions, "--model", model, "--top-k", 2)
+    table = read_csv(cli(*asked, "--reject").stdout)
+    lines = cli(*asked, "--reject", "--format", "jsonl").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [row["known"] == "true" for row in table] == [one["known"] for one in found]
+    assert {one["known"] for one in found if one["label"] == "unknown"} == {True, False}
+    assert all(one["known"] == (one["probability"] is not None) for one in found)
+    assert "known" not in read_csv(cli(*asked).stdout)[0]
 
 
 def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
@@ -69,7 +82,7 @@ def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions)
                 *(one["label"] for one in before["top"][:2]),
             ]
         else:
-            assert before == after
+            assert before | {"known": True} == after
 
 
 def test_a_table_shows_unknown(cli, model, questions):

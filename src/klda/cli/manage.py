@@ -169,11 +169,12 @@ def merge(
             f"{output} holds a model already, which would be lost. Name a new folder, or merge "
             "that model, too."
         )
+    replaced = storage.exists(output) and output.resolve() != models[0].resolve()
     merged = Learner.load(models[0])
     for path in models[1:]:
         merged.merge(Learner.load(path))
     with storage.writer_lock(output), undisturbed():
-        merged.save(output)
+        merged.save(output, overwrite=replaced)
     classes = merged.classes
     if json:
         print_json({"model": str(output), "classes": len(classes), "samples": merged.samples})

@@ -95,8 +95,8 @@ def predict(
     On a cluster --output is a folder of parquet files, which also say whether each input is known.
 
     With --reject an input unlike anything learned gets the label unknown (-1 where classes are
-    integers) and no probability. --explain writes text, or one JSON object an input with --format
-    jsonl.
+    integers) and no probability; csv and jsonl say in **known** whether it was refused. --explain
+    writes text, or one JSON object an input with --format jsonl.
     """
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
@@ -126,7 +126,7 @@ def predict(
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
-        write(stream, answers, learner.modality, columns)
+        write(stream, answers, learner.modality, columns, share is not None)
 
 
 def _predict_on_cluster(
@@ -172,21 +172,33 @@ def _input_name(modality: str) -> str:
     return {"text": "text", "image": "image"}.get(modality, "row")
 
 
-def _write_csv(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+def _is_known(top: list[tuple[Any, float]]) -> bool:
+    """Whether an input was not refused; a class may be called "unknown", too."""
+    return not math.isnan(top[0][1])
+
+
+def _write_csv(
+    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     names = [_input_name(modality), "label", "probability"]
     for i in range(2, columns + 1):
         names += [f"label_{i}", f"probability_{i}"]
-    writer.writerow(names)
+    writer.writerow([*names, "known"] if judged else names)
     for value, top in answers:
         cells = [cell for label, p in top for cell in (label, "" if math.isnan(p) else f"{p:.6f}")]
-        writer.writerow([value, *cells])
+        known = [str(_is_known(top)).lower()] if judged else []
+        writer.writerow([value, *cells, *known])
 
 
-def _write_jsonl(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+def _write_jsonl(
+    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+) -> None:
     for value, top in answers:
         label, probability = top[0]
         entry = {_input_name(modality): value, "label": label, "probability": _rounded(probability)}
+        if judged:
+            entry["known"] = _is_known(top)
         if columns > 1:
             entry["top"] = [{"label": name, "probability": _rounded(p)} for name, p in top]
         stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
@@ -196,7 +208,9 @@ def _rounded(probability: float) -> float | None:
     return None if math.isnan(probability) else round(probability, 6)
 
 
-def _write_table(stream: TextIO, answers: Iterator[Answer], modality: str, columns: int) -> None:
+def _write_table(
+    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+) -> None:
     table = RichTable(box=None, pad_edge=False)
     table.add_column(_input_name(modality), overflow="fold")
     for i in range(1, columns + 1):

@@ -1,0 +1,106 @@
+"""Labels as users give them, made plain: texts or integers that JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from klda.backend import is_torch
+from klda.errors import KldaError
+
+Label = str | int
+
+
+def plain(label: Any) -> Any:
+    """Return a NumPy scalar as the Python value it stands for, anything else as it is.
+
+    Parameters
+    ----------
+    label : object
+        A label or an id.
+
+    Returns
+    -------
+    object
+        For instance ``3`` for ``np.int64(3)``.
+    """
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def listed(labels: Any) -> list[Any]:
+    """Return one label, or several, as a list of plain ones.
+
+    Parameters
+    ----------
+    labels : label, or iterable of labels
+        NumPy scalars and arrays included.
+
+    Returns
+    -------
+    list
+        Texts and integers.
+    """
+    if isinstance(labels, np.ndarray | np.generic):
+        return np.ravel(labels).tolist()
+    one = isinstance(labels, str | int) or not hasattr(labels, "__iter__")
+    return [labels] if one else [plain(label) for label in labels]
+
+
+def plain_labels(labels: Any) -> Sequence[Label] | np.ndarray:
+    """Return labels to be learned, plain and in memory of their own.
+
+    Parameters
+    ----------
+    labels : sequence
+        A list, an array, a tensor, or a column of a table.
+
+    Returns
+    -------
+    list or ndarray
+        The same labels, whatever happens to what was given.
+
+    Raises
+    ------
+    KldaError
+        If it is no list, a label is missing (None, NaN), or texts and numbers are mixed.
+    """
+    if is_torch(labels):
+        labels = labels.detach().cpu().numpy()
+    if isinstance(labels, str | bytes) or not hasattr(labels, "__len__"):
+        raise KldaError(f"labels={labels!r} is not a list; give one label for each input.")
+    if not isinstance(labels, list | tuple):
+        labels = np.array(labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "OTf":
+            return labels
+        labels = labels.tolist()
+    if set(map(type, labels)) in ({str}, {int}):
+        return list(labels)
+    values = [plain(label) for label in labels]
+    for row, value in enumerate(values):
+        if _is_missing(value):
+            raise KldaError(
+                f"labels[{row}] is {value!r}: it is missing. Give it a label, or leave it out."
+            )
+    _check_one_kind(values)
+    return values
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas has a value of its own, which is neither equal nor unequal to itself.
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or _is_nan(value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
+
+
+def _check_one_kind(values: list[Any]) -> None:
+    texts = [isinstance(value, str) for value in values]
+    if any(texts) and not all(texts):
+        row = texts.index(not texts[0])
+        raise KldaError(
+            f"labels has {values[0]!r} and labels[{row}]={values[row]!r}: use texts only, or "
+            "integers only."
+        )
