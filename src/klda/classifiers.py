@@ -29,6 +29,7 @@ from klda.kernel import (
     FourierFeatures,
     median_squared_distance,
 )
+from klda.labels import first_missing, plain
 from klda.statistics import ClassStatistics, Label
 
 PRIORS = ("auto", "uniform", "empirical")
@@ -681,7 +682,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _columns(self, among: Sequence[Label] | None) -> np.ndarray | None:
         if among is None:
             return None
-        wanted = [_plain(label) for label in among]
+        wanted = [plain(label) for label in among]
         if not wanted:
             raise KldaError("among=[] names no class; give at least one label, or None for all.")
         if len(set(wanted)) < len(wanted):
@@ -756,7 +757,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         samples = self._check_samples(X, fresh=fresh)
         values = y.detach().cpu().numpy() if is_torch(y) else y
         if isinstance(values, list | tuple):  # NumPy would turn them into one kind
-            _check_labels(values)
+            _check_labels([plain(value) for value in values])
         values = column_or_1d(values, warn=True)
         if len(values) != len(samples):
             raise KldaError(
@@ -764,8 +765,9 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 "give one label for each sample (inconsistent numbers of samples)."
             )
         if values.dtype.kind == "O":
-            _check_labels(values.tolist())
-            values = np.array([_plain(value) for value in values.tolist()])
+            found = [plain(value) for value in values.tolist()]
+            _check_labels(found)
+            values = np.array(found)
         if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
             check_classification_targets(values)
         names, groups = _grouped(values)
@@ -859,14 +861,13 @@ def _unusable(samples: Array) -> KldaError:
 
 def _check_labels(values: Sequence[Any]) -> None:
     """Raise if labels, as they were given, are not all strings or all numbers."""
-    plain = [_plain(value) for value in values]
-    missing = [i for i, value in enumerate(plain) if value is None or value != value]
-    if missing:
+    missing = first_missing(values)
+    if missing is not None:
         raise KldaError(
-            f"y has no label for sample {missing[0]} (Input y contains NaN or None); leave such "
+            f"y has no label for sample {missing} (Input y contains NaN or None); leave such "
             "samples out."
         )
-    kinds = {type(value).__name__ for value in plain}
+    kinds = {type(value).__name__ for value in values}
     if not (kinds <= {"str"} or kinds <= {"int", "bool"} or kinds <= {"int", "float"}):
         raise KldaError(
             f"y has labels of unknown type: {', '.join(sorted(kinds))}; "
@@ -874,12 +875,8 @@ def _check_labels(values: Sequence[Any]) -> None:
         )
 
 
-def _plain(label: Any) -> Label:
-    return label.item() if isinstance(label, np.generic) else label
-
-
 def _checked_label(parameter: str, label: Any) -> Label:
-    label = _plain(label)
+    label = plain(label)
     if not isinstance(label, str | int) or isinstance(label, bool):
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
     return label

@@ -78,13 +78,18 @@ def plain_labels(labels: Any) -> Sequence[Label] | np.ndarray:
     if set(map(type, labels)) in ({str}, {int}):
         return list(labels)
     values = [plain(label) for label in labels]
-    for row, value in enumerate(values):
-        if _is_missing(value):
-            raise KldaError(
-                f"labels[{row}] is {value!r}: it is missing. Give it a label, or leave it out."
-            )
+    row = first_missing(values)
+    if row is not None:
+        raise KldaError(
+            f"labels[{row}] is {values[row]!r}: it is missing. Give it a label, or leave it out."
+        )
     _check_one_kind(values)
     return values
+
+
+def first_missing(values: Sequence[Any]) -> int | None:
+    """Return the position of the first value that is no label: None, NaN, pandas' NA."""
+    return next((i for i, value in enumerate(values) if _is_missing(value)), None)
 
 
 def _is_missing(value: Any) -> bool:
