@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from klda.labelset import ClassMap
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
-MOST_NAMES = 40
+MOST_NAMES, LONGEST_NAME = 40, 24
+LETTERS, LARGE_LETTERS = 12, 22  # on a wide screen, and on a phone, where the map is drawn small
 LATEST = 500  # samples that the chart shows
 STEPS = 40
 
@@ -23,7 +25,15 @@ class Dot:
     x: float
     y: float
     radius: float
-    named: bool
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name on the map; `x` is its middle, `y` its base line."""
+
+    text: str
+    x: float
+    y: float
 
 
 def dots(classes: ClassMap | None) -> list[Dot]:
@@ -37,29 +47,66 @@ def dots(classes: ClassMap | None) -> list[Dot]:
     Returns
     -------
     list of Dot
-        In pixels; the largest classes have their names shown, where there is room.
+        In pixels; the largest classes first.
     """
     if classes is None:
         return []
     largest = int(classes.counts.max())
-    taken: list[tuple[float, float, float]] = []
     found = []
     for i in (-classes.counts).argsort(kind="stable"):
-        label, count = classes.labels[i], int(classes.counts[i])
+        count = int(classes.counts[i])
         x = float(MARGIN + (classes.places[i, 0] + 1) / 2 * (WIDTH - 2 * MARGIN))
         y = float(MARGIN + (1 - classes.places[i, 1]) / 2 * (HEIGHT - 2 * MARGIN))
         radius = 3 + 6 * (count / largest) ** 0.5
-        half = 3.2 * min(len(str(label)), 24)
-        spot = (min(max(x, half), WIDTH - half), y - radius - 4, half)
-        named = len(taken) < MOST_NAMES and not any(_overlap(spot, other) for other in taken)
-        if named:
-            taken.append(spot)
-        found.append(Dot(label, count, round(x, 1), round(y, 1), round(radius, 1), named))
+        found.append(Dot(classes.labels[i], count, round(x, 1), round(y, 1), round(radius, 1)))
     return found
 
 
-def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    return abs(one[1] - other[1]) < 13 and abs(one[0] - other[0]) < one[2] + other[2] + 4
+def names(placed: Sequence[Dot], size: float) -> list[Name]:
+    """Write the names of classes above or below their dots, where there is room.
+
+    Parameters
+    ----------
+    placed : sequence of Dot
+        The most important first.
+    size : float
+        Of the letters, in pixels of the map.
+
+    Returns
+    -------
+    list of Name
+        None overlaps another, and none leaves the map.
+    """
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for dot in placed:
+        text = _shortened(str(dot.label))
+        half = _width(text) * size / 2
+        x = min(max(dot.x, half + 2), WIDTH - half - 2)
+        for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
+            inside = size <= y <= HEIGHT - size / 3
+            if inside and not any(_overlap((x, y, half), other, size) for other in taken):
+                taken.append((x, y, half))
+                found.append(Name(text, round(x, 1), round(y, 1)))
+                break
+        if len(found) == MOST_NAMES:
+            break
+    return found
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+
+
+def _width(text: str) -> float:
+    """Width in units of the letters' size, rather too large than too small."""
+    return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in text)
+
+
+def _overlap(
+    one: tuple[float, float, float], other: tuple[float, float, float], size: float
+) -> bool:
+    return abs(one[1] - other[1]) < 1.1 * size and abs(one[0] - other[0]) < one[2] + other[2] + 4
 
 
 @dataclass(frozen=True)
