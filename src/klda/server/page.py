@@ -219,7 +219,12 @@ async def why(request: Request, service: The, value: Annotated[str, Form()]) -> 
 
 async def _answer(request: Request, service: Service, value: str, note: str = "") -> HTMLResponse:
     """Show the answer; one with a note was taught just now, and is not taught again."""
-    shown = {"value": value, "modality": service.modality, "note": note, "answer": None}
+    shown: dict[str, Any] = {
+        "value": value,
+        "modality": service.modality,
+        "note": note,
+        "answer": None,
+    }
     if not service.snapshot.counts:
         if not value.strip():
             raise ServiceError("Type something first.")
