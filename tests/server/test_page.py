@@ -306,7 +306,7 @@ def test_who_may_only_ask_is_told_that_nothing_was_taught(features_model):
 def test_every_forget_can_be_undone_while_there_is_time(client):
     for label in ("bees", "cats"):
         said = client.post("/page/forget", data={"label": label}).text
-        assert "trace of its samples" in said
+        assert "trace of what was forgotten" in said
     listed = client.get("/page/forgotten").text
     assert listed.index("cats") < listed.index("bees")
     assert "10 minutes" in listed

@@ -35,8 +35,8 @@ SUGGESTED_CLASSES = 2000
 MANY_NEW = 10  # more new classes in a table than this are shown before they are taught
 PREVIEWED = 4
 TRACE = (
-    "A trace of its samples stays in the covariance that all classes share, because this model "
-    "keeps no ledger."
+    "A trace of what was forgotten stays in the covariance that all classes share, because this "
+    "model keeps no ledger."
 )
 
 STATIC = StaticFiles(directory=Path(__file__).parent / "static")

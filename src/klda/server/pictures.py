@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from klda.labelset import ClassMap
 
@@ -75,23 +75,42 @@ def names(placed: Sequence[Dot], size: float) -> list[Name]:
     Returns
     -------
     list of Name
-        None overlaps another, and none leaves the map.
+        None overlaps another or covers the dot of another, and none leaves the map.
     """
-    taken: list[tuple[float, float, float]] = []
+    taken: list[_Box] = []
     found = []
     for dot in placed:
         text = _shortened(str(dot.label))
         half = _width(text) * size / 2
         x = min(max(dot.x, half + 2), WIDTH - half - 2)
         for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
-            inside = size <= y <= HEIGHT - size / 3
-            if inside and not any(_overlap((x, y, half), other, size) for other in taken):
-                taken.append((x, y, half))
+            box = _Box(x - half - 2, x + half + 2, y - 0.85 * size, y + 0.25 * size)
+            if box.is_free(taken, [other for other in placed if other is not dot]):
+                taken.append(box)
                 found.append(Name(text, round(x, 1), round(y, 1)))
                 break
         if len(found) == MOST_NAMES:
             break
     return found
+
+
+class _Box(NamedTuple):
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def is_free(self, taken: Sequence[_Box], others: Sequence[Dot]) -> bool:
+        if self.top < 0 or self.bottom > HEIGHT:
+            return False
+        return not any(map(self._meets, taken)) and not any(map(self._covers, others))
+
+    def _meets(self, other: _Box) -> bool:
+        beside = self.right < other.left or other.right < self.left
+        return not beside and self.top < other.bottom and other.top < self.bottom
+
+    def _covers(self, dot: Dot) -> bool:
+        return self.left < dot.x < self.right and self.top < dot.y < self.bottom
 
 
 def _shortened(text: str) -> str:
@@ -101,12 +120,6 @@ def _shortened(text: str) -> str:
 def _width(text: str) -> float:
     """Width in units of the letters' size, rather too large than too small."""
     return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in text)
-
-
-def _overlap(
-    one: tuple[float, float, float], other: tuple[float, float, float], size: float
-) -> bool:
-    return abs(one[1] - other[1]) < 1.1 * size and abs(one[0] - other[0]) < one[2] + other[2] + 4
 
 
 @dataclass(frozen=True)
