@@ -15,6 +15,8 @@ import numpy as np
 
 from klda._optional import require
 from klda.errors import KldaError
+from klda.evaluation import Evaluation
+from klda.server.settings import MAX_TOP
 
 Label = str | int
 
@@ -22,7 +24,10 @@ BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
-_AGAIN = (429, 502, 503, 504)
+REFUSED = 0.05  # share of inputs of known classes that the service may call unknown
+_REFUSED_FOR_NOW = (429, 503)  # by the service, which then has done nothing
+_ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
+_READS = ("/v1/predict", "/v1/explain")
 
 
 class ServerError(KldaError):
@@ -146,14 +151,10 @@ class Client:
         -------
         self
         """
-        if len(inputs) != len(labels):
-            raise KldaError(
-                f"inputs has {len(inputs)} samples and labels has {len(labels)}; give one label "
-                "for each input."
-            )
+        inputs = self._checked(inputs)
+        names = _one_each(inputs, labels)
         for part in self._parts(inputs):
-            body = {**self._body(inputs[part]), "labels": _plain(labels[part])}
-            self._change("/v1/learn", body)
+            self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
         return self
 
     def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
@@ -170,12 +171,12 @@ class Client:
         -------
         self
         """
-        names = [labels] if isinstance(labels, str | int) else _plain(labels)
+        names = _plain([labels] if isinstance(labels, str | int | np.integer) else labels)
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
-        if len(names) == 1:
-            names = names * len(inputs)
+        inputs = self._checked(inputs)
+        names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
         for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
         return self
@@ -210,13 +211,50 @@ class Client:
         -------
         self
         """
-        self._call("POST", "/v1/rename", {"old": old, "new": new})
+        body = dict(zip(("old", "new"), _plain([old, new]), strict=True))
+        try:
+            self._call("POST", "/v1/rename", body)
+        except ServerError as error:
+            if error.status not in _ANSWER_LOST or not self._is_renamed(**body):
+                raise
         return self
+
+    def _is_renamed(self, old: Label, new: Label) -> bool:
+        classes = self.classes
+        return old not in classes and new in classes
 
     # ---------------------------------------------------------------- answers
 
-    def predict(self, inputs: Any) -> np.ndarray:
+    def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
         """Answer with the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float, optional
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
+            learned, at the cost of refusing this share of the known ones. The service decides at
+            0.05, so give 0.05.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        if reject is not None and reject != REFUSED:
+            raise KldaError(f"reject={reject!r} can't be used: the service decides at {REFUSED}.")
+        answers = self._ask(inputs, 1)
+        labels = np.array([answer["label"] for answer in answers])
+        if reject is None:
+            return labels
+        from klda.learner import UNKNOWN, UNKNOWN_INTEGER  # loads scikit-learn
+
+        unknown = UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER
+        return np.where(_known(answers), labels, unknown)
+
+    def predict_proba(self, inputs: Any) -> np.ndarray:
+        """Answer with the probability of every class, for a model of at most 100 classes.
 
         Parameters
         ----------
@@ -225,10 +263,23 @@ class Client:
 
         Returns
         -------
-        ndarray of shape (n,)
-            Labels.
+        ndarray of shape (n, n_classes)
+            Columns in the order of :attr:`classes`.
         """
-        return np.array([answer["label"] for answer in self._ask(inputs, 1)])
+        column = {label: i for i, label in enumerate(self.classes)}
+        if len(column) > MAX_TOP:
+            raise KldaError(
+                f"The model has {len(column)} classes and the service names at most {MAX_TOP} "
+                "for an input: use predict_top."
+            )
+        answers = self._ask(inputs, max(1, len(column)))
+        shares = np.zeros((len(answers), len(column)))
+        for i, answer in enumerate(answers):
+            named = {entry["label"]: entry["probability"] for entry in answer["top"]}
+            if named.keys() != column.keys():
+                raise KldaError("The classes changed between two requests: ask again.")
+            shares[i, [column[label] for label in named]] = list(named.values())
+        return shares
 
     def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
         """Answer with the likeliest classes and their probabilities.
@@ -263,7 +314,48 @@ class Client:
         ndarray of bool, shape (n,)
             True also where the model has learned too little to say.
         """
-        return np.array([answer["known"] is not False for answer in self._ask(inputs, 1)])
+        return _known(self._ask(inputs, 1))
+
+    def novelty(self, inputs: Any) -> np.ndarray:
+        """Say how unlike anything learned inputs are; the larger, the less known.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
+        found = [answer["novelty"] for answer in self._ask(inputs, 1)]
+        if all(value is None for value in found):
+            raise KldaError(
+                "This model can't tell known inputs from unknown ones; use a KLDA, KLDAEnsemble or "
+                "LDA."
+            )
+        return np.array(found, float)
+
+    def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
+        """Compare the answers with the true labels.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        labels : sequence of str or int
+            One label an input; classes never learned count as wrong.
+
+        Returns
+        -------
+        Evaluation
+            Accuracy, results by class, confusion, and how far probabilities can be trusted.
+        """
+        inputs = self._checked(inputs)
+        names = _one_each(inputs, labels)
+        answers = self._ask(inputs, 1)
+        sure = np.array([answer["probability"] for answer in answers])
+        return Evaluation.of(names, [answer["label"] for answer in answers], sure)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Say why the model answers as it does.
@@ -286,17 +378,23 @@ class Client:
     # ---------------------------------------------------------------- inside
 
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        if isinstance(inputs, str | bytes):
-            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+        inputs = self._checked(inputs)
         answers: list[dict[str, Any]] = []
         for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
             answers += self._call("POST", "/v1/predict", body)["predictions"]
         return answers
 
-    def _parts(self, inputs: Any) -> list[slice]:
+    def _checked(self, inputs: Any) -> Any:
+        if isinstance(inputs, str | bytes):
+            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+            inputs = list(inputs)
         if not len(inputs):
             raise KldaError("inputs is empty: give at least one.")
+        return inputs
+
+    def _parts(self, inputs: Any) -> list[slice]:
         size = BATCH
         if self.modality == "image":
             size = BATCH_IMAGES
@@ -317,22 +415,28 @@ class Client:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
     ) -> dict[str, Any]:
-        # Without a key, a change that got no answer may have been made: it is not sent again.
-        repeatable = "Idempotency-Key" in headers or method == "GET" or path == "/v1/predict"
+        # Without a key, a change whose answer was lost may have been made: it is not sent again.
+        repeatable = "Idempotency-Key" in headers or method == "GET" or path in _READS
+        again = _REFUSED_FOR_NOW + (_ANSWER_LOST if repeatable else ())
         for attempt in range(RETRIES + 1):
-            last = attempt == RETRIES
             try:
-                answer = self._http.request(method, path, json=body, headers=headers)
-            except self._lost as error:
-                if last or not repeatable:
-                    raise ServerError(
-                        f"No answer from {self._http.base_url}: {error}. Is klda serve running?"
-                    ) from error
-            else:
-                if answer.status_code not in _AGAIN or last:
-                    return _read(answer)
+                return self._once(method, path, body, headers)
+            except ServerError as error:
+                if error.status not in again or attempt == RETRIES:
+                    raise
             time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")
+
+    def _once(
+        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]
+    ) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, json=body, headers=headers)
+        except self._lost as error:
+            raise ServerError(
+                f"No answer from {self._http.base_url}: {error}. Is klda serve running?"
+            ) from error
+        return _read(answer)
 
 
 def _read(answer: Any) -> dict[str, Any]:
@@ -347,8 +451,25 @@ def _read(answer: Any) -> dict[str, Any]:
     raise ServerError(message, answer.status_code, error.get("code", "unknown"))
 
 
+def _known(answers: list[dict[str, Any]]) -> np.ndarray:
+    return np.array([answer["known"] is not False for answer in answers])
+
+
 def _plain(labels: Any) -> list[Label]:
-    return labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    """Return labels as JSON holds them."""
+    if isinstance(labels, str | bytes):
+        raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
+    return [label.item() if isinstance(label, np.generic) else label for label in labels]
+
+
+def _one_each(inputs: Any, labels: Any) -> list[Label]:
+    names = _plain(labels)
+    if len(inputs) != len(names):
+        raise KldaError(
+            f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label for "
+            "each input."
+        )
+    return names
 
 
 def _encode_image(image: Any) -> str:

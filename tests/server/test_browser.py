@@ -101,6 +101,7 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     # Ask.
     ask(page, "I want to order a large pizza with olives")
     expect(page.locator("#answer .bars li")).to_have_count(5)
+    expect(page.locator("#answer .asked")).to_have_text("I want to order a large pizza with olives")
 
     # Teach a new class from it.
     page.fill("#label", "order_lunch")
@@ -138,6 +139,9 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     page.fill("#rows", "hello there,greeting\ngood morning to you,greeting")
     page.set_input_files("#file", [])
     page.click("#many button")
+    expect(page.locator("#progress")).to_contain_text("Nothing has been taught yet.")
+    expect(page.locator("#progress")).to_contain_text("1 of them new: greeting.")
+    page.click("#progress >> text=Teach these 2 rows")
     expect(page.locator("#progress")).to_contain_text("Taught 2 rows, 1 new class.")
 
     # Search.
@@ -152,7 +156,8 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     expect(page.locator("#classes")).to_contain_text("printer_trouble")
     page.click(".classes .edit summary")
     page.click(".classes .menu >> text=Forget")
-    expect(page.locator("#messages")).to_contain_text("Forgot printer_trouble.")
+    expect(page.locator("#messages")).to_contain_text("Forgot printer_trouble: it is no answer")
+    expect(page.locator("#forgotten")).to_contain_text("printer_trouble")
     expect(page.locator("#classes")).to_contain_text("No class has this in its name.")
     page.click("#messages >> text=Undo")
     expect(page.locator("#classes")).to_contain_text("printer_trouble")
@@ -174,6 +179,8 @@ def test_what_fits_nothing_is_shown_as_unknown(address, open_page):
     page = open_page(address)
     ask(page, questions[int(known.argmin())])
     expect(page.locator(".verdict .badge")).to_have_text("unknown")
+    expect(page.locator(".verdict")).to_contain_text("The nearest known class is")
+    expect(page.locator("#answer .bars button").first).to_have_text("It is this")
 
 
 def test_hostile_names_and_texts_stay_text(address, open_page):
@@ -191,7 +198,7 @@ def test_hostile_names_and_texts_stay_text(address, open_page):
 def test_the_keyboard_suffices(address, open_page):
     page = open_page(address)
     expect(page.locator("#value")).to_be_focused()
-    page.keyboard.type("cancel my visit to the dentist")
+    page.keyboard.type("please transfer money to my savings account")
     page.keyboard.press("Enter")
     page.wait_for_selector("#answer .bars")
     page.locator("#search").focus()
@@ -205,6 +212,109 @@ def test_the_keyboard_suffices(address, open_page):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # the first answer's "Right"
     expect(page.locator("#answer .done")).to_contain_text("Confirmed")
+    expect(page.locator("#answer button")).to_have_count(0)
+    expect(page.locator("#value")).to_be_focused()
+    page.focus(".classes li:first-child .edit summary")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#messages")).to_contain_text("Forgot")
+    expect(page.locator(".classes li")).to_have_count(5)
+    expect(page.locator("#search")).to_be_focused()
+
+
+def test_enter_that_ends_a_composed_word_does_not_ask(address, open_page):
+    page = open_page(address)
+    page.fill("#value", "カードはどこ")
+    press = """(isComposing) => document.querySelector("#value").dispatchEvent(new KeyboardEvent(
+        "keydown", {key: "Enter", bubbles: true, cancelable: true, isComposing}))"""
+    assert page.evaluate(press, True)  # not prevented: the input method has it
+    page.wait_for_timeout(300)
+    expect(page.locator("#answer")).to_be_empty()
+    assert not page.evaluate(press, False)
+    expect(page.locator("#answer .asked")).to_have_text("カードはどこ")
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_one(address, open_page):
+    page = open_page(address)
+    ask(page, "where is my parcel")
+
+    def late(route):
+        page.wait_for_timeout(700)
+        route.continue_()
+
+    page.route("**/page/teach", late)
+    page.locator("#answer .bars button").first.click()
+    page.fill("#value", "what is the weather like")
+    page.press("#value", "Enter")
+    expect(page.locator("#answer .asked")).to_have_text("what is the weather like")
+    page.wait_for_load_state("networkidle")
+    expect(page.locator("#answer .asked")).to_have_text("what is the weather like")
+    expect(page.locator("#figures")).to_contain_text("97 samples")
+
+
+def test_what_the_gate_refuses_is_a_message(text_model, tmp_path, browser):
+    with listening(text_model, max_body=200_000) as address:
+        page = browser.new_context().new_page()  # its console does complain of status 413
+        page.goto(address)
+        large = tmp_path / "large.csv"
+        large.write_text("text,label\n" + "where is my card,card\n" * 20_000)
+        page.set_input_files("#file", large)
+        page.click("#many button")
+        expect(page.locator("#messages .message.error span")).to_have_text(
+            "The request is larger than 200000 bytes: send fewer inputs at a time."
+        )
+        page.click("#messages .close")
+        expect(page.locator("#messages")).to_be_empty()
+        page.context.close()
+
+
+def test_too_many_requests_are_a_message(text_model, browser):
+    with listening(text_model, rate=0.01, burst=15) as address:
+        page = browser.new_context().new_page()  # its console does complain of status 429
+        page.goto(address)
+        page.wait_for_load_state("networkidle")
+        for _ in range(15):  # some went on style, scripts and parts of the page
+            page.fill("#value", "where is my card")
+            page.press("#value", "Enter")
+            page.wait_for_load_state("networkidle")
+        message = page.locator("#messages .message.error span")
+        expect(message).to_have_text(re.compile("^Too many requests: at most 0.01 a second"))
+        page.context.close()
+
+
+LONG = "a_name_of_two_hundred_characters_" * 6
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_long_name_takes_two_lines(address, open_page, width):
+    with Client(address) as client:
+        client.learn(["hello there", "good morning"], [LONG, LONG])
+    page = open_page(address, viewport={"width": width, "height": 800})
+    name = page.locator(".classes .name", has_text=LONG)
+    assert name.bounding_box()["height"] < 60
+    assert name.get_attribute("title") == LONG
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_names_on_the_map_are_whole_and_apart(address, open_page, width):
+    page = open_page(address, viewport={"width": width, "height": 800})
+    page.wait_for_selector("#map svg")
+    picture = page.locator("#map > svg").bounding_box()
+    texts = [text for text in page.locator("#map text").all() if text.is_visible()]
+    boxes = [text.bounding_box() for text in texts]
+    assert len(boxes) >= 3
+    for box in boxes:
+        assert box["x"] >= picture["x"] - 1
+        assert box["x"] + box["width"] <= picture["x"] + picture["width"] + 1
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            left, right = sorted((one, other), key=lambda box: box["x"])
+            low, high = sorted((one, other), key=lambda box: box["y"])
+            beside = left["x"] + left["width"] <= right["x"]
+            assert beside or low["y"] + 0.7 * low["height"] <= high["y"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from klda import KLDA
 from klda.client import Client, ServerError
 from klda.errors import KldaError
+from klda.learner import Learner
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, listening, samples
 
@@ -31,6 +33,59 @@ def test_it_has_the_learners_verbs(address):
         assert client.samples == 126
         client.forget("hounds", x)
         assert client.samples == 120
+
+
+def test_it_answers_as_the_learner_does(address, features_model):
+    learner = Learner.load(features_model)
+    x = np.concatenate([samples("ants", 3, seed=5), samples("bees", 2, seed=5), [[90.0] * 8]])
+    y = ["ants"] * 3 + ["bees"] * 2 + ["nobody"]
+    with Client(address) as client:
+        assert client.predict_proba(x) == pytest.approx(learner.predict_proba(x), abs=1e-5)
+        assert client.novelty(x) == pytest.approx(learner.novelty(x), rel=1e-3)
+        rejected = client.predict(x, reject=0.05)
+        assert rejected.tolist() == learner.predict(x, reject=0.05).tolist()
+        assert rejected[-1] == "unknown"
+        assert client.evaluate(x, y).accuracy == learner.evaluate(x, y).accuracy == 5 / 6
+        with pytest.raises(KldaError, match=r"reject=0.2 .* 0.05"):
+            client.predict(x, reject=0.2)
+
+
+def test_probabilities_of_many_classes_are_refused(address):
+    x = np.concatenate([samples(f"class {i}", 1) for i in range(98)])
+    with Client(address) as client:
+        client.learn(x, [f"class {i}" for i in range(98)])
+        with pytest.raises(KldaError, match=r"101 classes .* predict_top"):
+            client.predict_proba(x)
+
+
+def test_one_text_is_no_list_of_texts(address):
+    with Client(address) as client:
+        before = client.classes
+        with pytest.raises(KldaError, match="one text"):
+            client.learn("hello", "world")
+        with pytest.raises(KldaError, match="one label"):
+            client.learn(samples("dogs", 4), "dogs")
+        with pytest.raises(KldaError, match="one text"):
+            client.evaluate("hello", ["a"])
+        with pytest.raises(KldaError, match="one text"):
+            client.forget("ants", "hello")
+        assert client.classes == before
+
+
+def test_labels_of_numpy_and_inputs_of_a_generator(tmp_path):
+    learner = Learner("features", classifier=KLDA(n_components=200, random_state=0))
+    for i, label in enumerate(CENTRES):
+        learner.learn(samples(label, 40), [i] * 40)
+    learner.save(tmp_path / "numbered")
+    with listening(tmp_path / "numbered") as address, Client(address) as client:
+        assert client.predict([[90.0] * 8], reject=0.05).tolist() == [-1]
+        client.learn((row for row in samples("dogs", 3)), [np.int64(3)] * 3)
+        assert client.classes == {0: 40, 1: 40, 2: 40, 3: 3}
+        client.rename(np.int64(3), np.int64(4)).forget(np.int64(4))
+        assert client.classes == {0: 40, 1: 40, 2: 40}
+        client.undo()
+        client.forget([np.int64(4)])
+        assert client.classes == {0: 40, 1: 40, 2: 40}
 
 
 def test_large_inputs_go_in_parts(address):
@@ -63,6 +118,41 @@ def test_a_lost_answer_is_asked_for_again_and_counts_once(address):
         client.learn(samples("dogs", 4), ["dogs"] * 4)
         assert transport.lost == 1
         assert client.classes["dogs"] == 4
+
+
+class Proxy:
+    """Passes requests on, and answers a rename with status 504, whether it passes it on or not."""
+
+    def __init__(self, passes):
+        import httpx
+
+        self.httpx, self.passes, self.seen = httpx, passes, 0
+        self.service = httpx.HTTPTransport()
+
+    def handle(self, request):
+        if request.url.path != "/v1/rename":
+            return self.service.handle_request(request)
+        self.seen += 1
+        if self.passes:
+            self.service.handle_request(request).read()
+        return self.httpx.Response(504)
+
+
+def test_a_rename_whose_answer_was_lost_is_looked_up(address):
+    proxy = Proxy(passes=True)
+    with Client(address, transport=proxy.httpx.MockTransport(proxy.handle)) as client:
+        client.rename("ants", "wasps")
+        assert proxy.seen == 1
+        assert "wasps" in client.classes
+
+
+def test_a_rename_that_did_not_arrive_is_an_error(address):
+    proxy = Proxy(passes=False)
+    with Client(address, transport=proxy.httpx.MockTransport(proxy.handle)) as client:
+        with pytest.raises(ServerError) as caught:
+            client.rename("ants", "wasps")
+        assert caught.value.status == 504
+        assert "ants" in client.classes
 
 
 def test_errors_say_what_the_service_said(address):

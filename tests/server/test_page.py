@@ -4,11 +4,13 @@ import re
 
 import pytest
 
+from klda import KLDA
+from klda.learner import Learner
 from klda.server.errors import ServiceError
 from klda.server.pasted import read_rows
-from klda.server.pictures import chart
+from klda.server.pictures import HEIGHT, LARGE_LETTERS, LETTERS, WIDTH, Dot, chart, names
 
-from .conftest import ASK, CENTRES, KEYS, TEACH, rows, serving
+from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -45,7 +47,7 @@ def test_ask_correct_and_confirm(client):
     corrected = client.post("/page/teach", data={"value": numbers("dogs"), "label": "dogs"})
     assert "A new class" in corrected.text
     assert corrected.headers["HX-Trigger"] == "model-changed"
-    right = {"value": numbers("ants", 3), "label": "ants", "said": "ants"}
+    right = {"value": numbers("ants", 3), "chosen": "ants", "said": "ants"}
     assert "Confirmed" in client.post("/page/teach", data=right).text
     assert client.get("/v1/classes").json()["total"] == 4
     assert "sample" in client.get("/page/scores").text
@@ -67,7 +69,9 @@ def test_forget_offers_an_undo(client):
         ("/page/ask", {"value": "1, nan"}),
         ("/page/ask", {"value": "1, 2"}),
         ("/page/teach", {"value": numbers("ants"), "label": " "}),
+        ("/page/teach", {"value": numbers("ants"), "chosen": "nobody"}),
         ("/page/forget", {"label": "nobody"}),
+        ("/page/forget", {"label": " ants"}),
         ("/page/rename", {"old": "ants", "new": "bees"}),
         ("/page/undo", {"number": "17"}),
         ("/page/upload", {"rows": "a,b"}),
@@ -113,7 +117,8 @@ def test_signing_in(features_model):
     ],
 )
 def test_tables_are_read_as_people_paste_them(content, expected):
-    assert read_rows(content) == expected
+    table = read_rows(content)
+    assert (table.texts, table.labels) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,12 @@ def test_tables_are_read_as_people_paste_them(content, expected):
     [
         ("", "nothing"),
         ("text,label\n", "no row"),
-        ("just one column\nmore", "1 columns"),
+        ("just one column\nmore", "1 column:"),
+        ("a, b, c\n", "3 columns.*quotes"),
+        ("hi,a\nhello, I lost my card,lost_card", "Line 2 has 3 columns.*quotes"),
+        ("hi;a\nhello", "Line 2 has 1 column, .*semicolon"),
+        ('text,label\n"two\nlines",a\nx,b,c', "Line 4 has 3 columns"),
+        ('text,label\nhi,a\n"hello,b\nbye,c', "Line 3 can't be read"),
         ("text,label\nhello,\n", "Line 2 has no label"),
         ("text,label\n,a\n", "Line 2 has no text"),
         ("text,label\nhello," + "x" * 201, "Line 2"),
@@ -154,3 +164,222 @@ def test_a_table_is_taught_with_progress(text_model):
                 break
         assert "1 new class" in text
         assert client.get("/v1/classes?search=lunch").json()["classes"][0]["samples"] == 70
+
+
+# ------------------------------------------------------------------ names of classes
+
+
+def test_the_page_acts_on_exactly_the_class_that_was_chosen(client):
+    twins = ["ants", "ants\u00a0", " ants"]
+    body = {"features": rows("dogs", 3), "labels": twins}
+    assert client.post("/v1/learn", json=body).status_code == 200
+    assert set(twins) < set(classes(client))
+    client.post("/page/teach", data={"value": numbers("dogs"), "chosen": "ants\u00a0"})
+    assert classes(client)["ants\u00a0"] == 2
+    client.post("/page/forget", data={"label": "ants\u00a0"})
+    client.post("/page/rename", data={"old": " ants", "new": " wasps "})
+    assert set(classes(client)) == {*CENTRES, "wasps"}
+    assert classes(client)["ants"] == 41
+
+
+def classes(client):
+    found = client.get("/v1/classes").json()["classes"]
+    return {entry["label"]: entry["samples"] for entry in found}
+
+
+def test_blanks_around_a_new_name_are_left_out(client):
+    client.post("/page/teach", data={"value": numbers("dogs"), "label": " dogs\u00a0"})
+    assert classes(client)["dogs"] == 1
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    learner = Learner("features", classifier=KLDA(n_components=50, random_state=0))
+    learner.learn(samples("ants", 20), [7] * 20).save(tmp_path / "numbered")
+    with serving(tmp_path / "numbered") as client:
+        yield client
+
+
+@pytest.mark.parametrize("label", ["9007199254740993", "-9" + "0" * 30, "1_000", "٣", "x", "1.0"])
+def test_numbers_on_the_page_have_the_limits_of_the_api(numbered, label):
+    refused = numbered.post("/page/teach", data={"value": numbers("bees"), "label": label})
+    assert refused.status_code == 422
+    assert 'class="message error"' in refused.text
+    assert classes(numbered) == {7: 20}
+
+
+def test_numbers_are_taught_and_forgotten(numbered):
+    numbered.post("/page/teach", data={"value": numbers("bees"), "label": " -12 "})
+    assert classes(numbered) == {-12: 1, 7: 20}
+    numbered.post("/page/forget", data={"label": "-12"})
+    assert classes(numbered) == {7: 20}
+
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+
+
+@pytest.mark.parametrize("label", [FAMILY, "new\u00a0york", "a\u2028b"])
+def test_a_table_has_the_names_that_the_api_has(client, label):
+    assert teach_by_api(client, label) == 200
+    assert read_rows(f"text,label\nhello,{label}").labels == [label]
+
+
+@pytest.mark.parametrize("label", ["a\x07b", "a\x7f", "x" * 201])
+def test_a_table_refuses_the_names_that_the_api_refuses(client, label):
+    assert teach_by_api(client, label) == 422
+    with pytest.raises(ServiceError, match="Line 2"):
+        read_rows(f"text,label\nhello,{label}")
+
+
+def teach_by_api(client, label):
+    body = {"features": rows("dogs", 1), "labels": [label]}
+    return client.post("/v1/learn", json=body).status_code
+
+
+def test_a_table_teaches_a_known_class_exactly():
+    table = read_rows("text,label\nhello,a\u00a0\nbye, b ", known={"a", "a\u00a0"})
+    assert table.labels == ["a\u00a0", "b"]
+
+
+# ------------------------------------------------------------------ tables in doubt
+
+
+def wait_for(client, begun, text):
+    job = re.search(r"/page/upload/(\w+)", begun)[1]
+    for _ in range(600):
+        shown = client.get(f"/page/upload/{job}").text
+        if "rows</p>" not in shown:
+            break
+    assert text in shown
+
+
+def marks(text):
+    return re.findall(r'name="confirmed" value="([^"]+)"', text)
+
+
+def test_new_classes_without_a_header_are_shown_before_they_are_taught(text_model):
+    with serving(text_model) as client:
+        before = classes(client)
+        table = "Customer text,Reason\nbring me a sandwich,lunch\nbring me soup,lunch"
+        shown = client.post("/page/upload", data={"rows": table}).text
+        assert re.search(r"3</strong> rows, <strong>2</strong> classes, <strong>2</strong>", shown)
+        assert "Customer text" in shown
+        assert "<em>Reason</em>" in shown
+        as_row, as_header = marks(shown)
+        other = client.post("/page/upload", data={"rows": table + " ", "confirmed": as_row}).text
+        assert len(marks(other)) == 2
+        assert classes(client) == before
+        sent = {"rows": table, "confirmed": as_header}
+        wait_for(client, client.post("/page/upload", data=sent).text, "Taught 2 rows, 1 new class")
+        assert classes(client) == {**before, "lunch": 2}
+        sent = {"rows": table, "confirmed": as_row}
+        wait_for(client, client.post("/page/upload", data=sent).text, "Taught 3 rows, 1 new class")
+        assert classes(client) == {**before, "lunch": 4, "Reason": 1}
+
+
+def test_tables_without_doubt_are_taught_at_once(text_model):
+    with serving(text_model) as client:
+        known = next(iter(classes(client)))
+        begun = client.post("/page/upload", data={"rows": f"where is it,{known}"}).text
+        wait_for(client, begun, "Taught 1 row.")
+        many = "text,label\n" + "\n".join(f"text {i},class {i}" for i in range(11))
+        shown = client.post("/page/upload", data={"rows": many}).text
+        assert len(marks(shown)) == 1
+        assert "and 1 more" in shown
+
+
+# ------------------------------------------------------------------ what the page says
+
+
+def test_who_may_only_ask_is_told_that_nothing_was_taught(features_model):
+    with serving(features_model, keys=KEYS) as client:
+        client.post("/login", data={"key": TEACH})
+        for label in CENTRES:
+            client.post("/page/forget", data={"label": label})
+        client.post("/login", data={"key": ASK})
+        assert "has to begin" in client.get("/").text
+        answer = client.post("/page/ask", data={"value": numbers("ants")})
+        assert answer.status_code == 200
+        assert "nothing has been taught yet" in answer.text
+
+
+def test_every_forget_can_be_undone_while_there_is_time(client):
+    for label in ("bees", "cats"):
+        said = client.post("/page/forget", data={"label": label}).text
+        assert "trace of what was forgotten" in said
+    listed = client.get("/page/forgotten").text
+    assert listed.index("cats") < listed.index("bees")
+    assert "10 minutes" in listed
+    assert "trace" in listed
+    numbers_ = re.findall(r'name="number" value="(\d+)"', listed)
+    assert len(numbers_) == 2
+    for number in reversed(numbers_):
+        assert client.post("/page/undo", data={"number": number}).status_code == 200
+    assert set(classes(client)) == set(CENTRES)
+    assert client.get("/page/forgotten").text.strip() == ""
+
+
+def test_with_a_ledger_no_trace_is_spoken_of(tmp_path):
+    learner = Learner("features", classifier=KLDA(n_components=50), keep="features")
+    for label in CENTRES:
+        learner.learn(samples(label, 10), [label] * 10)
+    learner.save(tmp_path / "kept")
+    with serving(tmp_path / "kept") as client:
+        assert "trace" not in client.post("/page/forget", data={"label": "bees"}).text
+        assert "trace" not in client.get("/page/forgotten").text
+
+
+def test_an_answer_is_taught_once(client):
+    value = numbers("ants", 3)
+    asked = client.post("/page/ask", data={"value": value}).text
+    assert asked.count('hx-post="/page/teach"') == 4
+    settled = client.post(
+        "/page/teach", data={"value": value, "chosen": "ants", "said": "ants"}
+    ).text
+    assert "Confirmed" in settled
+    assert "/page/teach" not in settled
+
+
+def test_the_answer_repeats_what_was_asked(client):
+    value = numbers("ants", 3)
+    asked = client.post("/page/ask", data={"value": value}).text
+    assert re.search(r"<blockquote[^>]*>" + re.escape(value), asked)
+
+
+def test_unknown_is_not_called_right(client):
+    answer = client.post("/page/ask", data={"value": ", ".join(["90"] * 8)}).text
+    assert "unknown</span>" in answer
+    assert "nearest known class" in answer
+    assert "Right" not in answer
+
+
+def test_a_confusion_of_half_draws_half_a_bar(client):
+    body = {"features": rows("ants", 40) * 2, "labels": ["ants"] * 40 + ["termites"] * 40}
+    client.post("/v1/learn", json=body)
+    pair = client.get("/v1/map").json()["pairs"][0]
+    drawn = re.search(
+        r'class="wide">\d+% <svg.*?<rect width="([\d.]+)"', client.get("/page/map").text
+    )
+    assert float(drawn[1]) == pytest.approx(100 * pair["confusion"], abs=0.01)
+
+
+@pytest.mark.parametrize("size", [LETTERS, LARGE_LETTERS])
+def test_names_on_the_map_stay_inside_and_apart(size):
+    places = [(40, 40), (600, 40), (320, 42), (330, 45), (40, 380), (600, 380), (335, 200)]
+    labels = ["a_rather_long_name_for_a_class", "出張の経費を精算したい", *"wxyz", "in the middle"]
+    placed = [Dot(label, 9, x, y, 9.0) for label, (x, y) in zip(labels, places, strict=True)]
+    written = names(placed, size)
+    assert len(written) >= 5
+    boxes = []
+    for name in written:
+        wide = sum(2 if ord(c) > 0x2E80 else 1 for c in name.text) * 0.5 * size
+        boxes.append((name.x - wide / 2, name.x + wide / 2, name.y - size, name.y))
+    for left, right, top, bottom in boxes:
+        assert left >= 0
+        assert right <= WIDTH
+        assert top >= 0
+        assert bottom <= HEIGHT
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            apart = one[1] <= other[0] or other[1] <= one[0]
+            assert apart or one[3] <= other[2] or other[3] <= one[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import math
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -20,9 +21,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from pydantic import TypeAdapter, ValidationError
 
 from klda.errors import KldaError
-from klda.server import api, pictures, schemas
+from klda.server import api, names, pictures, schemas
+from klda.server.changes import Label, digest
 from klda.server.errors import NotFoundError, ServiceError, UnauthorizedError
-from klda.server.pasted import read_rows
+from klda.server.pasted import Table, read_rows
 from klda.server.security import SESSION_COOKIE, SESSION_SECONDS, check_role
 from klda.server.service import Service
 
@@ -30,6 +32,12 @@ UPLOAD_CHUNK = 64
 MOST_UPLOADS = 20
 SHOWN_CLASSES = 300
 SUGGESTED_CLASSES = 2000
+MANY_NEW = 10  # more new classes in a table than this are shown before they are taught
+PREVIEWED = 4
+TRACE = (
+    "A trace of what was forgotten stays in the covariance that all classes share, because this "
+    "model keeps no ledger."
+)
 
 STATIC = StaticFiles(directory=Path(__file__).parent / "static")
 _environment = Environment(
@@ -41,7 +49,6 @@ _environment = Environment(
 )
 _templates = Jinja2Templates(env=_environment)
 _text = TypeAdapter(schemas.Text)
-_label = TypeAdapter(schemas.TextLabel)
 
 log = logging.getLogger("klda.server")
 router = APIRouter(include_in_schema=False)
@@ -178,15 +185,16 @@ async def teach_one(
     request: Request,
     service: The,
     value: Annotated[str, Form()],
-    label: Annotated[str, Form()],
+    label: Annotated[str, Form()] = "",
+    chosen: Annotated[str, Form()] = "",
     said: Annotated[str, Form()] = "",
 ) -> Response:
-    """Teach one input and show the new answer."""
-    name = _known_label(service, label)
+    """Teach one input, with a class that was chosen or a label that was typed."""
+    name = _chosen_label(service, chosen) if chosen else _known_label(service, label)
     given = await _input(service, value)
     done = await service.learn(given, [name])
     note = f"Taught: this is {name}." + (" A new class." if done.new else "")
-    if said and said == str(name):
+    if chosen and said == chosen:
         note = f"Confirmed: this is {name}."
     return _changed(await _answer(request, service, value, note=note))
 
@@ -210,13 +218,20 @@ async def why(request: Request, service: The, value: Annotated[str, Form()]) -> 
 
 
 async def _answer(request: Request, service: Service, value: str, note: str = "") -> HTMLResponse:
+    """Show the answer; one with a note was taught just now, and is not taught again."""
+    shown: dict[str, Any] = {
+        "value": value,
+        "modality": service.modality,
+        "note": note,
+        "answer": None,
+    }
     if not service.snapshot.counts:
         if not value.strip():
             raise ServiceError("Type something first.")
-        return render(request, "answer.html", value=value, answer=None, note=note)
+        return render(request, "answer.html", **shown)
     given = await _input(service, value)
-    _, (answer,) = await service.predict(given, 5)
-    return render(request, "answer.html", value=value, answer=answer, note=note)
+    _, (shown["answer"],) = await service.predict(given, 5)
+    return render(request, "answer.html", **shown)
 
 
 async def _input(service: Service, value: str) -> Any:
@@ -241,16 +256,14 @@ def _valid(adapter: TypeAdapter, value: str, what: str) -> Any:
         raise ServiceError(f"{what}: {error.errors()[0]['msg']}.") from error
 
 
-def _known_label(service: Service, text: str) -> Any:
-    """Return the label that a form means: models may have numbers for labels."""
-    name = _valid(_label, text.strip(), "The class")
-    kinds = {type(label) for label in service.snapshot.labels[:1]}
-    if int in kinds:
-        try:
-            return int(name)
-        except ValueError as error:
-            raise ServiceError("The classes of this model are numbers: give one.") from error
-    return name
+def _known_label(service: Service, text: str) -> Label:
+    """Return the label that someone typed."""
+    return names.typed(text, service.snapshot.counts)
+
+
+def _chosen_label(service: Service, text: str) -> Label:
+    """Return the label of a class that was chosen from those shown."""
+    return names.chosen(text, service.snapshot.counts)
 
 
 # ------------------------------------------------------------------ many at once
@@ -285,8 +298,9 @@ async def upload(
     service: The,
     rows: Annotated[str, Form()] = "",
     file: Annotated[UploadFile | None, File()] = None,
+    confirmed: Annotated[str, Form()] = "",
 ) -> Response:
-    """Begin to teach the rows of a table."""
+    """Begin to teach the rows of a table, or show first what would be taught."""
     if service.modality != "text":
         raise ServiceError("Tables can be taught to models of texts only; use the API.")
     if file is not None and file.filename:
@@ -294,17 +308,50 @@ async def upload(
             rows = (await file.read()).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ServiceError("The file is not text in UTF-8: save it as CSV UTF-8.") from error
-    texts, labels = await asyncio.to_thread(read_rows, rows)
-    for label in dict.fromkeys(labels):
+    table = await asyncio.to_thread(read_rows, rows, service.snapshot.counts)
+    for label in dict.fromkeys(table.labels):
         _known_label(service, label)
+    # What was looked at is what is taught: other rows have another mark.
+    mark = digest("table", rows)
+    if confirmed == f"{mark}:skip":
+        table = table.without_first()
+    elif confirmed != mark and _is_doubtful(service, table):
+        return render(request, "preview.html", mark=mark, **_preview(service, table))
+    return _begin(request, service, table)
+
+
+def _new_labels(service: Service, table: Table) -> list[Label]:
+    labels = [_known_label(service, label) for label in dict.fromkeys(table.labels)]
+    return [label for label in labels if label not in service.snapshot.counts]
+
+
+def _is_doubtful(service: Service, table: Table) -> bool:
+    """Whether the columns of a table may be others than it seems."""
+    return len(_new_labels(service, table)) > (MANY_NEW if table.has_header else 0)
+
+
+def _preview(service: Service, table: Table) -> dict[str, Any]:
+    new = _new_labels(service, table)
+    names_of_new = {str(label) for label in new}
+    first = zip(table.texts[:PREVIEWED], table.labels[:PREVIEWED], strict=True)
+    return {
+        "rows": [(text, label, label in names_of_new) for text, label in first],
+        "n_rows": len(table.texts),
+        "n_classes": len(set(table.labels)),
+        "new": new,
+        "has_header": table.has_header,
+    }
+
+
+def _begin(request: Request, service: Service, table: Table) -> Response:
     uploads = _uploads(request)
     if any(not one.finished for one in uploads.values()):
         raise ServiceError("Another table is being taught: wait until it is done.")
-    job = Upload(secrets.token_hex(8), len(texts))
+    job = Upload(secrets.token_hex(8), len(table.texts))
     uploads[job.id] = job
     while len(uploads) > MOST_UPLOADS:
         uploads.popitem(last=False)
-    task = asyncio.create_task(_teach_rows(service, job, texts, labels))
+    task = asyncio.create_task(_teach_rows(service, job, table.texts, table.labels))
     request.app.state.upload_tasks.add(task)
     task.add_done_callback(request.app.state.upload_tasks.discard)
     return render(request, "progress.html", job=job)
@@ -360,17 +407,33 @@ async def rename(
     new: Annotated[str, Form()],
 ) -> Response:
     """Give a class another name."""
-    await service.rename(_known_label(service, old), _known_label(service, new))
-    text = f"Renamed {old} to {new}."
+    label = _known_label(service, new)
+    await service.rename(_chosen_label(service, old), label)
+    text = f"Renamed {old} to {label}."
     return _changed(render(request, "message.html", text=text, kind="done"))
 
 
 @router.post("/page/forget", dependencies=teach)
 async def forget(request: Request, service: The, label: Annotated[str, Form()]) -> Response:
     """Forget a class, and offer an undo."""
-    done = await service.forget([_known_label(service, label)])
-    return _changed(
-        render(request, "message.html", text=f"Forgot {label}.", kind="done", undo=done.sequence)
+    done = await service.forget([_chosen_label(service, label)])
+    text = f"Forgot {label}: it is no answer any more."
+    if not service.keeps_ledger:
+        text += f" {TRACE}"
+    return _changed(render(request, "message.html", text=text, kind="done", undo=done.sequence))
+
+
+@router.get("/page/forgotten", dependencies=teach)
+async def forgotten(request: Request, service: The) -> Response:
+    """Show what was forgotten lately and can be brought back."""
+    inspected = service.writer.inspect(lambda _, memory: memory.forgotten())
+    found = await asyncio.wrap_future(inspected)
+    return render(
+        request,
+        "forgotten.html",
+        forgotten=sorted(found.items(), reverse=True),
+        minutes=math.ceil(service.settings.undo_seconds / 60),
+        trace="" if service.keeps_ledger else TRACE,
     )
 
 
@@ -393,6 +456,8 @@ async def class_map(request: Request, service: The) -> Response:
         request,
         "map.html",
         dots=placed,
+        names=pictures.names(placed, pictures.LETTERS),
+        phone_names=pictures.names(placed, pictures.LARGE_LETTERS),
         lines=lines,
         pairs=atlas.pairs[:10],
         n_classes=len(service.snapshot.counts),

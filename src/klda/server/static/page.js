@@ -10,7 +10,9 @@ document.addEventListener("keydown", (event) => {
     field().focus();
     if (field().select) field().select();
   }
-  if (event.key === "Enter" && !event.shiftKey && event.target.matches("#ask textarea")) {
+  // While an input method composes a word, Enter ends the word (229: Safari says so afterwards).
+  const composing = event.isComposing || event.keyCode === 229;
+  if (event.key === "Enter" && !event.shiftKey && !composing && event.target.matches("#ask textarea")) {
     event.preventDefault();
     event.target.form.requestSubmit();
   }
@@ -20,7 +22,10 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  if (event.target.matches(".close")) event.target.closest(".message").remove();
+  if (event.target.matches(".close")) {
+    event.target.closest(".message").remove();
+    if (event.detail === 0 && field()) field().focus(); // closed with the keyboard
+  }
   document.querySelectorAll("details.edit[open]").forEach((menu) => {
     if (!menu.contains(event.target)) menu.removeAttribute("open");
   });
@@ -31,6 +36,46 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("#ask input[type=file]")) event.target.form.requestSubmit();
 });
 
+// What had the focus may be disabled during a request, or replaced by the answer. The focus then
+// goes back to it, or to the first field of its card.
+let last = null;
+const remember = () => {
+  const active = document.activeElement;
+  if (!active || active === document.body) return;
+  const card = active.closest(".card") || document.querySelector("#search").closest(".card");
+  last = { active, home: card.querySelector("textarea, input:not([type=hidden])") };
+};
+document.addEventListener("htmx:beforeRequest", remember);
+document.addEventListener("htmx:beforeSwap", remember);
+document.addEventListener("htmx:afterSettle", () => {
+  if (!last || document.activeElement !== document.body) return;
+  (last.active.isConnected && !last.active.disabled ? last.active : last.home).focus();
+});
+
+// Errors: what the page itself answers is shown as it is, all else as a message.
+const errorMessage = (text) => {
+  const message = document.createElement("div");
+  message.className = "message error";
+  message.append(document.createElement("span"), document.createElement("button"));
+  message.firstChild.textContent = text;
+  message.lastChild.className = "quiet close";
+  message.lastChild.ariaLabel = "Close";
+  message.lastChild.textContent = "×";
+  return message;
+};
+
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (!detail.isError || detail.serverResponse.includes('class="message')) return;
+  let text = `The service answered with status ${detail.xhr.status}. Try again.`;
+  try {
+    text = JSON.parse(detail.serverResponse).error.message;
+  } catch {
+    // Not from the service: a proxy's page is not shown.
+  }
+  detail.serverResponse = errorMessage(text).outerHTML;
+});
+
 document.addEventListener("htmx:sendError", () => {
-  document.querySelector("#messages").textContent = "The service can't be reached. Try again.";
+  const text = "The service can't be reached. Try again.";
+  document.querySelector("#messages").replaceChildren(errorMessage(text));
 });

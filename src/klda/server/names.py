@@ -1,0 +1,98 @@
+"""Which class a person means by a name that was chosen, typed or pasted on the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from klda.server import schemas
+from klda.server.changes import Label
+from klda.server.errors import NotFoundError, ServiceError
+from klda.server.settings import MAX_LABEL_LENGTH
+
+_text = TypeAdapter(schemas.TextLabel)
+_number = TypeAdapter(schemas.NumberLabel)
+
+
+def chosen(name: str, known: Mapping[Label, int]) -> Label:
+    """Return the class that was chosen from those shown.
+
+    Parameters
+    ----------
+    name : str
+        Its name, exactly: blanks around it are part of it.
+    known : mapping of label to int
+        The classes.
+
+    Returns
+    -------
+    label
+        A key of `known`.
+    """
+    label = _find(name, known)
+    if label is None:
+        raise NotFoundError(f"There is no class {_short(name)}: it was forgotten or renamed.")
+    return label
+
+
+def typed(name: str, known: Mapping[Label, int]) -> Label:
+    """Return the class that someone typed: one that is known, or a new one.
+
+    Parameters
+    ----------
+    name : str
+        Blanks around it are left out, unless a class is called exactly so.
+    known : mapping of label to int
+        The classes; where they are numbers, the new one is a number too.
+
+    Returns
+    -------
+    label
+        By the rules of the API.
+    """
+    label = _find(name, known)
+    if label is not None:
+        return label
+    name = checked(name.strip())
+    return _as_number(name) if _are_numbers(known) else name
+
+
+def checked(name: str) -> str:
+    """Return a name, or raise if no class can have it."""
+    try:
+        return _text.validate_python(name)
+    except ValidationError as error:
+        raise ServiceError(
+            f"The class {_short(name)} can't be used: give one line with something to see, of at "
+            f"most {MAX_LABEL_LENGTH} characters."
+        ) from error
+
+
+def _find(name: str, known: Mapping[Label, int]) -> Label | None:
+    if not _are_numbers(known):
+        return name if name in known else None
+    digits = re.fullmatch(r"0|-?[1-9][0-9]{0,18}", name)
+    return int(name) if digits and int(name) in known else None
+
+
+def _are_numbers(known: Mapping[Label, int]) -> bool:
+    return isinstance(next(iter(known), ""), int)
+
+
+def _as_number(name: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", name):
+        raise ServiceError(
+            f"The class {_short(name)} is no number, but the classes of this model are: give one."
+        )
+    try:
+        return _number.validate_python(int(name))
+    except ValidationError as error:
+        raise ServiceError(
+            f"The class {_short(name)} is too large: give a number between -2^53 and 2^53."
+        ) from error
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else name[:59] + "…")
