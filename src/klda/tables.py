@@ -20,7 +20,6 @@ import random
 import zipfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 from zlib import error as zlib_error
@@ -452,15 +451,8 @@ def _read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterato
                 f"{table.path}, line {len(blank) + 1}: a column name occurs twice: {names}."
             )
         chosen = _choose(table, names, labels)
-        parsed = itertools.islice(_dict_rows(reader, table.path, names), skip, None)
-        if chosen.label is not None:
-            parsed = map(partial(_strip, column=chosen.label), parsed)
+        parsed = itertools.islice(_dict_rows(reader, table.path, names, chosen.label), skip, None)
         yield from _group(parsed, table, chosen, source, rows)
-
-
-def _strip(row: _Row, column: str) -> _Row:
-    """Return a row whose label has no blanks around it: ``hello, pin`` is of the class pin."""
-    return row._replace(values=row.values | {column: row.values[column].strip()})
 
 
 def _delimiter(header: str) -> str:
@@ -482,7 +474,7 @@ def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:
             raise TableError(f"{path}, line {start}: broken row: {error}{hint}.") from error
 
 
-def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
+def _dict_rows(reader: Any, path: Path, names: list[str], label: str | None) -> Iterator[_Row]:
     start = reader.line_num + 1
     for values in _checked_rows(reader, path):
         line, start = start, reader.line_num + 1
@@ -493,7 +485,10 @@ def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
                 f"{path}, line {line}: broken row: {len(values)} fields where the header has "
                 f"{len(names)}. Quote fields that contain the separator."
             )
-        yield _Row(line, dict(zip(names, values, strict=True)))
+        row = dict(zip(names, values, strict=True))
+        if label is not None:  # "hello, pin" is of the class "pin"
+            row[label] = row[label].strip()
+        yield _Row(line, row)
 
 
 def _read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:

@@ -10,13 +10,14 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import health, options
-from klda.cli.console import print_json, results, say, undisturbed
+from klda.cli.console import print_json, printable, results, say, undisturbed
 from klda.errors import KldaError
 
 
 def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
     """Merge models that were taught apart, exactly.
@@ -39,11 +40,12 @@ def merge(
             f"{output} holds a model already, which would be lost. Name a new folder, or merge "
             "that model, too."
         )
-    merged = Learner.load(models[0])
-    for path in models[1:]:
-        merged.merge(Learner.load(path))
-    with storage.writer_lock(output), undisturbed():
-        merged.save(output)
+    with storage.writer_lock(output, timeout=wait):
+        merged = Learner.load(models[0])
+        for path in models[1:]:
+            merged.merge(Learner.load(path))
+        with undisturbed():
+            merged.save(output)
     classes = merged.classes
     if json:
         print_json({"model": str(output), "classes": len(classes), "samples": merged.samples})
@@ -86,25 +88,41 @@ def show(
     from klda import storage
 
     if confusable or map_file is not None:
-        health.show(model, confusable=confusable, map_file=map_file, as_json=json)
-        return
-    document = storage.load(model, verify=verify).document
-    if json:
-        print_json(document)
-        return
+        health.show(model, confusable=confusable, map_file=map_file, verify=verify, as_json=json)
+    else:
+        document = storage.load(model, verify=verify).document
+        if json:
+            print_json(document)
+        else:
+            _print(model, document)
+    if verify:
+        say("All files agree with their checksums.")
+
+
+def _print(model: Path, document: dict[str, Any]) -> None:
+    from klda import storage
+
+    try:
+        parts = _summary(model, document), _classes(document), _history(document["history"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise storage.ModelFolderError(
+            f"{model / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. Restore the "
+            "folder from a copy."
+        ) from error
     console = results()
-    console.print(_summary(model, document))
-    console.print()
+    for i, part in enumerate(parts):
+        if i:
+            console.print()
+        console.print(part)
+
+
+def _classes(document: dict[str, Any]) -> RichTable:
     table = RichTable(box=None, pad_edge=False)
     table.add_column("class")
     table.add_column("samples", justify="right")
     for label, count in document["classes"].items():
         table.add_row(Text(label), f"{count:,}")
-    console.print(table)
-    console.print()
-    console.print(_history(document["history"]))
-    if verify:
-        say("All files agree with their checksums.")
+    return table
 
 
 def _summary(model: Path, document: dict[str, Any]) -> RichTable:
@@ -145,11 +163,11 @@ def _history(entries: list[dict[str, Any]]) -> RichTable:
     for entry in shown:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
         table.add_row(
-            entry["when"],
-            entry["action"],
+            Text(entry["when"]),
+            Text(entry["action"]),
             f"{entry['samples']:+,}",
             f"{change:+,}",
-            Text(entry.get("source", "")),
+            Text(printable(entry.get("source", ""))),
         )
     return table
 
@@ -188,6 +206,6 @@ def models(json: options.Json = False) -> None:
             str(info.dimension),
             info.n_parameters,
             here,
-            f"{info.note} ({info.how_to_get})",
+            Text(f"{info.note} ({info.how_to_get})"),
         )
     results().print(table)
