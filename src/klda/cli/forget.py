@@ -142,6 +142,8 @@ def _report(
     gone = [label for label in before if label not in after]
     left = {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
     samples = sum(before.values()) - sum(after.values())
+    # A ledger compares every row, and a whole class has its mean; some rows of it may be any.
+    checked = learner.ledger is not None or not left
     if as_json:
         print_json(
             {
@@ -150,6 +152,7 @@ def _report(
                 "forgotten": samples,
                 "exact": exact,
                 "left": left,
+                "checked": checked,
                 "classes": len(after),
             }
         )
@@ -167,6 +170,11 @@ def _report(
         "trace of them. To leave none, name the rows that were learned with --rows, or make "
         "models with klda learn --keep features."
     )
+    if not checked:
+        say(
+            "That holds if these rows were learned: without a ledger, some rows of a class can't "
+            "always be told from others like them."
+        )
 
 
 def _count(number: int, one: str, many: str) -> str:
