@@ -46,6 +46,8 @@ def test_the_demonstration_runs_and_shows_that_old_classes_hold(tmp_path):
     ).groups()
     assert int(found) >= 11
     assert int(wrongly) <= 20
+    said = " ".join(text.split())
+    assert f"{int(wrongly) / 160:.0%}, where 5% was asked for" in said
     last = next(line for line in text.splitlines() if "5 health" in line)
     percentages = [float(word.rstrip("%")) for word in last.split() if word.endswith("%")]
     assert len(percentages) == 6

@@ -181,6 +181,42 @@ def test_a_flipped_bit_is_noticed_when_verifying(model):
         storage.load(model, verify=True)
 
 
+@pytest.mark.parametrize("length", [2**63, 2**40, 0])
+def test_a_damaged_header_is_an_error(model, length):
+    file = next(model.glob("small-*"))
+    file.write_bytes(length.to_bytes(8, "little") + file.read_bytes()[8:])
+    with pytest.raises(ModelFolderError, match=r"small.* is damaged"):
+        storage.load(model)
+
+
+@pytest.mark.parametrize("header", [b"[]", b"[" * 100_000, b'{"a": 1}'])
+def test_a_header_of_something_else_is_an_error(model, header):
+    file = next(model.glob("small-*"))
+    content = len(header).to_bytes(8, "little") + header
+    file.write_bytes(content)
+    document = json.loads((model / "model.json").read_text())
+    for entry in document["files"]:
+        if entry["name"] == file.name:
+            entry["bytes"] = len(content)
+    (model / "model.json").write_text(json.dumps(document))
+    with pytest.raises(ModelFolderError, match=r"small.* is damaged"):
+        storage.load(model)
+
+
+@pytest.mark.parametrize("key", ["name", "bytes", "sha256"])
+def test_an_array_file_without_its_facts_is_an_error(model, key):
+    document = json.loads((model / "model.json").read_text())
+    del document["files"][0][key]
+    (model / "model.json").write_text(json.dumps(document))
+    with pytest.raises(ModelFolderError, match=r"model\.json is damaged"):
+        storage.load(model, verify=True)
+
+
+def test_half_a_surrogate_pair_survives(tmp_path):
+    storage.save(tmp_path / "m", {"a": np.zeros(2)}, {"source": "caf\udce9.csv"})
+    assert storage.load(tmp_path / "m").document["source"] == "caf\udce9.csv"
+
+
 def test_a_missing_array_file_is_named(model):
     (path,) = model.glob("predict_weights-*")
     path.unlink()

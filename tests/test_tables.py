@@ -517,3 +517,81 @@ def test_a_large_npz_is_read_a_block_at_a_time(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4e6
+
+
+# ------------------------------------------------------------------------------- what people write
+
+
+@pytest.mark.parametrize("suffix, separator", [("csv", ","), ("tsv", "\t"), ("csv", ";")])
+def test_blanks_around_a_label_are_not_part_of_it(tmp_path, suffix, separator):
+    text = f"text{separator} label\nhello{separator} pin\n there {separator}pin \n"
+    inputs, labels = rows_of(write_csv(tmp_path / f"a.{suffix}", text))
+    assert labels == ["pin", "pin"]
+    assert inputs == ["hello", " there "]
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n\r\n", "  \n\n"])
+def test_blank_lines_before_the_header_are_passed_over(tmp_path, blank):
+    lines = blank.count("\n")
+    path = write_csv(tmp_path / "a.csv", f"{blank}text;label\nx;y\n")
+    assert rows_of(path) == (["x"], ["y"])
+    write_csv(path, f"{blank}text;label\nx;y\nbroken\n")
+    with pytest.raises(TableError, match=f"line {lines + 3}: broken row"):
+        rows_of(path)
+    write_csv(path, f"{blank}text,text\nx,y\n")
+    with pytest.raises(TableError, match=f"line {lines + 1}: a column name occurs twice"):
+        rows_of(path)
+    write_csv(path, blank)
+    with pytest.raises(TableError, match="is empty"):
+        rows_of(path)
+
+
+@pytest.mark.parametrize("rows", [4096, 7])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+@pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
+def test_a_feature_that_is_no_number_is_named_by_its_row(tmp_path, kind, value, rows):
+    features = np.zeros((30, 3))
+    features[24, 1] = value
+    path = tmp_path / f"a.{kind}"
+    if kind == "npz":
+        np.savez(path, features=features, labels=np.array(["x"] * 30))
+    elif kind == "npy":
+        np.save(path, features)
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {"features": features.tolist(), "label": ["x"] * 30}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    table = open_table(path)
+    for skip in (0, 14):
+        with pytest.raises(TableError, match=rf"a\.{kind}, row 25: a feature is not finite"):
+            list(table.chunks(labels=kind != "npy", rows=rows, skip=skip))
+
+
+@pytest.mark.parametrize("key", ["text", "label"])
+def test_half_a_surrogate_pair_is_named_by_its_line(tmp_path, key):
+    row = {"text": "x", "label": "y"}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {key: "x\ud800"}) + "\n")
+    with pytest.raises(TableError, match=rf"a\.jsonl, line 2: the {key} is not valid Unicode"):
+        rows_of(path)
+
+
+def test_deeply_nested_json_is_a_broken_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": "y"}\n' + "[" * 200_000 + "\n")
+    with pytest.raises(TableError, match="line 2: broken row: not JSON"):
+        rows_of(path)
+
+
+@pytest.mark.parametrize(
+    "columns", [Columns(label="text"), Columns(input="label"), Columns("text", "text")]
+)
+def test_a_column_is_not_both_input_and_label(tmp_path, columns):
+    path = write_csv(tmp_path / "a.csv", "text,label,date\nx,y,z\n")
+    with pytest.raises(TableError, match="can't hold both the text and the label"):
+        rows_of(path, columns=columns)
+    assert rows_of(path, columns=Columns("label", "text")) == (["y"], ["x"])
+    if columns.label is None:  # labels are not needed to predict
+        assert rows_of(path, labels=False, columns=columns) == (["y"], None)

@@ -383,7 +383,8 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 def _commit(folder: Path, content: dict[str, Any]) -> None:
     temporary = _temporary(folder)
-    with temporary.open("x", encoding="utf-8") as file:
+    # Half a surrogate pair, as in a file's name that is not UTF-8, becomes JSON's escape for it.
+    with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
         json.dump(content, file, indent=2, ensure_ascii=False, allow_nan=False)
         file.write("\n")
         _sync(file.fileno(), file)
@@ -511,6 +512,12 @@ def _check_document(file: Path, content: Any) -> None:
         )
     if not isinstance(content.get("files"), list) or "generation" not in content:
         raise ModelFolderError(f"{file} is damaged: it names no array files.")
+    for entry in content["files"]:
+        if not isinstance(entry, dict) or not {"name", "bytes", "sha256"} <= set(entry):
+            raise ModelFolderError(
+                f"{file} is damaged: an array file has no name, size or checksum. Restore the "
+                "folder from a copy."
+            )
 
 
 def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
@@ -547,6 +554,8 @@ def _map_file(file: Path) -> dict[str, np.ndarray]:
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
+            if length > file.stat().st_size - 8:
+                raise ValueError(f"a header of {length} bytes, more than the file has")
             header = json.loads(opened.read(length))
         size = file.stat().st_size - 8 - length
         data: np.ndarray = (
@@ -561,6 +570,9 @@ def _map_file(file: Path) -> dict[str, np.ndarray]:
             arrays[name] = flat.reshape(entry["shape"])
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        struct.error,
+    ) as error:
         raise ModelFolderError(f"{file} is damaged ({error}). Restore the folder.") from error
     return arrays

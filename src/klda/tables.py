@@ -130,6 +130,8 @@ class Table:
         seen = skip
         try:
             for chunk in reader(self, labels, rows, skip):
+                if self.modality == "features":
+                    _check_finite(self.path, chunk.inputs, seen)
                 seen += len(chunk)
                 yield chunk
         except OSError as error:
@@ -441,17 +443,21 @@ def _read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterato
         csv.field_size_limit(LONGEST_FIELD)  # holds for the whole process: never lowered
     with _Source(table.path) as source:
         lines = iter(source)
-        first = next(lines, "")
+        first = next((line for line in lines if line.strip()), "")
+        blank = ["\n"] * (source.line - 1)  # so that the reader counts lines as the file does
         delimiter = "\t" if _kind(table.path) == ".tsv" else _delimiter(first)
-        reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
-        header = next(_checked_rows(reader, table.path), None)
+        text = itertools.chain(blank, [first], lines)
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        header = next(filter(None, _checked_rows(reader, table.path)), None)
         if not header:
             raise TableError(f"{table.path} is empty: it has no header and no rows.")
         names = [name.strip() for name in header]
         if len(set(names)) != len(names):
-            raise TableError(f"{table.path}, line 1: a column name occurs twice: {names}.")
+            raise TableError(
+                f"{table.path}, line {len(blank) + 1}: a column name occurs twice: {names}."
+            )
         chosen = _choose(table, names, labels)
-        parsed = itertools.islice(_dict_rows(reader, table.path, names), skip, None)
+        parsed = itertools.islice(_dict_rows(reader, table.path, names, chosen.label), skip, None)
         yield from _group(parsed, table, chosen, source, rows)
 
 
@@ -481,7 +487,7 @@ def _broken(reason: str) -> str:
     return f"broken row: {reason}{hint}."
 
 
-def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
+def _dict_rows(reader: Any, path: Path, names: list[str], label: str | None) -> Iterator[_Row]:
     start = reader.line_num + 1
     for values in _checked_rows(reader, path):
         line, start = start, reader.line_num + 1
@@ -492,7 +498,10 @@ def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
                 f"{path}, line {line}: broken row: {len(values)} fields where the header has "
                 f"{len(names)}. Quote fields that contain the separator."
             )
-        yield _Row(line, dict(zip(names, values, strict=True)))
+        row = dict(zip(names, values, strict=True))
+        if label is not None:  # "hello, pin" is of the class "pin"
+            row[label] = row[label].strip()
+        yield _Row(line, row)
 
 
 def _read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
@@ -512,9 +521,10 @@ def _json_rows(source: _Source) -> Iterator[_Row]:
             continue
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deeply")
             raise TableError(
-                f"{source.path}, line {source.line}: broken row: not JSON ({error.msg})."
+                f"{source.path}, line {source.line}: broken row: not JSON ({reason})."
             ) from error
         if not isinstance(values, dict):
             raise TableError(
@@ -584,6 +594,14 @@ def _choose(table: Table, names: Sequence[str], need_labels: bool) -> _Chosen:
         raise _no_column(table, names, table.modality, "--input-column", guesses)
     if label is None and need_labels:
         raise _no_column(table, names, "label", "--label-column", LABEL_COLUMNS)
+    if inputs == label:
+        if need_labels:
+            raise TableError(
+                f"{table.path}: the column {label!r} can't hold both the {table.modality} and the "
+                f"label; its columns are: {', '.join(names)}. Name both with --input-column and "
+                "--label-column."
+            )
+        label = None
     return _Chosen(inputs, label)
 
 
@@ -632,6 +650,7 @@ def _input_of(value: Any, table: Table, place: str) -> str | Path:
         raise TableError(
             f"{table.path}, {place}: the {table.modality} is {value!r}; expected a string."
         )
+    _check_unicode(value, table, place, table.modality)
     if table.modality == "image":
         return table.path.parent / value
     return value
@@ -644,7 +663,32 @@ def _label_of(value: Any, table: Table, place: str) -> str:
         raise TableError(
             f"{table.path}, {place}: the label is {value!r}; expected a string or an integer."
         )
+    _check_unicode(str(value), table, place, "label")
     return str(value)
+
+
+def _check_unicode(text: str, table: Table, place: str, what: str) -> None:
+    """Refuse half a surrogate pair, which JSON can write and nothing can save or encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TableError(
+            f"{table.path}, {place}: the {what} is not valid Unicode: {text[error.start]!r} at "
+            f"character {error.start + 1}. Repair it or leave the row out."
+        ) from error
+
+
+def _check_finite(path: Path, rows: Any, before: int) -> None:
+    """Refuse features that are no numbers, by the row of the file that they are in."""
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        return  # not feature rows at all, which the encoder says
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1)
+    if not finite.all():
+        raise TableError(
+            f"{path}, row {before + int(np.argmin(finite)) + 1}: a feature is not finite in "
+            "float32 (NaN, infinite or too large). Leave such rows out or repair them."
+        )
 
 
 # ---------------------------------------------------------------------------------------------

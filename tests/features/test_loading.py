@@ -15,7 +15,7 @@ import pytest
 
 from klda import features
 from klda.errors import KldaError
-from klda.features import files, registry
+from klda.features import files, loading, registry
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 AUTHORS_GAMMA = {
@@ -349,6 +349,15 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
 def test_wrong_options_are_named(option, says, tiny_models):
     with pytest.raises(KldaError, match=says):
         features.load(tiny_models("bert-base"), **option)
+
+
+def test_what_a_model_takes_is_told_without_loading_it(tiny_models, tiny_dinov2, monkeypatch):
+    monkeypatch.setattr(loading, "_build", None)
+    assert features.modality_of("bart-base") == "text"
+    assert features.modality_of("dinov2-small") == "image"
+    assert features.modality_of("features") == "features"
+    assert features.modality_of(tiny_models("bert-base")) == "text"
+    assert features.modality_of(tiny_dinov2) == "image"
 
 
 def test_a_named_model_has_its_own_modality(empty_hub):

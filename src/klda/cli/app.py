@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from klda.cli import evaluate, learn, manage, predict
+from klda.cli import evaluate, forget, learn, manage, predict
 from klda.cli.console import complain, say
 from klda.errors import KldaError
 
@@ -109,7 +109,7 @@ def klda(
 
 
 app.command(rich_help_panel="Teach")(learn.learn)
-app.command(rich_help_panel="Teach")(manage.forget)
+app.command(rich_help_panel="Teach")(forget.forget)
 app.command(rich_help_panel="Teach")(manage.merge)
 app.command(rich_help_panel="Ask")(predict.predict)
 app.command(rich_help_panel="Ask")(evaluate.evaluate)

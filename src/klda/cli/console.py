@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
+
+from klda.errors import KldaError
 
 messages = Console(stderr=True, highlight=False)
 
@@ -42,7 +44,7 @@ def complain(text: str) -> None:
     text : str
         What went wrong and what to do about it.
     """
-    messages.print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True)
+    messages.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -53,7 +55,23 @@ def print_json(value: Any) -> None:
     value : object
         Anything that JSON can hold.
     """
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
+
+
+def printable(text: str) -> str:
+    """Escape what UTF-8 can't write: the rest of a file's name that is not UTF-8.
+
+    Parameters
+    ----------
+    text : str
+        Perhaps with halves of surrogate pairs.
+
+    Returns
+    -------
+    str
+        With these as JSON and Python write them.
+    """
+    return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager
@@ -90,9 +108,15 @@ def output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
+    if path.is_dir():
+        raise KldaError(f"--output {path} is a folder: name a file.")
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with partial.open("w", encoding="utf-8", newline="") as file:
+        opened = partial.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise KldaError(f"--output {path} can't be written: {error.strerror}.") from error
+    try:
+        with opened as file:
             yield file
         partial.replace(path)
     finally:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import options, reading
+from klda.cli import options, pictures, reading
 from klda.cli.console import print_json, results, say
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ def evaluate(
     """
     from klda.learner import Learner
 
+    for option, picture in (("--confusion", confusion), ("--reliability", reliability)):
+        if picture is not None:
+            pictures.check_name(option, picture)
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
     tables = reading.open_tables(files, learner.modality, input_column, label_column)
     start = time.perf_counter()
@@ -57,14 +60,10 @@ def evaluate(
     result = learner.evaluate(reading.labelled(chunks, integers))
     seconds = time.perf_counter() - start
     if confusion is not None:
-        from klda.cli.pictures import draw_confusion
-
-        draw_confusion(result, confusion)
+        pictures.draw_confusion(result, confusion)
         say(f"The confusion is drawn in {confusion}.")
     if reliability is not None:
-        from klda.cli.pictures import draw_reliability
-
-        draw_reliability(result, reliability)
+        pictures.draw_reliability(result, reliability)
         say(f"The reliability is drawn in {reliability}.")
     if json:
         print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})

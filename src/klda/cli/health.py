@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from klda.cli import pictures
 from klda.cli.console import print_json, results, say
 
 if TYPE_CHECKING:
     from klda.labelset import ConfusablePair, SmallClass, TwoInOne
+    from klda.learner import Learner
 
 MOST = 20  # lines of a table; --json has all
 
 
-def show(model: Path, *, confusable: bool, map_file: Path | None, as_json: bool) -> None:
+def show(
+    model: Path, *, confusable: bool, map_file: Path | None, verify: bool, as_json: bool
+) -> None:
     """Print what is wrong with a model's label set, and draw its map.
 
     Parameters
@@ -28,34 +32,53 @@ def show(model: Path, *, confusable: bool, map_file: Path | None, as_json: bool)
         Whether to print.
     map_file : Path or None
         Where to draw, if at all.
+    verify : bool
+        Read every file and compare its checksum.
     as_json : bool
         Print one JSON object.
     """
     from klda.learner import Learner
 
-    learner = Learner.load(model)
     if map_file is not None:
-        from klda.cli.pictures import draw_map
-
-        draw_map(learner, map_file)
+        pictures.check_name("--map", map_file, pictures.MAP_SUFFIXES)
+    learner = Learner.load(model, verify=verify)
+    if map_file is not None:
+        pictures.draw_map(learner, map_file)
         say(f"The map of {len(learner.classes):,} classes is drawn in {map_file}.")
-    if not confusable:
-        return
+    faults = _find_faults(learner) if confusable else None
+    if as_json:
+        _print_json(model, map_file, faults)
+    elif faults is not None:
+        _print(faults)
+
+
+class _Faults(NamedTuple):
+    confusable: list[ConfusablePair]
+    small_classes: list[SmallClass]
+    two_in_one: list[TwoInOne] | None  # None: there is no ledger to tell by
+
+
+def _find_faults(learner: Learner) -> _Faults:
     from klda import labelset
 
-    pairs = labelset.confusable(learner.classifier, limit=None)
-    small = labelset.small_classes(learner.classifier)
-    double = labelset.two_in_one(learner.ledger) if learner.ledger is not None else None
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "confusable": [asdict(pair) for pair in pairs],
-                "small_classes": [asdict(one) for one in small],
-                "two_in_one": None if double is None else [asdict(one) for one in double],
-            }
-        )
-        return
+    return _Faults(
+        labelset.confusable(learner.classifier, limit=None),
+        labelset.small_classes(learner.classifier),
+        labelset.two_in_one(learner.ledger) if learner.ledger is not None else None,
+    )
+
+
+def _print_json(model: Path, map_file: Path | None, faults: _Faults | None) -> None:
+    found: dict[str, Any] = {"model": str(model)}
+    if map_file is not None:
+        found["map"] = str(map_file)
+    for name, entries in (faults._asdict() if faults is not None else {}).items():
+        found[name] = None if entries is None else [asdict(entry) for entry in entries]
+    print_json(found)
+
+
+def _print(faults: _Faults) -> None:
+    pairs, small, double = faults
     console = results()
     console.print(_pairs(pairs) if pairs else "No classes are easily confused.")
     console.print()

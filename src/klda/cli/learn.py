@@ -73,7 +73,13 @@ def learn(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of the random features (0).", rich_help_panel=NEW),
+        typer.Option(
+            min=0,
+            max=2**32 - 1,
+            help="Seed of the random features (0).",
+            show_default=False,
+            rich_help_panel=NEW,
+        ),
     ] = None,
     keep: Annotated[
         str | None,
@@ -159,7 +165,7 @@ def learn(
         existing = _open_existing(model, given, encoding) if storage.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
-        modality = existing.modality if existing else None
+        modality = existing.modality if existing else _modality(foundation)
         tables = reading.open_tables(files, modality, input_column, label_column)
         job = Job(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
@@ -246,10 +252,28 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
         raise
 
 
+def _modality(foundation: str | None) -> str | None:
+    """Tell what a new model takes by its foundation model: a column of paths may be texts."""
+    if foundation is None:
+        return None
+    from klda.features import modality_of
+
+    return modality_of(foundation)
+
+
 def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
     from klda.learner import Learner
 
-    return Learner.load(model, model=given.get("foundation"), **encoding)
+    foundation = given.get("foundation")
+    learner = Learner.load(model, **encoding)
+    if foundation is None:
+        return learner
+    if learner.modality == "features" and foundation != "features":
+        raise KldaError(
+            f"--foundation {foundation}: the model in {model} takes features, which no foundation "
+            "model computes for it. Leave it out."
+        )
+    return Learner.load(model, model=foundation, **encoding)
 
 
 def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
@@ -281,6 +305,8 @@ def _make(
             )
         foundation = "minilm" if modality == "text" else "features"
     chosen = {"layers": given["layers"]} if "layers" in given else {}
+    if chosen and foundation == "features":
+        raise KldaError("--layers: features come from no foundation model. Leave it out.")
     if anew:
         say(f"Making a new model with {foundation}.")
     learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
@@ -309,9 +335,9 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
         changes.pop("n_members", None)
         return default.set_params(**changes)
     estimator = {"lda": LDA, "ncm": NCM}[kind]()
-    useless = sorted(set(changes) - set(estimator.get_params()))
-    if useless:
-        raise typer.BadParameter(f"--classifier {kind} has no {useless[0]}.")
+    for option, name in names.items():
+        if name in changes and name not in estimator.get_params():
+            raise typer.BadParameter(f"--{option} is not for --classifier {kind}. Leave it out.")
     return estimator.set_params(**changes)
 
 

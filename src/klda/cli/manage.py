@@ -1,152 +1,23 @@
-"""``klda forget``, ``merge``, ``show`` and ``models``."""
+"""``klda merge``, ``show`` and ``models``."""
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import health, options, reading
-from klda.cli.console import print_json, results, say, undisturbed
+from klda.cli import health, options
+from klda.cli.console import print_json, printable, results, say, undisturbed
 from klda.errors import KldaError
-
-if TYPE_CHECKING:
-    from klda.learner import Learner
-
-
-def forget(
-    model: options.Model,
-    labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option(help="File with the rows that were learned: undoes them exactly."),
-    ] = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Samples to forget instead of classes, as 17,18; needs a model made with "
-            "--keep features. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
-    wait: options.Wait = 0.0,
-    json: options.Json = False,
-) -> None:
-    """Make a model forget classes, or single samples.
-
-    A forgotten class is never an answer again. A model made with **klda learn --keep features**
-    forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
-    any model given the rows that were learned with --rows; of that file only the rows of the named
-    classes are used. Otherwise the covariance that all classes share keeps a trace, and the command
-    says so.
-
-    **klda forget --model** bot/ old_class "another class"
-
-    **klda forget --model** bot/ old_class **--rows** tickets.csv
-
-    **klda forget --model** bot/ **--ids** 17,18
-    """
-    if bool(labels) == bool(ids) or (ids and rows is not None):
-        raise typer.BadParameter("Name classes to forget, or samples with --ids.")
-    from klda import storage
-    from klda.learner import Learner
-
-    with storage.writer_lock(_existing(model), timeout=wait):
-        learner = Learner.load(model)
-        before = learner.classes
-        integers = reading.has_integer_classes(before)
-        names = [reading.as_label(label, integers) for label in labels or ()]
-        if ids:
-            learner.forget(ids=_sample_ids(learner, ids))
-            exact = True
-        elif rows is not None:
-            tables = reading.open_tables([rows], learner.modality, input_column, label_column)
-            _forget_rows(learner, tables, names, integers)
-            exact = True
-        else:
-            exact = _forget_classes(learner, names)
-        with undisturbed():
-            learner.save(model)
-    _report_forgotten(learner, before, exact, model, json)
-
-
-def _forget_classes(learner: Learner, names: list[Any]) -> bool:
-    """Forget classes; say whether no trace is left."""
-    from klda.learner import ForgetTraceWarning
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ForgetTraceWarning)
-        learner.forget(names)
-    return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
-
-
-def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
-    """Ids as written: texts that were given to samples, or running numbers."""
-    known = learner.ledger.names if learner.ledger is not None else {}
-    parts = [
-        part for text in given for part in ([text] if text in known else text.split(",")) if part
-    ]
-    return [int(part) if part.isdecimal() and part not in known else part for part in parts]
-
-
-def _report_forgotten(
-    learner: Learner, before: dict[Any, int], exact: bool, model: Path, as_json: bool
-) -> None:
-    after = learner.classes
-    gone = [label for label in before if label not in after]
-    samples = sum(before.values()) - sum(after.values())
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "forgotten_classes": gone,
-                "forgotten": samples,
-                "exact": exact,
-                "classes": len(after),
-            }
-        )
-        return
-    say(
-        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
-        f"{model} now knows {_count(len(after), 'class', 'classes')}."
-    )
-    say(
-        "Its scores are as if it had never seen them."
-        if exact
-        else "They are gone from the answers only: the covariance that all classes share keeps a "
-        "trace of them. To leave none, name the rows that were learned with --rows, or make "
-        "models with klda learn --keep features."
-    )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
-
-
-def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], integers: bool) -> None:
-    wanted = set(names)
-    found = False
-    for inputs, labels in reading.labelled(
-        reading.batches(tables, "Forgetting", labels=True), integers
-    ):
-        keep = [i for i, label in enumerate(labels) if label in wanted]
-        if keep:
-            found = True
-            chosen = inputs[keep] if hasattr(inputs, "shape") else [inputs[i] for i in keep]
-            learner.forget([labels[i] for i in keep], chosen)
-    if not found:
-        raise KldaError(f"{tables[0].path} has no rows of the classes to forget.")
 
 
 def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
     """Merge models that were taught apart, exactly.
@@ -170,11 +41,12 @@ def merge(
             "that model, too."
         )
     replaced = storage.exists(output) and output.resolve() != models[0].resolve()
-    merged = Learner.load(models[0])
-    for path in models[1:]:
-        merged.merge(Learner.load(path))
-    with storage.writer_lock(output), undisturbed():
-        merged.save(output, overwrite=replaced)
+    with storage.writer_lock(output, timeout=wait):
+        merged = Learner.load(models[0])
+        for path in models[1:]:
+            merged.merge(Learner.load(path))
+        with undisturbed():
+            merged.save(output, overwrite=replaced)
     classes = merged.classes
     if json:
         print_json({"model": str(output), "classes": len(classes), "samples": merged.samples})
@@ -217,25 +89,41 @@ def show(
     from klda import storage
 
     if confusable or map_file is not None:
-        health.show(model, confusable=confusable, map_file=map_file, as_json=json)
-        return
-    document = storage.load(model, verify=verify).document
-    if json:
-        print_json(document)
-        return
+        health.show(model, confusable=confusable, map_file=map_file, verify=verify, as_json=json)
+    else:
+        document = storage.load(model, verify=verify).document
+        if json:
+            print_json(document)
+        else:
+            _print(model, document)
+    if verify:
+        say("All files agree with their checksums.")
+
+
+def _print(model: Path, document: dict[str, Any]) -> None:
+    from klda import storage
+
+    try:
+        parts = _summary(model, document), _classes(document), _history(document["history"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise storage.ModelFolderError(
+            f"{model / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. Restore the "
+            "folder from a copy."
+        ) from error
     console = results()
-    console.print(_summary(model, document))
-    console.print()
+    for i, part in enumerate(parts):
+        if i:
+            console.print()
+        console.print(part)
+
+
+def _classes(document: dict[str, Any]) -> RichTable:
     table = RichTable(box=None, pad_edge=False)
     table.add_column("class")
     table.add_column("samples", justify="right")
     for label, count in document["classes"].items():
         table.add_row(Text(label), f"{count:,}")
-    console.print(table)
-    console.print()
-    console.print(_history(document["history"]))
-    if verify:
-        say("All files agree with their checksums.")
+    return table
 
 
 def _summary(model: Path, document: dict[str, Any]) -> RichTable:
@@ -276,11 +164,11 @@ def _history(entries: list[dict[str, Any]]) -> RichTable:
     for entry in shown:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
         table.add_row(
-            entry["when"],
-            entry["action"],
+            Text(entry["when"]),
+            Text(entry["action"]),
             f"{entry['samples']:+,}",
             f"{change:+,}",
-            Text(entry.get("source", "")),
+            Text(printable(entry.get("source", ""))),
         )
     return table
 
@@ -319,15 +207,6 @@ def models(json: options.Json = False) -> None:
             str(info.dimension),
             info.n_parameters,
             here,
-            f"{info.note} ({info.how_to_get})",
+            Text(f"{info.note} ({info.how_to_get})"),
         )
     results().print(table)
-
-
-def _existing(model: Path) -> Path:
-    """Return the folder if it holds a model; a lock must not create one that isn't there."""
-    from klda import storage
-
-    if not storage.exists(model):
-        storage.load(model)  # says what is wrong
-    return model

@@ -18,7 +18,24 @@ if TYPE_CHECKING:
     from klda.learner import Learner
 
 SUFFIXES = (".png", ".svg", ".pdf")
+MAP_SUFFIXES = (".html", *SUFFIXES)
 MOST_LINES = 60  # pairs joined on a map
+
+
+def check_name(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """Refuse a name that no picture can have, before the work that it would show.
+
+    Parameters
+    ----------
+    option : str
+        The option that it was given with.
+    path : Path
+        The picture.
+    suffixes : tuple of str
+        Endings that can be drawn.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise KldaError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
 
 
 def draw_confusion(result: Evaluation, path: Path) -> None:
@@ -104,7 +121,7 @@ def draw_map(learner: Learner, path: Path) -> None:
 
     pyplot = None
     if path.suffix.lower() != ".html":
-        pyplot = _pyplot("--map", path, (".html", *SUFFIXES))
+        pyplot = _pyplot("--map", path, MAP_SUFFIXES)
     classes = labelset.class_map(learner.classifier)
     pairs = labelset.confusable(learner.classifier, MOST_LINES)
     if pyplot is None:
@@ -215,8 +232,7 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
 
 
 def _pyplot(option: str, path: Path, suffixes: tuple[str, ...]) -> Any:
-    if path.suffix.lower() not in suffixes:
-        raise KldaError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
+    check_name(option, path, suffixes)
     matplotlib = require("matplotlib", "plot")
     matplotlib.use("Agg")
     return require("matplotlib.pyplot", "plot")

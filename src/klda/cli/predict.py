@@ -17,6 +17,7 @@ from rich.text import Text
 
 from klda.cli import explaining, options, reading
 from klda.cli.console import output, results
+from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner import Learner
@@ -155,9 +156,21 @@ def _chunks(
     if texts or file is None or str(file) == "-":
         if modality != "text":
             raise typer.BadParameter(f"This model takes {modality} inputs: give a file.")
-        return iter([Chunk(list(texts), None)]) if texts else read_lines(sys.stdin)
+        return iter([Chunk(list(texts), None)]) if texts else read_lines(_standard_input())
     tables = reading.open_tables([file], modality, input_column, None)
     return reading.batches(tables, "Predicting", labels=False)
+
+
+def _standard_input() -> Iterator[str]:
+    """Lines of standard input, which are UTF-8 whatever the terminal's encoding is."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise KldaError(
+                f"standard input, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at "
+                f"position {error.start + 1}). Give texts in UTF-8."
+            ) from error
 
 
 def _answers(

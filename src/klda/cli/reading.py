@@ -6,9 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from klda.cli.console import messages
+from klda.cli.console import messages, printable
 from klda.tables import (
     Chunk,
     Columns,
@@ -41,6 +42,10 @@ def open_tables(
     list of Table
         In the order given; those of a folder or a pattern sorted.
     """
+    if label_column is not None and label_column == input_column:
+        raise typer.BadParameter(
+            f"--input-column and --label-column both name {label_column!r}: name two columns."
+        )
     columns = Columns(input_column, label_column)
     tables: list[Table] = []
     for path in find_files(paths):
@@ -149,7 +154,7 @@ def answered(
     for chunk in chunks:
         for value, answer in zip(chunk.inputs, ask(chunk.inputs), strict=True):
             row += 1
-            yield str(value) if isinstance(value, str | Path) else row, answer
+            yield printable(str(value)) if isinstance(value, str | Path) else row, answer
 
 
 def has_integer_classes(classes: dict[Any, int]) -> bool:

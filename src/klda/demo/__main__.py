@@ -18,7 +18,7 @@ from rich.text import Text
 from klda import KLDA, LDA, NCM
 from klda._optional import require
 from klda.demo import Example, examples, unknown_questions
-from klda.learner import Learner
+from klda.learner import REFUSED, Learner
 
 QUESTIONS = (
     "could you wire forty euros to my cousin",
@@ -83,7 +83,8 @@ def run(console: Console, picture: Path) -> None:
     forget(console, clock, bot)
     save_and_load(console, clock, bot)
     show_times(console, clock)
-    console.print(f"\nAccuracy over tasks of KLDA, LDA and NCM: [bold]{picture}[/]")
+    shown = Text.assemble("\nAccuracy over tasks of KLDA, LDA and NCM: ", (str(picture), "bold"))
+    console.print(shown)
 
 
 def learn_tasks(
@@ -124,8 +125,8 @@ def mark_unknown(console: Console, clock: Clock, bot: Learner, data: Sequence[Ex
     strangers = unknown_questions()
     texts, _ = pick(data, list(dict.fromkeys(example.task for example in data)), "test")
     with clock.step("tell known from unknown"):
-        unknown = ~bot.classifier.is_known(bot.encoder.encode(strangers))
-        refused = ~bot.classifier.is_known(bot.encoder.encode(texts))
+        unknown = ~bot.is_known(strangers, refused=REFUSED)
+        refused = ~bot.is_known(texts, refused=REFUSED)
     nearest = bot.predict(strangers)
     table = Table(title="Questions that fit no class")
     for name in ("question", "verdict", "nearest class"):
@@ -136,7 +137,8 @@ def mark_unknown(console: Console, clock: Clock, bot: Learner, data: Sequence[Ex
     console.print(table)
     console.print(
         f"Marked unknown: {unknown.sum()} of {len(strangers)} such questions, and wrongly "
-        f"{refused.sum()} of {len(texts)} test texts that do fit a class.\n"
+        f"{refused.sum()} of {len(texts)} test texts that do fit a class: {refused.mean():.0%}, "
+        f"where {REFUSED:.0%} was asked for.\n"
     )
 
 

