@@ -5,6 +5,7 @@ import torch
 
 from klda.baselines import defaults, make
 from klda.errors import KldaError
+from klda.features import OfflineModelError
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,20 @@ def test_l2p_cuts_texts_so_that_the_prompts_have_a_place(tiny, fast):
     assert len(method.predict([long])) == 1
     with pytest.raises(KldaError, match="prompt_length=16"):
         make("l2p", tiny["bert"], prompt_length=16, top_n=5, **options).learn_task(["the"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError("not a valid model identifier"), OfflineModelError),
+        (OSError(28, "No space left on device"), KldaError),
+    ],
+)
+def test_only_a_model_that_is_not_here_is_called_offline(monkeypatch, error, kind):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fail)
+    with pytest.raises(KldaError, match="nobody/nothing") as caught:
+        make("joint", "nobody/nothing", device="cpu")
+    assert type(caught.value) is kind
