@@ -148,6 +148,21 @@ def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
         plan(features_folder, "ncm", options={"klda-e": {"gamma": 1}})
 
 
+def test_an_option_can_count_for_one_data_set(features_folder, tmp_path):
+    other = write_features(tmp_path / "other")
+    options = {"lda": {"ridge": 0.5}, "lda@other": {"ridge": 0.1}}
+    grid = Plan(
+        select("lda"), [str(features_folder), str(other)], seeds=1, device="cpu", options=options
+    )
+    cells = walk(grid, ResultStore(tmp_path / "results.jsonl"))
+    assert {cell.dataset: cell.settings["options"]["ridge"] for cell in cells} == {
+        "blobs": 0.5,
+        "other": 0.1,
+    }
+    with pytest.raises(KldaError, match="'elsewhere'"):
+        plan(features_folder, "lda", options={"lda@elsewhere": {"ridge": 1}})
+
+
 def test_an_option_that_a_method_does_not_have_is_named(features_folder, tmp_path):
     grid = plan(features_folder, "slda", seeds=1, options={"slda": {"colour": 3}})
     with pytest.raises(KldaError, match="colour"):

@@ -72,7 +72,7 @@ class Plan:
     classes, per_class : int, optional
         Use a stated part of the data only.
     options : mapping of str to mapping
-        Settings of single methods.
+        Settings of single methods; those under ``"METHOD@DATASET"`` count for one data set.
     curve : {"auto", "all", "end"}
         When accuracy is measured: as each method says, after each task, or at the end only.
     cache : path-like, optional
@@ -111,11 +111,20 @@ class Plan:
                 raise KldaError(f"{name} is empty: give at least one name.")
         if self.seeds < 1:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
-        unknown = set(self.options) - {spec.name for spec in self.methods}
+        unknown = {name.partition("@")[0] for name in self.options}
+        unknown -= {spec.name for spec in self.methods}
         if unknown:
             raise KldaError(
                 f"Options were given for {', '.join(sorted(unknown))}, which --methods leaves out."
             )
+        for name in self.options:
+            _, at, dataset = name.partition("@")
+            if at and dataset not in {Path(given).name for given in self.datasets}:
+                raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
+
+    def options_of(self, method: str, dataset: str) -> dict[str, Any]:
+        """Options given for a method on a data set."""
+        return self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
 
 
 @dataclass(frozen=True)
@@ -281,9 +290,10 @@ def walk(plan: Plan, store: ResultStore, notify: Notify = lambda message: None) 
 
 def _check_options(plan: Plan, device: str) -> None:
     """Find an option that a method doesn't have before hours are spent on the others."""
-    for spec in plan.methods:
-        options = plan.options.get(spec.name, {})
+    specs = {spec.name: spec for spec in plan.methods}
+    for name, options in plan.options.items():
         with contextlib.suppress(MissingDependencyError):
+            spec = specs[name.partition("@")[0]]
             spec.check(Context(plan.backbones[0], 1.0, 0, device, options))
 
 
@@ -354,7 +364,7 @@ class _Place:
         gamma = self.plan.gamma
         if gamma is None:
             gamma = protocol_gamma(self.backbone, self.plan.layers)
-        options = self.plan.options.get(spec.name, {})
+        options = self.plan.options_of(spec.name, self.dataset.name)
         return Context(self.backbone, gamma, self.seed, self.device, options)
 
     def settings(self, spec: MethodSpec, context: Context) -> dict[str, Any]:

@@ -60,7 +60,11 @@ Curve = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Setting of one method: METHOD.NAME=VALUE. May be repeated."),
+    typer.Option(
+        "--set",
+        help="Setting of one method: METHOD.NAME=VALUE, or METHOD@DATASET.NAME=VALUE for one data "
+        "set. May be repeated.",
+    ),
 ]
 Cache = Annotated[str | None, typer.Option(help="Folder of cached features.")]
 Metric = Annotated[
