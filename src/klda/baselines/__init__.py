@@ -8,6 +8,7 @@ earlier task is kept.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from klda.errors import KldaError
 if TYPE_CHECKING:
     from klda.baselines.training import Baseline
 
-__all__ = ["METHODS", "make"]
+__all__ = ["METHODS", "UnsuitableBackboneError", "defaults", "make"]
 
 # Classes are named, not imported: torch and transformers are loaded when a method is made.
 _CLASSES = {
@@ -31,13 +32,50 @@ _CLASSES = {
 }
 
 
+class UnsuitableBackboneError(KldaError):
+    """A method was asked to train a model that it can't use, or for inputs it can't read.
+
+    Parameters
+    ----------
+    message : str
+        What was asked for and what would do.
+    gap : str
+        The same in two or three words, for a table.
+    """
+
+    def __init__(self, message: str, gap: str) -> None:
+        super().__init__(message)
+        self.gap = gap
+
+
+def _class(name: str) -> type[Baseline]:
+    require("torch", "baselines")
+    require("transformers", "baselines")
+    kind: type[Baseline] = getattr(
+        importlib.import_module(f"klda.baselines.{name}"), _CLASSES[name]
+    )
+    return kind
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Every option of a fine-tuned method with its default, the shared ones included.
+
+    Parameters
+    ----------
+    name : str
+        One of `METHODS`.
+    """
+    found: dict[str, Any] = {}
+    for part in reversed(_class(name).__mro__):
+        init = vars(part).get("__init__")
+        parameters = inspect.signature(init).parameters.values() if init is not None else ()
+        found.update({p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY})
+    return found
+
+
 def _factory(name: str) -> Callable[..., Baseline]:
     def create(backbone: str, **options: Any) -> Baseline:
-        require("torch", "baselines")
-        require("transformers", "baselines")
-        module = importlib.import_module(f"klda.baselines.{name}")
-        method: Baseline = getattr(module, _CLASSES[name])(backbone, **options)
-        return method
+        return _class(name)(backbone, **options)
 
     create.__name__ = f"make_{name}"
     create.__doc__ = f"Make the method {name!r} for a backbone; see `make`."

@@ -1,19 +1,23 @@
-"""Foundation models to fine-tune: text encoders and text generators, from a name or a folder."""
+"""Foundation models to fine-tune: encoders of texts or images, and models that write text."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
 
+from klda import features
+from klda.baselines import UnsuitableBackboneError
+from klda.benchmarks.resources import is_unreachable
 from klda.errors import KldaError, MissingDependencyError
+from klda.features import OfflineModelError
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -56,15 +60,15 @@ def resolve_backbone(name: str) -> str:
 
 def _registered_name(name: str) -> str:
     """Look up the hub id of a klda model name; any other name is a hub id already."""
-    try:
-        models = importlib.import_module("klda.features").MODELS
-    except ImportError:  # the baselines also work without the features room's dependencies
-        return name
-    info = models.get(name)
+    info = features.MODELS.get(name)
     if info is None:
         return name
     if info.modality != "text":
-        raise KldaError(f"backbone={name!r} reads {info.modality}s; give a text model.")
+        raise UnsuitableBackboneError(
+            f"backbone={name!r} reads {info.modality}s; give a text model, or a method that trains "
+            "image models: joint, vanilla, ewc or kd.",
+            "texts only",
+        )
     return str(info.hub_id)
 
 
@@ -92,9 +96,12 @@ def _load(loader: Any, name: str) -> Any:
         with _quiet():
             return loader.from_pretrained(path, **file)
     except OSError as error:
-        raise KldaError(
+        # A full disk, say, is not the same as a model that isn't there.
+        kind = OfflineModelError if is_unreachable(error) else KldaError
+        raise kind(
             f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
-            "smollm2), a local folder, or a hub name whose files are here or can be fetched."
+            "smollm2), a local folder, or a hub name whose files are here or can be fetched "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})."
         ) from error
 
 
@@ -124,6 +131,15 @@ class TextEncoder(nn.Module):
         self.model = model.get_encoder() if model.config.is_encoder_decoder else model
         self.dimension = int(model.config.hidden_size)
 
+    @property
+    def n_positions(self) -> int | None:
+        """Most tokens that the model has places for; None where places are relative."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        places = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(places, "padding_idx", None)
+        # RoBERTa and its kin count places from behind the padding's number.
+        return most if most is None or padding is None else most - padding - 1
+
     def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Token ids of each text, cut to `max_length`."""
         limit = min(max_length, self.tokenizer.model_max_length)
@@ -138,9 +154,62 @@ class TextEncoder(nn.Module):
         """Mean of the last hidden states over a text's tokens, (n, d)."""
         return mean_pool(self.hidden(mask, input_ids=ids), mask)
 
+    def of(self, batch: dict[str, Tensor]) -> Tensor:
+        """Features of a batch of token ids."""
+        return self(batch["ids"], batch["ids_mask"])
+
     def embed(self, ids: Tensor) -> Tensor:
         """Input embeddings of tokens, before positions are added."""
         return self.model.get_input_embeddings()(ids)
+
+
+class VisionNetwork(nn.Module):
+    """A vision network as `klda.features` loads it: its processor, its class token or pooling.
+
+    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
+
+    Parameters
+    ----------
+    name : str
+        A klda name of an image model, or the folder of one.
+    """
+
+    causal = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        encoder: Any = features.load(name, device="cpu", precision="float32", modality="image")
+        self._encoder = encoder
+        self.model = encoder._network.requires_grad_(True)
+        self.dimension = int(encoder.dimension)
+
+    def read(self, image: Any, position: int) -> Tensor:
+        """Pixels of one image, as the network expects them."""
+        return torch.from_numpy(np.array(self._encoder._prepare(image, position), np.float32))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Feature of each image, (n, d)."""
+        return self._encoder._forward(pixels)
+
+    def of(self, batch: dict[str, Tensor]) -> Tensor:
+        """Features of a batch of pixels."""
+        return self(batch["pixels"])
+
+
+def reads_images(name: str) -> bool:
+    """Whether a backbone is an image model.
+
+    Parameters
+    ----------
+    name : str
+        See `resolve_backbone`.
+    """
+    info = features.MODELS.get(name)
+    if info is not None:
+        return info.modality == "image"
+    folder = Path(name)
+    tokenizer = any((folder / f"tokenizer{end}.json").exists() for end in ("", "_config"))
+    return (folder / "preprocessor_config.json").is_file() and not tokenizer
 
 
 def _is_causal(config: Any) -> bool:
@@ -171,12 +240,19 @@ class TextGenerator(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        if reads_images(name):
+            raise UnsuitableBackboneError(
+                f"backbone={name!r} reads images and writes no text; choose joint, vanilla, ewc or "
+                "kd for it.",
+                "texts only",
+            )
         config = _load(transformers.AutoConfig, name)
         self.seq2seq = bool(config.is_encoder_decoder)
         if not self.seq2seq and not _is_causal(config):
-            raise KldaError(
+            raise UnsuitableBackboneError(
                 f"backbone={name!r} ({config.model_type}) writes no text; give a seq2seq model "
-                "(BART, T5) or a decoder-only one (smollm2), or choose another method."
+                "(BART, T5) or a decoder-only one (smollm2), or choose another method.",
+                "writes no text",
             )
         kind = "AutoModelForSeq2SeqLM" if self.seq2seq else "AutoModelForCausalLM"
         self.model, self.tokenizer = _load_parts(getattr(transformers, kind), name)

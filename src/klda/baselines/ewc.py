@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from klda.baselines.training import Batch, ClassifierBaseline, Rows, State, check_choice
+from klda.baselines.training import (
+    Batch,
+    ClassifierBaseline,
+    Rows,
+    State,
+    check_choice,
+    check_number,
+)
 
 
 class EWC(ClassifierBaseline):
@@ -23,7 +30,7 @@ class EWC(ClassifierBaseline):
     Parameters
     ----------
     backbone : str, default="minilm"
-        An encoder or a seq2seq model, of which the encoder is used.
+        An encoder, a seq2seq model, of which the encoder is used, or an image model.
     penalty : float, default=5000.0
         lambda of equation 3.
     fisher_samples : int, default=200
@@ -47,6 +54,8 @@ class EWC(ClassifierBaseline):
         **training: Any,
     ) -> None:
         check_choice("fisher_labels", fisher_labels, ("sampled", "given"))
+        check_number("penalty", penalty)
+        check_number("fisher_samples", fisher_samples, least=1)
         super().__init__(backbone, **training)
         self.penalty, self.fisher_samples, self.fisher_labels = (
             penalty,

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from klda.baselines.training import Batch, ClassifierBaseline, Rows
+from klda.baselines.training import Batch, ClassifierBaseline, Rows, check_number
 
 
 class KD(ClassifierBaseline):
@@ -19,7 +19,7 @@ class KD(ClassifierBaseline):
     Parameters
     ----------
     backbone : str, default="minilm"
-        An encoder or a seq2seq model, of which the encoder is used.
+        An encoder, a seq2seq model, of which the encoder is used, or an image model.
     temperature : float, default=2.0
         T of Hinton's equation 1; LwF's value.
     weight : float, default=1.0
@@ -38,6 +38,8 @@ class KD(ClassifierBaseline):
         weight: float = 1.0,
         **training: Any,
     ) -> None:
+        check_number("temperature", temperature, above=True)
+        check_number("weight", weight)
         super().__init__(backbone, **training)
         self.temperature, self.weight = temperature, weight
 

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from klda.baselines import UnsuitableBackboneError
+from klda.baselines.backbones import TextEncoder
 from klda.baselines.training import (
     Batch,
     ClassifierBaseline,
     ClassifierModule,
     Rows,
     State,
+    check_number,
     seeded,
 )
 from klda.errors import KldaError
@@ -30,12 +33,21 @@ class PromptedModule(ClassifierModule):
         M, L_p and N of the paper.
     """
 
+    encoder: TextEncoder
+
     def __init__(self, backbone: str, pool_size: int, prompt_length: int, top_n: int) -> None:
         super().__init__(backbone)
+        if not isinstance(self.encoder, TextEncoder):
+            raise UnsuitableBackboneError(
+                f"backbone={backbone!r} reads images; l2p is here for texts. Give it a text "
+                "encoder (BERT, minilm), or choose joint, vanilla, ewc or kd.",
+                "texts only",
+            )
         if self.encoder.causal:
-            raise KldaError(
+            raise UnsuitableBackboneError(
                 f"backbone={backbone!r} reads left to right, so prompts before a text can't see "
-                "it; give l2p an encoder (BERT, minilm) or a seq2seq model (BART, T5)."
+                "it; give l2p an encoder (BERT, minilm) or a seq2seq model (BART, T5).",
+                "needs an encoder",
             )
         self.encoder.requires_grad_(False)
         self.top_n = top_n
@@ -114,7 +126,8 @@ class L2P(ClassifierBaseline):
     diversify : bool, default=True
         Use equation 4 while learning.
     **training
-        Options of `klda.baselines.training.Baseline`; prompts and keys learn at `head_lr`.
+        Options of `klda.baselines.training.Baseline`; prompts and keys learn at `head_lr`. Where
+        `max_length` leaves no places for the prompts, texts are cut shorter.
     """
 
     name = "l2p"
@@ -133,6 +146,8 @@ class L2P(ClassifierBaseline):
     ) -> None:
         if not 1 <= top_n <= pool_size:
             raise KldaError(f"top_n={top_n} must lie between 1 and pool_size={pool_size}.")
+        check_number("prompt_length", prompt_length, least=1)
+        check_number("pull", pull)
         self.pool_size, self.prompt_length, self.top_n = pool_size, prompt_length, top_n
         self.pull, self.diversify = pull, diversify
         super().__init__(backbone, **training)
@@ -142,6 +157,18 @@ class L2P(ClassifierBaseline):
     def _make_module(self) -> PromptedModule:
         with seeded(self.seed, self._device):
             return PromptedModule(self.backbone, self.pool_size, self.prompt_length, self.top_n)
+
+    def _tokens(self) -> int:
+        places = self.module.encoder.n_positions
+        if places is None:
+            return self.max_length
+        room = places - self.top_n * self.prompt_length
+        if room < 1:
+            raise KldaError(
+                f"top_n={self.top_n} prompts of prompt_length={self.prompt_length} leave no place "
+                f"for a text: backbone={self.backbone!r} has {places}. Lower one of them."
+            )
+        return min(self.max_length, room)
 
     def _groups(self) -> list[dict[str, Any]]:
         trained = [self.module.prompts, self.module.keys, *self.module.head.parameters()]

@@ -15,7 +15,7 @@ from klda.baselines.generation import (
     label_text,
     token_loss,
 )
-from klda.baselines.training import Batch, seeded
+from klda.baselines.training import Batch, check_number, seeded
 from klda.errors import KldaError
 
 ANSWER = "<answer>"
@@ -70,6 +70,8 @@ class LAMOL(GenerativeBaseline):
     ) -> None:
         if gamma < 0:
             raise KldaError(f"gamma={gamma} must not be negative; 0 turns the rehearsal off.")
+        check_number("lm_weight", lm_weight)
+        check_number("top_k", top_k, least=1)
         super().__init__(backbone, **training)
         self.gamma, self.lm_weight, self.top_k, self.question = gamma, lm_weight, top_k, question
         with seeded(self.seed, self._device):

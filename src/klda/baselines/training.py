@@ -9,6 +9,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from klda._optional import require
-from klda.baselines.backbones import TextEncoder
+from klda.baselines.backbones import TextEncoder, VisionNetwork, reads_images
+from klda.benchmarks.resources import require_device
 from klda.errors import KldaError
 
 Batch = dict[str, Tensor]
@@ -29,6 +31,7 @@ State = tuple[dict[str, Tensor], dict[str, Any]]
 # Batches of one length are cut from this many shuffled batches' worth of samples: long enough for
 # little padding, short enough that the batches of two epochs differ.
 _BUCKET = 32
+_READERS = min(8, os.cpu_count() or 1)
 
 
 class Rows:
@@ -117,6 +120,46 @@ class Rows:
         return result
 
 
+class ImageRows(Rows):
+    """Images, read and scaled batch by batch: all of them at once would not fit into memory.
+
+    Parameters
+    ----------
+    images : sequence of images
+        Arrays, paths, or whatever `read` takes.
+    read : callable
+        ``read(image, position)`` gives one image's pixels.
+    columns : mapping of str to Tensor
+        One entry an image.
+    device : torch.device
+        Where batches are made.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Any],
+        read: Callable[[Any, int], Tensor],
+        *,
+        columns: Mapping[str, Tensor] | None = None,
+        device: torch.device,
+    ) -> None:
+        super().__init__(sequences={}, padding={}, columns=columns, device=device)
+        self._lengths = {"ids": np.zeros(len(images), dtype=int)}
+        self._images, self._read = images, read
+
+    def _take(self, index: np.ndarray, where: Tensor) -> Batch:
+        batch = super()._take(index, where)
+        with ThreadPoolExecutor(_READERS) as pool:
+            pixels = list(pool.map(lambda i: self._read(self._images[i], int(i)), index))
+        if len({part.shape for part in pixels}) > 1:
+            raise KldaError(
+                "The model's processor keeps each image's shape, so that they make no batch: give "
+                "images of one size."
+            )
+        batch["pixels"] = torch.stack(pixels).to(self._device)
+        return batch
+
+
 def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     padded = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.long)
     for i, row in enumerate(rows):
@@ -159,7 +202,11 @@ def pick_device(device: str) -> torch.device:
     """Turn ``auto`` into the GPU where there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
+    require_device(device)
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise KldaError(f"device={device!r} is unknown; use 'auto', 'cpu' or 'cuda'.") from error
 
 
 @contextmanager
@@ -171,8 +218,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def check_samples(texts: Sequence[str], labels: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Return texts and labels as plain lists, or an error that says what is wrong with them."""
+def check_samples(texts: Sequence[Any], labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return inputs and labels as plain lists, or an error that says what is wrong with them."""
     texts, plain = list(texts), [_plain_label(label) for label in labels]
     if not texts:
         raise KldaError("texts is empty; give at least one sample.")
@@ -180,7 +227,6 @@ def check_samples(texts: Sequence[str], labels: Sequence[Any]) -> tuple[list[str
         raise KldaError(
             f"texts has {len(texts)} rows and labels {len(plain)}; give one label each."
         )
-    check_texts(texts)
     kinds = {type(label).__name__ for label in plain}
     if kinds not in ({"str"}, {"int"}):
         raise KldaError(f"labels has values of {sorted(kinds)}; make them all str or all int.")
@@ -192,6 +238,14 @@ def check_texts(texts: Sequence[str]) -> None:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise KldaError(f"texts[{i}] is a {type(text).__name__}; give texts (str).")
+
+
+def _json_able(item: Any) -> str:
+    """Name an input for a digest: a text or a path as it is, an image by its content."""
+    if isinstance(item, (str, os.PathLike)):
+        return os.fspath(item)
+    content = item if isinstance(item, bytes) else np.ascontiguousarray(item).tobytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _plain_label(label: Any) -> Any:
@@ -255,9 +309,15 @@ class Baseline(ABC):
     ) -> None:
         check_choice("schedule", schedule, ("linear", "constant"))
         check_choice("precision", precision, ("auto", "bf16", "float32"))
-        for option, value in (("epochs", epochs), ("batch_size", batch_size)):
-            if value < 1:
-                raise KldaError(f"{option}={value} must be at least 1.")
+        for option, value in (
+            ("epochs", epochs),
+            ("batch_size", batch_size),
+            ("max_length", max_length),
+        ):
+            check_number(option, value, least=1)
+        check_number("head_lr", head_lr)
+        check_number("backbone_lr", backbone_lr)
+        check_number("clip_norm", clip_norm, above=True)
         self.backbone = str(backbone)
         self.epochs, self.batch_size, self.schedule = epochs, batch_size, schedule
         self.head_lr, self.backbone_lr, self.clip_norm = head_lr, backbone_lr, clip_norm
@@ -294,6 +354,7 @@ class Baseline(ABC):
             Their classes.
         """
         texts, labels = check_samples(texts, labels)
+        self._check_inputs(texts)
         self._check_task(labels)
         history = self._fingerprint(texts, labels)
         if self._load_checkpoint(history):
@@ -325,7 +386,7 @@ class Baseline(ABC):
         if not self.classes_:
             raise KldaError(f"{self.name} has learned no task yet; call learn_task first.")
         texts = list(texts)
-        check_texts(texts)
+        self._check_inputs(texts)
         classes = np.array(self.classes_)
         if not texts:
             return classes[:0]
@@ -340,6 +401,9 @@ class Baseline(ABC):
     @abstractmethod
     def _predict(self, texts: list[str]) -> np.ndarray:
         """Position in `classes_` of each text's class."""
+
+    def _check_inputs(self, inputs: list[Any]) -> None:
+        check_texts(inputs)
 
     def _check_task(self, labels: list[Any]) -> None:
         if self.classes_ and type(labels[0]) is not type(self.classes_[0]):
@@ -433,7 +497,8 @@ class Baseline(ABC):
 
     def _fingerprint(self, texts: list[str], labels: list[Any]) -> str:
         """Digest of the settings and of all tasks up to this one."""
-        content = [self._history, self.name, self.settings, self._bf16, texts, labels]
+        inputs = [_json_able(text) for text in texts]
+        content = [self._history, self.name, self.settings, self._bf16, inputs, labels]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _task_folder(self) -> Path:
@@ -477,8 +542,28 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise KldaError(f"{option}={value!r} is unknown; choose one of {list(choices)}.")
 
 
+def check_number(option: str, value: float, *, least: float = 0, above: bool = False) -> None:
+    """Raise where an option is smaller than it may be, or no number at all.
+
+    Parameters
+    ----------
+    option : str
+        Its name.
+    value : float
+        What was given.
+    least : float, default=0
+        Smallest value allowed.
+    above : bool, default=False
+        Whether it must be larger than `least`.
+    """
+    fits = isinstance(value, (int, float)) and (value > least if above else value >= least)
+    if not fits or math.isinf(value):
+        bound = f"larger than {least}" if above else f"at least {least}"
+        raise KldaError(f"{option}={value!r} must be a number {bound}.")
+
+
 class ClassifierModule(nn.Module):
-    """A text encoder and a growing linear head.
+    """An encoder of texts or images and a growing linear head.
 
     Parameters
     ----------
@@ -488,16 +573,18 @@ class ClassifierModule(nn.Module):
 
     def __init__(self, backbone: str) -> None:
         super().__init__()
-        self.encoder = TextEncoder(backbone)
+        self.encoder: TextEncoder | VisionNetwork = (
+            VisionNetwork(backbone) if reads_images(backbone) else TextEncoder(backbone)
+        )
         self.head = Head(self.encoder.dimension)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores of all classes so far, (n, classes), in float32."""
-        return self.head(self.encoder(batch["ids"], batch["ids_mask"])).float()
+        return self.head(self.encoder.of(batch)).float()
 
 
 class ClassifierBaseline(Baseline):
-    """Fine-tuning of an encoder and a head that grows with every task.
+    """Fine-tuning of an encoder of texts or images, and a head that grows with every task.
 
     A subclass says what it does before a task, what it adds to the loss, and what it keeps.
     """
@@ -512,14 +599,25 @@ class ClassifierBaseline(Baseline):
         with seeded(self.seed, self._device):
             return ClassifierModule(self.backbone)
 
-    def _rows(self, texts: list[str], codes: Sequence[int] | None = None) -> Rows:
+    def _check_inputs(self, inputs: list[Any]) -> None:
+        if not isinstance(self.module.encoder, VisionNetwork):
+            super()._check_inputs(inputs)
+
+    def _rows(self, texts: list[Any], codes: Sequence[int] | None = None) -> Rows:
         encoder = self.module.encoder
+        columns = {} if codes is None else {"labels": torch.tensor(codes)}
+        if isinstance(encoder, VisionNetwork):
+            return ImageRows(texts, encoder.read, columns=columns, device=self._device)
         return Rows(
-            sequences={"ids": encoder.tokenize(texts, self.max_length)},
+            sequences={"ids": encoder.tokenize(texts, self._tokens())},
             padding={"ids": encoder.tokenizer.pad_token_id},
-            columns={} if codes is None else {"labels": torch.tensor(codes)},
+            columns=columns,
             device=self._device,
         )
+
+    def _tokens(self) -> int:
+        """Tokens that a text is cut to."""
+        return self.max_length
 
     def _learn(self, texts: list[str], labels: list[Any]) -> None:
         codes = self._codes(labels)

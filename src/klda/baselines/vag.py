@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from klda.baselines.backbones import TextEncoder
 from klda.baselines.generation import GenerativeBaseline, label_text, token_loss
-from klda.baselines.training import Batch, Rows, State
+from klda.baselines.training import Batch, Rows, State, check_number
 from klda.errors import KldaError
 
 _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
@@ -60,6 +60,8 @@ class VAG(GenerativeBaseline):
     ) -> None:
         if replay_ratio < 0:
             raise KldaError(f"replay_ratio={replay_ratio} must not be negative; 0 turns it off.")
+        check_number("replay_weight", replay_weight)
+        check_number("insertion", insertion)
         super().__init__(backbone, **training)
         self.replay_ratio, self.replay_weight = replay_ratio, replay_weight
         self.insertion, self.label_encoder = insertion, label_encoder

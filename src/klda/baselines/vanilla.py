@@ -14,7 +14,7 @@ class Vanilla(ClassifierBaseline):
     Parameters
     ----------
     backbone : str, default="minilm"
-        An encoder or a seq2seq model, of which the encoder is used.
+        An encoder, a seq2seq model, of which the encoder is used, or an image model.
     **training
         Options of `klda.baselines.training.Baseline`.
     """

@@ -19,12 +19,13 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from klda.benchmarks import hub
 from klda.benchmarks.protocol import Samples
+from klda.benchmarks.resources import is_unreachable
 from klda.errors import KldaError
 from klda.features.cache import default_cache_folder
 from klda.tables import open_table
@@ -179,8 +180,8 @@ class Listing:
     ----------
     name, modality, split : str
         As in :class:`Dataset`.
-    train_rows, test_rows, classes : int
-        Of what was found; of the published set when nothing was.
+    train_rows, test_rows, classes : int or None
+        Of what was found; of the published set when nothing was; ``None`` where we don't know.
     tasks : int
         Tasks of the protocol.
     found : str
@@ -194,9 +195,9 @@ class Listing:
     name: str
     modality: str
     split: str
-    train_rows: int
-    test_rows: int
-    classes: int
+    train_rows: int | None
+    test_rows: int | None
+    classes: int | None
     tasks: int
     found: str
     here: bool
@@ -295,14 +296,33 @@ def listing(*, data: str | os.PathLike[str] | None = None, split: Split = "paper
     lines = []
     for name, info in DATASETS.items():
         place = find(name, data=data, split=split)
+        train: int | None
+        test: int | None
+        classes: int | None
         if place is None:
-            sizes, found, note = (*info.rows, info.classes), hub.describe(name, split), info.note
+            # The known sizes of a text set are those of the paper's split.
+            known = split == "paper" or info.modality == "image"
+            train, test = info.rows if known else (None, None)
+            classes = info.classes if known else None
+            found, note = hub.describe(name, split), info.note
         else:
             read = _read(place, info, split, data)
-            sizes = (len(read.train), len(read.test), len(read.classes))
+            train, test, classes = len(read.train), len(read.test), len(read.classes)
             found, note = str(place), read.note or info.note
         here = place is not None
-        lines.append(Listing(name, info.modality, split, *sizes, info.tasks, found, here, note))
+        sizes = {"train_rows": train, "test_rows": test, "classes": classes}
+        lines.append(
+            Listing(
+                name=name,
+                modality=info.modality,
+                split=split,
+                **sizes,
+                tasks=info.tasks,
+                found=found,
+                here=here,
+                note=note,
+            )
+        )
     return lines
 
 
@@ -377,6 +397,11 @@ def _download(name: str, split: Split, allowed: bool) -> Path:
     try:
         hub.download(name, split, target)
     except (OSError, ImportError, hub.DownloadError) as error:
+        if isinstance(error, OSError) and not is_unreachable(error):
+            raise KldaError(
+                f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "
+                "set KLDA_CACHE to another folder."
+            ) from error
         raise DatasetNotAvailableError(
             f"Data set {name!r} is not on this machine and the download failed ({error}). {how}"
         ) from error
@@ -391,15 +416,35 @@ def _load_own(folder: str) -> Dataset:
             "A folder of your own needs train and test files (csv, tsv, jsonl, npz, or one "
             "sub-folder of images a class)."
         )
-    settings = place / "dataset.json"
-    own = json.loads(settings.read_text()) if settings.exists() else {}
+    own = _own_settings(place / "dataset.json")
     train, modality = _read_part(place, "train")
     test, _ = _read_part(place, "test")
     _check_parts(place, train, test)
     classes = len(set(train.y.tolist()))
-    tasks = int(own.get("tasks", min(10, classes)))
+    tasks = own.get("tasks", min(10, classes))
     name = str(own.get("name", place.resolve().name))
     return Dataset(name, name, modality, "own", train, test, tasks, place, f"own/{place.name}")
+
+
+def _own_settings(file: Path) -> dict[str, Any]:
+    """Read a user's ``dataset.json``, if there is one."""
+    if not file.exists():
+        return {}
+    try:
+        own = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise KldaError(
+            f'{file} is no JSON ({error}): write for instance {{"tasks": 5}}.'
+        ) from error
+    if not isinstance(own, dict):
+        raise KldaError(
+            f"{file} holds a {type(own).__name__}, not an object: write for instance "
+            '{"name": "mine", "tasks": 5}.'
+        )
+    tasks = own.get("tasks", 1)
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
+        raise KldaError(f"{file}: tasks={tasks!r} must be a whole number of at least 1.")
+    return own
 
 
 def _read(place: Path, info: DatasetInfo, split: str, data: object) -> Dataset:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from klda.benchmarks import datasets, figures, memory, paper
-from klda.benchmarks.methods import MethodSpec, registry
+from klda.benchmarks.identity import meaning_of_auto
+from klda.benchmarks.methods import Context, MethodSpec, protocol_gamma, registry
+from klda.benchmarks.metrics import FINAL, METRICS
+from klda.benchmarks.resources import describe_machine
 from klda.benchmarks.results import ResultStore
 from klda.benchmarks.suite import Cell, Notify, Plan, walk
 from klda.benchmarks.tables import Entry, Table, entry_of, notes_of, pairs_against
-from klda.errors import KldaError
+from klda.errors import KldaError, MissingDependencyError
 
 GAMMAS = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0, 3.0)
 COMPONENTS = (250, 500, 1000, 2000, 5000)
@@ -46,6 +49,11 @@ class Product:
         return sum(cell.status == "done" for cell in self.cells)
 
     @property
+    def failures(self) -> list[Cell]:
+        """Runs that an error ended."""
+        return [cell for cell in self.cells if cell.status == "failed"]
+
+    @property
     def n_found(self) -> int:
         """Runs found in the results."""
         return sum(cell.status == "found" for cell in self.cells)
@@ -60,8 +68,11 @@ def _silent(message: str) -> None:
     pass
 
 
-def table1(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
+def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = FINAL) -> Product:
     """Methods x text sets, the curves behind them, and the paired comparison.
+
+    The methods of the plan are run. The table also shows the finished runs of other methods and
+    seeds in the output folder, where they are of the same data, tasks and foundation model.
 
     Parameters
     ----------
@@ -71,18 +82,121 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
         Folder of results and files.
     notify : callable
         Told about progress.
+    metric : str
+        What the table shows, one of :data:`klda.benchmarks.metrics.METRICS`.
     """
+    if metric not in METRICS:
+        raise KldaError(f"metric={metric!r} is not known: use {', '.join(METRICS)}.")
     plan = dataclasses.replace(plan, backbones=plan.backbones[:1])
-    cells = walk(plan, store_in(output), notify)
+    store = store_in(output)
+    cells = walk(plan, store, notify)
+    shown = _with_stored(plan, cells, store)
+    specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
     backbone = plan.backbones[0]
     title = f"Table 1: methods x data sets, {backbone}"
-    table = _methods_table("table1", title, plan, cells)
+    name = "table1"
+    if metric != FINAL:
+        title, name = f"{title}: {METRICS[metric]}", f"table1-{metric.replace('_', '-')}"
+    table = _methods_table(name, title, plan, specs, shown, metric)
     table.notes.insert(0, _stand_in(backbone, paper.MAIN_TEXT_MODEL))
     product = Product([table], table.write(output), cells)
-    product.files.append(figures.table_figure(table, output / "table1.png"))
-    product.files += _curves(plan, cells, output)
-    product.files.append(_write_pairs(plan.methods, cells, output))
+    product.files.append(figures.table_figure(table, output / f"{name}.png"))
+    product.files += _curves(specs, shown, output)
+    product.files.append(_write_pairs(specs, shown, output))
     return product
+
+
+# What may differ between two runs of one table: all else in their settings must agree.
+_FREE = ("method", "options", "auto", "seed")
+
+
+def _place_of(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _FREE}
+
+
+def _setting_of(settings: dict[str, Any]) -> tuple[Any, Any]:
+    return settings["options"], settings["auto"]
+
+
+def _with_stored(plan: Plan, cells: Sequence[Cell], store: ResultStore) -> list[Cell]:
+    """Add to the runs of a plan the other finished ones that belong into the same table."""
+    places = {cell.dataset: _place_of(cell.settings) for cell in cells if cell.settings}
+    records = [
+        record
+        for record in store.latest().values()
+        if places.get(record["settings"]["dataset"]) == _place_of(record["settings"])
+    ]
+    wanted = _settings_shown(plan, cells, records)
+    stored: dict[tuple[str, str, int], Cell] = {}
+    for record in records:
+        settings = record["settings"]
+        method, dataset, seed = settings["method"], settings["dataset"], settings["seed"]
+        if wanted.get((method, dataset)) == _setting_of(settings):
+            cell = Cell(settings["backbone"], dataset, method, seed, "found", record)
+            stored[dataset, method, seed] = dataclasses.replace(cell, settings=settings)
+    own = {(cell.dataset, cell.method, cell.seed) for cell in cells if cell.record is not None}
+    gaps = [
+        cell
+        for cell in cells
+        if cell.record is not None or (cell.dataset, cell.method, cell.seed) not in stored
+    ]
+    return gaps + [cell for where, cell in stored.items() if where not in own]
+
+
+def _settings_shown(
+    plan: Plan, cells: Sequence[Cell], records: Sequence[dict[str, Any]]
+) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """Which settings of each method a table shows for each data set.
+
+    Those asked for; of other methods the defaults, and of fine-tuned ones the latest run's: their
+    number of epochs is a matter of what a machine can do.
+    """
+    wanted = {
+        (cell.method, cell.dataset): _setting_of(cell.settings) for cell in cells if cell.settings
+    }
+    known = registry()
+    for record in sorted(records, key=lambda record: record["finished"], reverse=True):
+        settings = record["settings"]
+        spec, where = known.get(settings["method"]), (settings["method"], settings["dataset"])
+        if spec is None or where in wanted:
+            continue
+        if spec.needs == "inputs" or _is_default(spec, plan, settings):
+            wanted[where] = _setting_of(settings)
+    return wanted
+
+
+def _is_default(spec: MethodSpec, plan: Plan, settings: dict[str, Any]) -> bool:
+    options = _default_options(spec, plan)
+    return _setting_of(settings) == (options, meaning_of_auto(options))
+
+
+def _default_options(spec: MethodSpec, plan: Plan) -> dict[str, Any]:
+    gamma = plan.gamma
+    if gamma is None:
+        gamma = protocol_gamma(plan.backbones[0], plan.layers)
+    return spec.options(Context(plan.backbones[0], gamma))
+
+
+def _options_note(spec: MethodSpec, plan: Plan, cells: Sequence[Cell]) -> str:
+    """Say which options of a row are not its method's defaults, and for which data sets."""
+    try:
+        usual = _default_options(spec, plan)
+    except MissingDependencyError:
+        usual = {}
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.method == spec.name and cell.settings:
+            options = cell.settings["options"].items()
+            own = ", ".join(f"{k}={v}" for k, v in options if k not in usual or usual[k] != v)
+            sets = found.setdefault(own or "defaults", [])
+            if _title(cell.dataset) not in sets:
+                sets.append(_title(cell.dataset))
+    if list(found) in ([], ["defaults"]):
+        return ""
+    if len(found) == 1:
+        return f"{spec.title}: {next(iter(found))}."
+    listed = "; ".join(f"{own} ({', '.join(sets)})" for own, sets in found.items())
+    return f"{spec.title}: {listed}."
 
 
 def _stand_in(backbone: str, model: str) -> str:
@@ -94,19 +208,45 @@ def _stand_in(backbone: str, model: str) -> str:
     )
 
 
-def _methods_table(name: str, title: str, plan: Plan, cells: Sequence[Cell]) -> Table:
+def _methods_table(
+    name: str,
+    title: str,
+    plan: Plan,
+    specs: Sequence[MethodSpec],
+    cells: Sequence[Cell],
+    metric: str,
+) -> Table:
     columns = list(dict.fromkeys(cell.dataset for cell in cells))
+    seeds = max(plan.seeds, len({cell.seed for cell in cells}))
     entries: dict[tuple[str, str], Entry] = {}
-    for spec in plan.methods:
+    for spec in specs:
         for column in columns:
             own = [cell for cell in cells if (cell.method, cell.dataset) == (spec.name, column)]
-            published = paper.figure(column, spec.name, plan.backbones[0])
-            entries[spec.name, column] = entry_of(own, published)
-    titles = [_title(column) for column in columns]
-    rows = [spec.title for spec in plan.methods]
-    names = [spec.name for spec in plan.methods]
+            published = None
+            if metric == FINAL and _as_in_the_paper(plan, cells, column):
+                published = paper.figure(column, spec.name, plan.backbones[0])
+            entries[spec.name, column] = entry_of(own, published, metric, seeds)
     notes = notes_of(entries, cells)
-    return Table(name, title, names, rows, columns, titles, entries, notes, plan.command)
+    notes += [note for spec in specs if (note := _options_note(spec, plan, cells))]
+    return Table(
+        name,
+        title,
+        [spec.name for spec in specs],
+        [spec.title for spec in specs],
+        columns,
+        [_title(column) for column in columns],
+        entries,
+        notes,
+        plan.command,
+        metric,
+    )
+
+
+def _as_in_the_paper(plan: Plan, cells: Sequence[Cell], column: str) -> bool:
+    """Whether a column is of the paper's split and all its classes: else figures don't compare."""
+    whole = plan.split == "paper" and plan.classes is None and plan.per_class is None
+    used = [cell.settings for cell in cells if cell.dataset == column and cell.settings]
+    return whole and all(own["split"] == "paper" and not own["subset"] for own in used)
 
 
 def _title(dataset: str) -> str:
@@ -124,7 +264,7 @@ _ALWAYS = ("lda", "klda", "klda-default")
 _Curve = tuple[list[int], list[float]]
 
 
-def _curves(plan: Plan, cells: Sequence[Cell], output: Path) -> list[Path]:
+def _curves(specs: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) -> list[Path]:
     """Accuracy after each task: a table with one line a run and task, and its plots."""
     measured = [
         cell
@@ -143,9 +283,10 @@ def _curves(plan: Plan, cells: Sequence[Cell], output: Path) -> list[Path]:
             for task, point in enumerate(zip(*_curve(cell), strict=True), start=1):
                 writer.writerow([cell.dataset, cell.method, cell.seed, task, *point])
     known = registry()
-    kernel = any(spec.name.startswith("klda") for spec in plan.methods)
+    kernel = any(spec.name.startswith("klda") for spec in specs)
+    most = len({cell.seed for cell in cells})
     for name, (title, groups) in _CURVE_PLOTS.items():
-        own = {spec.name for spec in plan.methods if spec.group in groups}
+        own = {spec.name for spec in specs if spec.group in groups}
         curves: dict[str, dict[str, list[_Curve]]] = {}
         for dataset in dict.fromkeys(cell.dataset for cell in measured if cell.method in own):
             methods = curves.setdefault(_title(dataset), {})
@@ -154,7 +295,7 @@ def _curves(plan: Plan, cells: Sequence[Cell], output: Path) -> list[Path]:
                 if cell.method in own | set(_ALWAYS):
                     seeds = sum(other.method == cell.method for other in here)
                     # Another order of classes is another curve: fewer seeds must be seen to be so.
-                    few = f" ({seeds} of {plan.seeds} seeds)" if seeds < plan.seeds else ""
+                    few = f" ({seeds} of {most} seeds)" if seeds < most else ""
                     label = known[cell.method].title + few
                     methods.setdefault(label, []).append(_curve(cell))
         if curves:
@@ -212,8 +353,10 @@ def models_table(
                     for cell in cells
                     if (cell.backbone, cell.method, cell.dataset) == (backbone, spec.name, column)
                 ]
-                published = paper.FIGURES.get((backbone, column, spec.name))
-                entries[row, column] = entry_of(own, published)
+                published = None
+                if _as_in_the_paper(plan, cells, column):
+                    published = paper.FIGURES.get((backbone, column, spec.name))
+                entries[row, column] = entry_of(own, published, seeds=plan.seeds)
     notes = [
         f"{backbone} is a stand-in: the paper did not use it (its main model here: {main_model})."
         for backbone in plan.backbones
@@ -239,7 +382,7 @@ def sweep(
     Parameters
     ----------
     plan : Plan
-        Its methods must be KLDA variants with this parameter; the first is swept.
+        Its one method must be a KLDA variant with this parameter.
     output : Path
         Folder of results and files.
     parameter : {"gamma", "n_components"}
@@ -249,6 +392,9 @@ def sweep(
     notify : callable
         Told about progress.
     """
+    if len(plan.methods) > 1:
+        names = ", ".join(spec.name for spec in plan.methods)
+        raise KldaError(f"method is {names}: give one; the next can go to another --output.")
     spec = plan.methods[0]
     product = Product()
     sweeps: dict[str, dict[float, list[float]]] = {}
@@ -302,7 +448,7 @@ def _sweep_table(
 
 
 def memory_counts(
-    output: Path, dataset: str, dimension: int, classes: int
+    output: Path, dataset: str, dimension: int, classes: int, backbone: str = "minilm"
 ) -> tuple[list[memory.Count], list[Path]]:
     """Numbers and bytes that each method keeps, as the paper counts and as measured.
 
@@ -314,14 +460,10 @@ def memory_counts(
         Data set whose runs are looked up.
     dimension, classes : int
         Length of a feature row and number of classes.
+    backbone : str
+        Foundation model of these rows.
     """
-    held = {}
-    for record in store_in(output).latest().values():
-        settings = record["settings"]
-        whole = settings["dataset"] == dataset and not settings["subset"]
-        own = settings["options"].get("n_components") in (None, 5000, 10_000)
-        if whole and own and settings["layers"] == "last":
-            held[settings["method"]] = record["held_bytes"]
+    held = _held(store_in(output), dataset, backbone)
     counts = memory.count(dimension, classes, held=held)
     file = output / "memory.csv"
     output.mkdir(parents=True, exist_ok=True)
@@ -343,6 +485,23 @@ def memory_counts(
         title=f"Memory: d = {dimension}, M = {classes} classes ({dataset})",
     )
     return counts, [file, output / "memory.json", plot]
+
+
+def _held(store: ResultStore, dataset: str, backbone: str) -> dict[str, int]:
+    """Measured bytes of each method at its default settings, on the whole data set."""
+    known = registry()
+    gamma = protocol_gamma(backbone)
+    held = {}
+    for record in store.latest().values():
+        settings = record["settings"]
+        spec = known.get(settings["method"])
+        if spec is None or spec.needs != "features" or settings["split"] == "official":
+            continue
+        place = (settings["dataset"], settings["backbone"], settings["layers"], settings["subset"])
+        usual = settings["options"] == spec.options(Context(backbone, gamma))
+        if usual and place == (dataset, backbone, "last", ""):
+            held[spec.name] = record["held_bytes"]
+    return held
 
 
 def runtime_lines(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -377,6 +536,9 @@ def runtime_lines(cells: Sequence[Cell]) -> list[dict[str, Any]]:
                     "test_rows": rows,
                     "peak_memory_mb": round(
                         max(record["peak_memory_bytes"] for record in records) / 1e6
+                    ),
+                    "machine": "; ".join(
+                        dict.fromkeys(describe_machine(record["machine"]) for record in records)
                     ),
                 }
             )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from klda._optional import require
+from klda.benchmarks.metrics import FINAL, METRICS
 from klda.benchmarks.tables import Table
 
 # Okabe and Ito's colours: told apart with any colour vision.
@@ -79,7 +80,7 @@ def table_figure(table: Table, file: Path) -> Path:
         if low is not None:
             axis.set_xlim(left=low)
         axis.set_title(title)
-        axis.set_xlabel("final accuracy (%)")
+        axis.set_xlabel(METRICS[table.metric])
         axis.set_yticks(positions, table.rows)
         axis.set_ylim(-0.6, len(table.rows) - 0.4)
     label = "measured here (bar: standard deviation over seeds)"
@@ -94,6 +95,8 @@ def table_figure(table: Table, file: Path) -> Path:
 
 def _left_edge(table: Table, column: str) -> float | None:
     """Where the axis starts, if far lower methods would squeeze the others together."""
+    if table.metric not in (FINAL, "average_incremental_accuracy"):
+        return None
     entries = [table.entries[row, column] for row in table.row_names]
     means = [entry.ours.mean for entry in entries if entry.ours is not None]
     if not means or max(means) - min(means) < _WIDEST:

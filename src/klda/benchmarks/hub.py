@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from klda.benchmarks.resources import is_unreachable
+
 _PAPER = "https://raw.githubusercontent.com/SalehMomeni/KLDA/main/data"
 _TIMEOUT_S = 20.0
 
@@ -108,9 +110,13 @@ def _from_hub(source: HubSource, target: Path) -> None:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise DownloadError("needs: pip install datasets") from error
+        raise DownloadError('it needs: pip install "klda[bench]"') from error
     try:
         whole = load_dataset(source.repository, source.config)
+    except OSError as error:
+        if is_unreachable(error):
+            raise DownloadError(f"{source.repository}: {error}") from error
+        raise
     except Exception as error:  # the hub raises many kinds; all mean "not reachable"
         raise DownloadError(f"{source.repository}: {error}") from error
     save_parts(source, {"train": whole[source.train], "test": whole[source.test]}, target)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klda.benchmarks.identity import NOT_OPTIONS
 from klda.benchmarks.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
 from klda.benchmarks.protocol import Method
 from klda.benchmarks.reference import AuthorsKLDA
@@ -20,7 +21,6 @@ Curve = Literal["each", "first-seed", "end"]
 # all-MiniLM-L6-v2 is not among the paper's models; 0.2 is the protocol's value for its unit-length
 # features.
 PROTOCOL_GAMMA = {"minilm": 0.2}
-_GIVEN = ("random_state", "device")
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,24 @@ class MethodSpec:
         """Return the settings of a run: the defaults, with what was asked for in their place."""
         return self.defaults(context) | dict(context.options)
 
+    def check(self, context: Context) -> None:
+        """Raise an error if an option was given that the method doesn't have.
+
+        Cheap: no network is loaded.
+        """
+        if not context.options:
+            return
+        if self.needs == "features":
+            self.make(context)
+            return
+        known = sorted({*self.defaults(context), "backbone"})
+        unknown = sorted(set(context.options) - set(known))
+        if unknown:
+            raise KldaError(
+                f"Method {self.name!r} does not take the option {unknown[0]!r}: choose from "
+                f"{', '.join(known)}."
+            )
+
     def make(self, context: Context) -> Method:
         """Build a fresh method."""
         try:
@@ -160,7 +178,7 @@ def _paper_settings(context: Context) -> dict[str, Any]:
 def _own_settings(context: Context) -> dict[str, Any]:
     """All of KLDA's own defaults: a changed default is another cell, not the old one's figures."""
     settings = KLDA().get_params()
-    return {name: value for name, value in settings.items() if name not in _GIVEN}
+    return {name: value for name, value in settings.items() if name not in NOT_OPTIONS}
 
 
 def _constant(**options: Any) -> Callable[[Context], dict[str, Any]]:
@@ -289,6 +307,12 @@ def _tuned(name: str) -> MethodSpec:
         method: Method = baselines.make(name, backbone, context.device, **chosen)
         return method
 
+    def settings(context: Context) -> dict[str, Any]:
+        from klda import baselines
+
+        own = baselines.defaults(name).items()
+        return {option: value for option, value in own if option not in NOT_OPTIONS}
+
     title = _TUNED_TITLES.get(name, name)
     return MethodSpec(
         name,
@@ -296,7 +320,7 @@ def _tuned(name: str) -> MethodSpec:
         "fine-tuned",
         "each",
         build,
-        _constant(),
+        settings,
         "inputs",
         f"{title}: the foundation model itself is trained",
     )

@@ -15,6 +15,15 @@ import numpy as np
 
 Matrix = Sequence[Sequence[float | None] | None]
 
+FINAL = "final_accuracy"
+METRICS = {
+    FINAL: "final accuracy (%)",
+    "average_incremental_accuracy": "average incremental accuracy (%)",
+    "forgetting": "forgetting (points)",
+    "backward_transfer": "backward transfer (points)",
+}
+"""Every metric of a run, with its name and unit on an axis."""
+
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Percentage of labels that agree.

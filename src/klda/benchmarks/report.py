@@ -11,6 +11,8 @@ from typing import Any
 
 from klda.benchmarks.experiments import RESULTS, store_in
 from klda.benchmarks.methods import registry
+from klda.benchmarks.metrics import FINAL, METRICS, Spread
+from klda.benchmarks.tables import spread_text
 from klda.errors import KldaError
 
 _STYLE = """
@@ -53,9 +55,11 @@ def write_report(folder: str | Path) -> Path:
         )
     parts = [_head(records)]
     for name in _TABLES:
-        file = place / f"{name}.json"
-        if file.exists():
-            parts.append(_table_section(json.loads(file.read_text(encoding="utf-8")), place))
+        files = [place / f"{name}.json", *sorted(place.glob(f"{name}-*.json"))]
+        for file in files:
+            if file.exists():
+                table = json.loads(file.read_text(encoding="utf-8"))
+                parts += [_table_section(table, place), _metrics_section(table)]
     parts += [_pairs(place), _listing(place, "memory"), _listing(place, "runtime")]
     parts.append(_runs(records))
     body = "\n".join(part for part in parts if part)
@@ -122,7 +126,32 @@ def _best(table: dict[str, Any], column: str) -> float:
         for row in table["rows"]
         if row["cells"][column]["ours"] is not None
     ]
-    return max(means, default=float("nan"))
+    best = min if table.get("metric") == "forgetting" else max
+    return best(means, default=float("nan"))
+
+
+def _metrics_section(table: dict[str, Any]) -> str:
+    """Mean and spread of what is measured while learning, for the table of final accuracies."""
+    if table["name"] != "table1":
+        return ""
+    names = [name for name in METRICS if name != FINAL]
+    rows = []
+    for row in table["rows"]:
+        for column in table["columns"]:
+            found = row["cells"][column["name"]].get("metrics", {})
+            spreads = [found.get(name) for name in names]
+            if any(spreads):
+                shown = [
+                    None if spread is None else spread_text(_spread(spread)) for spread in spreads
+                ]
+                rows.append([row["title"], column["title"], *shown])
+    if not rows:
+        return ""
+    head = ["method", "data set", *(METRICS[name] for name in names)]
+    return (
+        "<h3>While learning</h3><p>Mean ± standard deviation over the seeds whose accuracy was "
+        "measured after each task.</p>" + _plain_table(head, rows)
+    )
 
 
 def _cells(cell: dict[str, Any], best: float, with_paper: bool) -> list[str]:
@@ -130,15 +159,19 @@ def _cells(cell: dict[str, Any], best: float, with_paper: bool) -> list[str]:
     if ours is None:
         cells = [f'<td class="absent">{escape(cell["missing"])}</td>']
     else:
-        spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
         kind = ' class="best"' if ours["mean"] == best else ""
         star = "*" if cell["note"] else ""
-        cells = [f"<td{kind}>{ours['mean']:.2f}{spread}{star}</td>"]
+        shown = cell.get("shown") or spread_text(_spread(ours)) + star
+        cells = [f"<td{kind}>{escape(shown)}</td>"]
     if with_paper:
         published = "-" if cell["paper"] is None else f"{cell['paper']:g}"
         difference = "-" if cell["difference"] is None else f"{cell['difference']:+.1f}"
         cells += [f"<td>{published}</td>", f"<td>{difference}</td>"]
     return cells
+
+
+def _spread(plain: dict[str, Any]) -> Spread:
+    return Spread(plain["mean"], plain["std"] or 0.0, plain["n"])
 
 
 def _image(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import os
 import platform
@@ -134,6 +135,46 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def describe_device(device: str) -> str:
+    """Name a device for result lines: a GPU with its model, where PyTorch sees it."""
+    if device.startswith("cuda") and resolve_device("auto") == "cuda":
+        import torch
+
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return device
+
+
+def describe_machine(found: dict[str, Any]) -> str:
+    """Say in a few words where a run was made.
+
+    Parameters
+    ----------
+    found : dict
+        The ``machine`` of a result line.
+    """
+    cores = found.get("cores")
+    parts = [str(found.get("device", "unknown device"))]
+    if cores is not None:
+        parts.append(f"{cores} core{'' if cores == 1 else 's'}")
+    threads = found.get("threads")
+    if threads is not None and str(threads) != str(cores):
+        parts.append(f"OMP_NUM_THREADS={threads}")
+    return ", ".join(parts)
+
+
+def is_unreachable(error: OSError) -> bool:
+    """Whether an error says that something is not here or not within reach.
+
+    Hub clients and transformers raise errors without a number then; a full disk or a forbidden
+    file has one.
+    """
+    network = (
+        *(errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED),
+        *(errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOENT),
+    )
+    return error.errno is None or error.errno < 0 or error.errno in network
+
+
 class DeviceNotAvailableError(KldaError):
     """A device was asked for that is not on this machine."""
 
@@ -142,5 +183,5 @@ def require_device(device: str) -> None:
     """Raise an error if `device` is a GPU that is not there."""
     if device.startswith("cuda") and resolve_device("auto") != "cuda":
         raise DeviceNotAvailableError(
-            f"device={device!r}: PyTorch sees no CUDA GPU here. Use --device cpu, or auto."
+            f"device={device!r}: PyTorch sees no CUDA GPU here. Use device='cpu' or 'auto'."
         )

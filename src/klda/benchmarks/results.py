@@ -7,34 +7,21 @@ finished is lost and nothing unfinished counts.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from klda.benchmarks.identity import key_of, upgrade
+from klda.errors import KldaError
+
+__all__ = ["ResultStore", "key_of"]
+
 logger = logging.getLogger(__name__)
-
-
-def key_of(settings: Mapping[str, Any]) -> str:
-    """Name of a cell: the same settings give the same key, whatever their order.
-
-    Parameters
-    ----------
-    settings : mapping
-        JSON-able settings that determine the numbers.
-
-    Returns
-    -------
-    str
-        20 hexadecimal digits.
-    """
-    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 class ResultStore:
@@ -58,6 +45,15 @@ class ResultStore:
             JSON-able; must have a ``key``.
         """
         line = (json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        try:
+            self._write(line)
+        except OSError as error:
+            raise KldaError(
+                f"output={str(self.path.parent)!r}: the result of a run can't be written ({error})."
+                " Make room or give another --output; finished runs are kept."
+            ) from error
+
+    def _write(self, line: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{self.path}.lock"):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -71,7 +67,7 @@ class ResultStore:
                 os.close(descriptor)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """All finished runs, oldest first; torn lines are passed over."""
+        """All finished runs, oldest first, in this version's form; torn lines are passed over."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -84,12 +80,20 @@ class ResultStore:
                     logger.warning("%s:%d: torn line passed over", self.path, number)
                     continue
                 if isinstance(record, dict) and "key" in record:
-                    yield record
+                    yield upgrade(record)
 
-    def latest(self) -> dict[str, dict[str, Any]]:
-        """Pick the best record of each cell: a later one wins, unless it measured less."""
+    def latest(
+        self, accept: Callable[[dict[str, Any]], bool] = lambda record: True
+    ) -> dict[str, dict[str, Any]]:
+        """Pick the best record of each cell: a later one wins, unless it measured less.
+
+        Parameters
+        ----------
+        accept : callable
+            Says of a record whether it counts; all do when not given.
+        """
         found: dict[str, dict[str, Any]] = {}
-        for record in self.records():
+        for record in filter(accept, self.records()):
             old = found.get(record["key"])
             if old is None or record.get("evaluate") == "each" or old.get("evaluate") != "each":
                 found[record["key"]] = record

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import logging
 import math
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,25 +17,30 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klda.baselines import UnsuitableBackboneError
 from klda.benchmarks import datasets
 from klda.benchmarks.datasets import Dataset, DatasetNotAvailableError, Split
-from klda.benchmarks.methods import Context, MethodSpec, protocol_gamma
+from klda.benchmarks.identity import key_of, meaning_of_auto
+from klda.benchmarks.methods import Context, MethodSpec, protocol_gamma, registry
 from klda.benchmarks.protocol import Evaluate, Outcome, Samples, run, split_classes
 from klda.benchmarks.resources import (
     DeviceNotAvailableError,
+    describe_device,
     held_bytes,
     machine,
     require_device,
     resolve_device,
     versions,
 )
-from klda.benchmarks.results import ResultStore, key_of
+from klda.benchmarks.results import ResultStore
 from klda.errors import KldaError, MissingDependencyError
 from klda.features import OfflineModelError
 
+logger = logging.getLogger(__name__)
+
 NOT_HERE = "not available offline"
 CurveChoice = Literal["auto", "all", "end"]
-Status = Literal["done", "found", "unavailable"]
+Status = Literal["done", "found", "unavailable", "failed"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Plan:
     classes, per_class : int, optional
         Use a stated part of the data only.
     options : mapping of str to mapping
-        Settings of single methods.
+        Settings of single methods; those under ``"METHOD@DATASET"`` count for one data set.
     curve : {"auto", "all", "end"}
         When accuracy is measured: as each method says, after each task, or at the end only.
     cache : path-like, optional
@@ -73,6 +81,9 @@ class Plan:
         Whether data sets may be fetched.
     command : str
         The command line, for the result lines.
+    here_only : bool
+        Whether a finished run counts only if it was made on this kind of machine and this device,
+        as a comparison of times needs.
     """
 
     methods: Sequence[MethodSpec]
@@ -92,15 +103,28 @@ class Plan:
     cache: str | None = None
     download: bool = True
     command: str = ""
+    here_only: bool = False
 
     def __post_init__(self) -> None:
+        for name, given in (("datasets", self.datasets), ("backbone", self.backbones)):
+            if not given:
+                raise KldaError(f"{name} is empty: give at least one name.")
         if self.seeds < 1:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
-        unknown = set(self.options) - {spec.name for spec in self.methods}
+        unknown = {name.partition("@")[0] for name in self.options}
+        unknown -= {spec.name for spec in self.methods}
         if unknown:
             raise KldaError(
                 f"Options were given for {', '.join(sorted(unknown))}, which --methods leaves out."
             )
+        for name in self.options:
+            _, at, dataset = name.partition("@")
+            if at and dataset not in {Path(given).name for given in self.datasets}:
+                raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
+
+    def options_of(self, method: str, dataset: str) -> dict[str, Any]:
+        """Options given for a method on a data set."""
+        return self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
 
 
 @dataclass(frozen=True)
@@ -113,14 +137,16 @@ class Cell:
         Where it stands.
     seed : int
         Seed of class order and of the method.
-    status : {"done", "found", "unavailable"}
-        Run now, found in the store, or not possible here.
+    status : {"done", "found", "unavailable", "failed"}
+        Run now, found in the store, not possible here, or begun and ended by an error.
     record : dict or None
         The result line.
     reason : str
-        Why it is not possible here.
+        Why there is none.
     gap : str
         The same in a few words, for a table.
+    settings : dict or None
+        What determines its numbers; ``None`` where that isn't known, as without its data set.
     """
 
     backbone: str
@@ -131,22 +157,18 @@ class Cell:
     record: dict[str, Any] | None = None
     reason: str = ""
     gap: str = ""
+    settings: dict[str, Any] | None = None
 
 
 Notify = Callable[[str], None]
 
 
-class NotForImagesError(KldaError):
-    """A method that learns from texts was asked to learn from images."""
-
-
-# What cannot be done here leaves a gap in the table; what was asked for wrongly is an error.
+# What cannot be done here leaves a gap in the table; anything else that goes wrong is a failure.
 _NOT_HERE = (
     OfflineModelError,
     DeviceNotAvailableError,
     MissingDependencyError,
-    NotForImagesError,
-    OSError,
+    UnsuitableBackboneError,
 )
 
 
@@ -246,8 +268,9 @@ def walk(plan: Plan, store: ResultStore, notify: Notify = lambda message: None) 
         One for each run of the grid, in its order.
     """
     device = resolve_device(plan.device)
+    _check_options(plan, device)
     source = FeatureSource(plan.cache, device, notify)
-    finished = store.latest()
+    finished = store.latest(lambda record: not plan.here_only or _made_here(record, device))
     cells: list[Cell] = []
     for backbone in plan.backbones:
         for name in plan.datasets:
@@ -263,6 +286,27 @@ def walk(plan: Plan, store: ResultStore, notify: Notify = lambda message: None) 
                 here = _Place(plan, store, finished, source, part, backbone, seed, device, notify)
                 cells.extend(here.cell(spec) for spec in plan.methods)
     return cells
+
+
+def _check_options(plan: Plan, device: str) -> None:
+    """Find an option that a method doesn't have before hours are spent on the others."""
+    specs = {spec.name: spec for spec in plan.methods}
+    for name, options in plan.options.items():
+        with contextlib.suppress(MissingDependencyError):
+            spec = specs[name.partition("@")[0]]
+            spec.check(Context(plan.backbones[0], 1.0, 0, device, options))
+
+
+def _made_here(record: dict[str, Any], device: str) -> bool:
+    """Whether a run was made on this kind of machine, and on the device that it would use now."""
+    spec = registry().get(record["settings"]["method"])
+    used = _device_of(spec, device) if spec is not None else device
+    here, there = machine() | {"device": used}, record["machine"]
+    return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
+
+
+def _device_of(spec: MethodSpec, device: str) -> str:
+    return describe_device(device) if spec.on_device else "cpu"
 
 
 def _unavailable(plan: Plan, backbone: str, name: str, reason: str) -> Iterator[Cell]:
@@ -286,44 +330,49 @@ class _Place:
     notify: Notify
 
     def cell(self, spec: MethodSpec) -> Cell:
-        context = self.context(spec)
-        settings = self.settings(spec, context)
-        key = key_of(settings)
-        evaluate = self.evaluate(spec)
+        cell = Cell(self.backbone, self.dataset.name, spec.name, self.seed, "found")
+        try:
+            context = self.context(spec)
+            settings = self.settings(spec, context)
+        except MissingDependencyError as error:
+            return _without(cell, error)
+        key, evaluate = key_of(settings), self.evaluate(spec)
         known = self.finished.get(key)
-        make = dataclasses.replace(
-            Cell(self.backbone, self.dataset.name, spec.name, self.seed, "found"), record=known
-        )
+        cell = dataclasses.replace(cell, settings=settings)
         if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
-            return make
+            return dataclasses.replace(cell, record=known)
         self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
+        if spec.needs == "inputs":
+            context = dataclasses.replace(context, checkpoints=str(self.checkpoints(spec, key)))
         try:
             record = self.run(spec, context, settings, evaluate)
-        except _NOT_HERE as error:
-            return dataclasses.replace(
-                make, status="unavailable", record=None, reason=str(error), gap=_gap(error)
-            )
+        except Exception as error:  # one run's error must not cost the other runs
+            return _without(cell, error)
         record["key"] = key
         self.store.append(record)
         self.finished[key] = record
-        return dataclasses.replace(make, status="done", record=record)
+        if context.checkpoints is not None:
+            shutil.rmtree(context.checkpoints, ignore_errors=True)
+        return dataclasses.replace(cell, status="done", record=record)
+
+    def checkpoints(self, spec: MethodSpec, key: str) -> Path:
+        """Folder in which a long run keeps its state until its result is stored."""
+        name = f"{spec.name}-{self.dataset.name}-{self.seed}-{key[:8]}"
+        return self.store.path.parent / "checkpoints" / name
 
     def context(self, spec: MethodSpec) -> Context:
         gamma = self.plan.gamma
         if gamma is None:
             gamma = protocol_gamma(self.backbone, self.plan.layers)
-        options = self.plan.options.get(spec.name, {})
-        checkpoints = None
-        if spec.needs == "inputs":
-            name = f"{spec.name}-{self.dataset.name}-{self.seed}"
-            checkpoints = str(self.store.path.parent / "checkpoints" / name)
-        return Context(self.backbone, gamma, self.seed, self.device, options, checkpoints)
+        options = self.plan.options_of(spec.name, self.dataset.name)
+        return Context(self.backbone, gamma, self.seed, self.device, options)
 
     def settings(self, spec: MethodSpec, context: Context) -> dict[str, Any]:
         """All that determines the numbers, and nothing else: this names the cell.
 
         Not the device: it moves them by rounding only, and the line says where it ran.
         """
+        options = spec.options(context)
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
@@ -331,7 +380,8 @@ class _Place:
             "subset": self.dataset.note,
             "tasks": self.n_tasks,
             "method": spec.name,
-            "options": spec.options(context),
+            "options": options,
+            "auto": meaning_of_auto(options),
             "backbone": self.backbone,
             "layers": self.plan.layers,
             "seed": self.seed,
@@ -360,8 +410,6 @@ class _Place:
             train, test = self.source.of(self.dataset, self.backbone, self.plan.layers)
         else:
             train, test = self.dataset.train, self.dataset.test
-            if self.dataset.modality != "text":
-                raise NotForImagesError(f"{spec.title} is there for texts only.")
         method = spec.make(context)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         record = to_record(outcome, settings, evaluate)
@@ -375,15 +423,27 @@ class _Place:
             "test_rows": len(self.dataset.test),
             "classes": len(self.dataset.classes),
         }
-        record["machine"]["device"] = self.device if spec.on_device else "cpu"
+        record["machine"]["device"] = _device_of(spec, self.device)
         record["command"] = self.plan.command
         return record
+
+
+def _without(cell: Cell, error: Exception) -> Cell:
+    """Fill a cell that has no result with the reason why."""
+    if isinstance(error, _NOT_HERE):
+        return dataclasses.replace(cell, status="unavailable", reason=str(error), gap=_gap(error))
+    logger.debug("%s on %s, seed %d", cell.method, cell.dataset, cell.seed, exc_info=error)
+    kind = "" if isinstance(error, KldaError) else f"{type(error).__name__}: "
+    where = f"{cell.method} on {cell.dataset} with {cell.backbone}, seed {cell.seed}"
+    return dataclasses.replace(
+        cell, status="failed", reason=f"{where}: {kind}{error}", gap="failed"
+    )
 
 
 def _gap(error: Exception) -> str:
     if isinstance(error, DeviceNotAvailableError):
         return "not run here"
-    return "texts only" if isinstance(error, NotForImagesError) else NOT_HERE
+    return error.gap if isinstance(error, UnsuitableBackboneError) else NOT_HERE
 
 
 def _gamma_of(method: Any) -> float | None:
@@ -448,5 +508,5 @@ def unpack_bits(text: str, count: int) -> np.ndarray:
 def command_line() -> str:
     """Return the command that is running, as a user would type it."""
     program = Path(sys.argv[0]).name
-    name = "python -m klda.benchmarks" if program == "__main__.py" else program
-    return shlex.join([*name.split(), *sys.argv[1:]])
+    names = {"__main__.py": "python -m klda.benchmarks", "-c": "klda"}
+    return shlex.join([*names.get(program, program).split(), *sys.argv[1:]])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from klda.benchmarks import paper
-from klda.benchmarks.metrics import Spread, paired_difference
+from klda.benchmarks.metrics import FINAL, METRICS, Spread, paired_difference
 from klda.benchmarks.suite import Cell, unpack_bits
 
 
@@ -31,12 +31,18 @@ class Entry:
         Why there is no figure of ours.
     note : str
         For instance the part of the data that was used.
+    seeds : int
+        Seeds that were asked for; fewer in `ours` are said.
+    metrics : dict of str to Spread
+        Every metric that was measured.
     """
 
     ours: Spread | None = None
     paper: paper.Figure | None = None
     missing: str = ""
     note: str = ""
+    seeds: int = 0
+    metrics: dict[str, Spread] = field(default_factory=dict)
 
     @property
     def difference(self) -> float | None:
@@ -47,11 +53,10 @@ class Entry:
 
     @property
     def own_text(self) -> str:
-        """Ours as text: mean and spread."""
+        """Ours as text: mean and spread, and the number of seeds where it is small."""
         if self.ours is None:
             return self.missing or "-"
-        spread = "" if self.ours.n < 2 else f" ± {self.ours.std:.2f}"
-        return f"{self.ours.mean:.2f}{spread}{'*' if self.note else ''}"
+        return f"{spread_text(self.ours, self.seeds)}{'*' if self.note else ''}"
 
     @property
     def paper_text(self) -> str:
@@ -65,6 +70,21 @@ class Entry:
     def difference_text(self) -> str:
         """The difference as text."""
         return "-" if self.difference is None else f"{self.difference:+.1f}"
+
+
+def spread_text(spread: Spread, seeds: int = 0) -> str:
+    """Mean and standard deviation as text.
+
+    Parameters
+    ----------
+    spread : Spread
+        What to show.
+    seeds : int, default=0
+        Seeds that were asked for; one seed, or fewer than these, are said.
+    """
+    shown = f"{spread.mean:.2f}" if spread.n < 2 else f"{spread.mean:.2f} ± {spread.std:.2f}"
+    few = spread.n == 1 or spread.n < seeds
+    return f"{shown} ({spread.n} seed{'' if spread.n == 1 else 's'})" if few else shown
 
 
 @dataclass
@@ -87,6 +107,8 @@ class Table:
         Below the table.
     command : str
         What made it.
+    metric : str
+        What its figures are, one of :data:`klda.benchmarks.metrics.METRICS`.
     """
 
     name: str
@@ -98,12 +120,14 @@ class Table:
     entries: dict[tuple[str, str], Entry]
     notes: list[str] = field(default_factory=list)
     command: str = ""
+    metric: str = FINAL
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, all figures unrounded."""
         return {
             "name": self.name,
             "title": self.title,
+            "metric": self.metric,
             "command": self.command,
             "notes": self.notes,
             "columns": [
@@ -129,16 +153,19 @@ class Table:
             "difference": entry.difference,
             "missing": entry.missing,
             "note": entry.note,
+            "shown": entry.own_text,
+            "metrics": {name: spread.to_json() for name, spread in entry.metrics.items()},
         }
 
     def to_csv(self) -> str:
-        """One line a row; for each column our mean, our spread, the paper's, the difference."""
+        """One line a row; for each column our mean and spread, the paper's, all metrics."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         head = ["row"]
         for name in self.column_names:
             head += [f"{name}_mean", f"{name}_std", f"{name}_seeds", f"{name}_paper"]
             head += [f"{name}_difference", f"{name}_note"]
+            head += [f"{name}_{metric}{end}" for metric in METRICS for end in ("", "_std")]
         writer.writerow(head)
         for row in self.row_names:
             line: list[Any] = [row]
@@ -163,11 +190,19 @@ def _csv_cells(entry: Entry) -> list[Any]:
         own = [f"{entry.ours.mean:.4f}", std, entry.ours.n]
     published = "" if entry.paper is None else entry.paper.value
     difference = "" if entry.difference is None else f"{entry.difference:.4f}"
-    return [*own, published, difference, entry.missing or entry.note]
+    more: list[str] = []
+    for metric in METRICS:
+        spread = entry.metrics.get(metric)
+        more.append("" if spread is None else f"{spread.mean:.4f}")
+        more.append("" if spread is None or spread.n < 2 else f"{spread.std:.4f}")
+    return [*own, published, difference, entry.missing or entry.note, *more]
 
 
 def entry_of(
-    cells: Sequence[Cell], published: paper.Figure | None, metric: str = "final_accuracy"
+    cells: Sequence[Cell],
+    published: paper.Figure | None,
+    metric: str = FINAL,
+    seeds: int | None = None,
 ) -> Entry:
     """Reduce the runs of one table cell.
 
@@ -179,20 +214,29 @@ def entry_of(
         The paper's figure.
     metric : str
         Key of the record's metrics.
+    seeds : int, optional
+        Seeds that were asked for; as many as there are cells when not given.
     """
     records = [cell.record for cell in cells if cell.record is not None]
-    values = [record["metrics"][metric] for record in records]
-    values = [value for value in values if value is not None]
-    if values:
+    asked = len(cells) if seeds is None else seeds
+    found: dict[str, Spread] = {}
+    for name in METRICS:
+        values = [record["metrics"].get(name) for record in records]
+        measured = [value for value in values if value is not None]
+        if measured:
+            found[name] = Spread.of(measured)
+    if metric in found:
         note = records[0]["settings"]["subset"]
-        return Entry(Spread.of(values), published, note=note)
+        return Entry(found[metric], published, note=note, seeds=asked, metrics=found)
     gaps = [cell.gap for cell in cells if cell.gap]
-    return Entry(None, published, missing=gaps[0] if gaps else "-")
+    missing = gaps[0] if gaps else ("not measured" if records else "not run here")
+    return Entry(None, published, missing=missing, seeds=asked, metrics=found)
 
 
-def reasons(cells: Sequence[Cell]) -> list[str]:
-    """Why cells have no figure, the first line of each reason once."""
-    return list(dict.fromkeys(cell.reason.splitlines()[0] for cell in cells if cell.reason))
+def reasons(cells: Sequence[Cell], status: str = "unavailable") -> list[str]:
+    """Why cells of a status have no figure, the first line of each reason once."""
+    own = [cell.reason for cell in cells if cell.reason and cell.status == status]
+    return list(dict.fromkeys(reason.splitlines()[0] for reason in own))
 
 
 def notes_of(entries: dict[tuple[str, str], Entry], cells: Sequence[Cell]) -> list[str]:
@@ -201,6 +245,7 @@ def notes_of(entries: dict[tuple[str, str], Entry], cells: Sequence[Cell]) -> li
     sources = {entry.paper.source for entry in entries.values() if entry.paper is not None}
     found += [f"Paper: {paper.SOURCES[source]}." for source in sorted(sources)]
     found += [f"Missing: {reason}" for reason in reasons(cells)]
+    found += [f"Failed: {reason}" for reason in reasons(cells, "failed")]
     return list(dict.fromkeys(found))
 
 

@@ -17,7 +17,7 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.benchmarks.experiments import Product
-    from klda.benchmarks.suite import Plan
+    from klda.benchmarks.suite import Cell, Plan
     from klda.benchmarks.tables import Table
 
 app = typer.Typer(
@@ -60,9 +60,20 @@ Curve = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Setting of one method: METHOD.NAME=VALUE. May be repeated."),
+    typer.Option(
+        "--set",
+        help="Setting of one method: METHOD.NAME=VALUE, or METHOD@DATASET.NAME=VALUE for one data "
+        "set. May be repeated.",
+    ),
 ]
 Cache = Annotated[str | None, typer.Option(help="Folder of cached features.")]
+Metric = Annotated[
+    str,
+    typer.Option(
+        help="What the table shows: final_accuracy, average_incremental_accuracy, forgetting or "
+        "backward_transfer (measured by runs with --curve all)."
+    ),
+]
 OUT = Path("out/bench")
 
 
@@ -124,6 +135,15 @@ def _run(work: Callable[[Callable[[str], None]], Product]) -> None:
             console.print(note, style="dim", markup=False)
     say(f"{product.n_run} runs made, {product.n_found} found in the results.")
     _wrote(product.files)
+    _fail_if(product.failures, len(product.cells))
+
+
+def _fail_if(failures: list[Cell], of: int) -> None:
+    """Say what failed, after all else was done, and leave with status 1."""
+    if not failures:
+        return
+    listed = "\n".join(dict.fromkeys(cell.reason.splitlines()[0] for cell in failures))
+    raise KldaError(f"{len(failures)} of {of} runs failed:\n{listed}")
 
 
 def _wrote(files: Iterable[Path]) -> None:
@@ -176,9 +196,10 @@ def list_datasets(data: Data = None, split: Split = "paper") -> None:
             shown.add_row(
                 line.name,
                 line.modality,
-                f"{line.train_rows:,}",
-                f"{line.test_rows:,}",
-                str(line.classes),
+                *(
+                    "-" if count is None else f"{count:,}"
+                    for count in (line.train_rows, line.test_rows, line.classes)
+                ),
                 str(line.tasks),
                 "yes" if line.here else "no",
                 line.found + (f" ({line.note})" if line.note else ""),
@@ -219,8 +240,12 @@ def table1(
     curve: Curve = "auto",
     set_: Set = None,
     cache: Cache = None,
+    metric: Metric = "final_accuracy",
 ) -> None:
-    """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves."""
+    """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
+
+    Finished runs of other methods in the output folder are shown beside those asked for.
+    """
     with _errors():
         from klda.benchmarks import experiments
 
@@ -241,7 +266,7 @@ def table1(
             set_=set_,
             cache=cache,
         )
-        _run(lambda notify: experiments.table1(plan, output, notify))
+        _run(lambda notify: experiments.table1(plan, output, notify, metric=metric))
 
 
 @app.command()
@@ -430,7 +455,7 @@ def memory(
             raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")
         classes = len(datasets.load(dataset, data=data).classes)
         dimension = MODELS[backbone].dimension
-        counts, files = experiments.memory_counts(output, dataset, dimension, classes)
+        counts, files = experiments.memory_counts(output, dataset, dimension, classes, backbone)
         shown = RichTable(title=f"Memory: d = {dimension}, M = {classes} ({dataset})")
         for heading in ("method", "formula", "parameters", "MB (float32)", "MB held, measured"):
             shown.add_column(
@@ -473,6 +498,7 @@ def runtime(
             curve="end",
             set_=None,
             cache=cache,
+            here_only=True,
         )
         with messages.status("starting") as status:
             cells = walk(plan, experiments.store_in(output), status.update)
@@ -486,6 +512,7 @@ def runtime(
             shown.add_row(*(str(value) for value in line.values()))
         console.print(shown)
         _wrote(experiments.write_runtime(lines, output))
+        _fail_if([cell for cell in cells if cell.status == "failed"], len(cells))
 
 
 @app.command()

@@ -32,6 +32,10 @@ class FeCAM:
     -----
     "auto" is settled by the first task and kept. A class must arrive within one task, as in the
     paper's protocol.
+
+    Class means are scaled to unit length like the rows. The authors' program does so for its
+    convolutional networks; its scripts for vision transformers subtract the mean of unit rows as
+    it is. The paper's formula leaves it open.
     """
 
     name = "fecam"
