@@ -35,7 +35,7 @@ class FeCAM:
 
     Class means are scaled to unit length like the rows. The authors' program does so for its
     convolutional networks; its scripts for vision transformers subtract the mean of unit rows as
-    it is. The paper's formula leaves it open.
+    it is. Which of the two the paper's formula means was not checked.
     """
 
     name = "fecam"
