@@ -44,7 +44,7 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
 
     def answer():
         chunks = batches(open_tables([path], "text", None, None), "Predicting", labels=False)
-        predict._write_csv(io.StringIO(), predict._answers(learner, chunks, 1), "text", 1)
+        predict._write_csv(io.StringIO(), predict._answers(learner, chunks, 1), "text", 1, False)
 
     limit = 1.15
     ratio = best_of(4, lambda: seconds(answer) / seconds(lambda: encoder.encode(texts)), limit)
