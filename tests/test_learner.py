@@ -9,9 +9,9 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
 from klda.bandwidth import gamma_for
-from klda.classifiers import _Member
 from klda.demo import examples
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
+from klda.member import Member
 from klda.state import PredictionOnlyError
 from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
 
@@ -250,7 +250,7 @@ def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
 def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
     bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
     scores = bot.scores(PROBE)
-    change = _Member.change
+    change = Member.change
 
     def cut(member, *arguments):
         if member is bot.classifier._members[1]:
@@ -258,7 +258,7 @@ def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
         return change(member, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Member, "change", cut)
+        patched.setattr(Member, "change", cut)
         with pytest.raises(KeyboardInterrupt):
             bot.learn(*blobs("c"))
     try:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, KLDAEnsemble, KldaError, classifiers
+from klda.member import Member
 from tests import reference
 from tests.test_classifiers import ALL, make
 
@@ -134,7 +135,7 @@ class Stop:
 
     def __init__(self, monkeypatch, calls, error):
         self.left, self.error = calls, error
-        change = classifiers._Member.change
+        change = Member.change
 
         def counting(member, *arguments):
             change(member, *arguments)
@@ -142,7 +143,7 @@ class Stop:
             if self.left == 0:
                 self.stop()
 
-        monkeypatch.setattr(classifiers._Member, "change", counting)
+        monkeypatch.setattr(Member, "change", counting)
 
     def stop(self):
         if self.error is KeyboardInterrupt:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numbers
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -20,8 +20,17 @@ from klda import state
 from klda._interrupts import held_back
 from klda.backend import Array, Backend, choose_backend, is_torch
 from klda.calibration import Calibration, Pending, Scale
+from klda.checks import (
+    check_choice,
+    check_labels,
+    check_number,
+    checked_label,
+    grouped,
+    unusable,
+    usable,
+)
 from klda.decisions import Familiarity, RunningTop, softmax
-from klda.discriminant import Discriminant, Solution, Workspace
+from klda.discriminant import Solution, Workspace
 from klda.errors import KldaError
 from klda.kernel import (
     GAMMA_SCALE,
@@ -29,117 +38,20 @@ from klda.kernel import (
     FourierFeatures,
     median_squared_distance,
 )
-from klda.labels import first_missing, plain
+from klda.labels import plain
+from klda.member import Member
 from klda.statistics import ClassStatistics, Label
 
 PRIORS = ("auto", "uniform", "empirical")
 AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
-LARGEST_SUM = 1e-8  # of squares of a batch, as a share of the largest number
 COMBINE = ("scores", "probabilities")
 SHAPING_PARAMETERS = {"n_components", "gamma", "random_features", "n_members", "dtype"}
 BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features in flight at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores in flight at once
 FEWEST_IN_TILE = 256  # classes
-
-
-class StoredStatistics(Protocol):
-    """Statistics that are read when first needed."""
-
-    @property
-    def counts(self) -> dict[Label, int]:
-        """Classes and their counts, known without reading."""
-
-    def __call__(self) -> ClassStatistics:
-        """Read them."""
-
-
-class _Member:
-    """One feature map with its statistics and classifier."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        kernel: FourierFeatures | None,
-        statistics: ClassStatistics | StoredStatistics,
-    ) -> None:
-        self.backend = backend
-        self.kernel = kernel
-        self._statistics = statistics
-        self._discriminant: Discriminant | None = None
-        self._sorted: tuple[Any, np.ndarray] | None = None
-        self._stored_counts: dict[Label, int] | None = None
-
-    @property
-    def statistics(self) -> ClassStatistics:
-        """Statistics, read from where they are stored when first asked for."""
-        if not isinstance(self._statistics, ClassStatistics):
-            self._statistics = self._statistics()
-        return self._statistics
-
-    @property
-    def counts(self) -> dict[Label, int]:
-        """Samples of each class; reads no stored array."""
-        if isinstance(self._statistics, ClassStatistics):
-            return dict(zip(self._statistics.labels, self._statistics.counts.tolist(), strict=True))
-        if self._stored_counts is None:
-            self._stored_counts = self._statistics.counts
-        return self._stored_counts
-
-    @property
-    def n_samples(self) -> int:
-        """Samples of all classes."""
-        if isinstance(self._statistics, ClassStatistics):
-            return self._statistics.n_samples
-        return sum(self.counts.values())
-
-    @property
-    def labels(self) -> Collection[Label]:
-        """Labels of the classes; nothing is built of all of them."""
-        if isinstance(self._statistics, ClassStatistics):
-            return self._statistics.positions
-        return self.counts
-
-    @property
-    def classes(self) -> np.ndarray:
-        """Labels of the classes, sorted; made again only when the set of labels changed."""
-        known = self._statistics
-        made_of = known.order if isinstance(known, ClassStatistics) else known
-        if self._sorted is None or self._sorted[0] is not made_of:
-            self._sorted = (made_of, np.array(sorted(self.labels)))
-        return self._sorted[1]
-
-    @property
-    def discriminant(self) -> Discriminant:
-        """The classifier that belongs to the statistics."""
-        if self._discriminant is None:
-            self._discriminant = Discriminant(self.statistics)
-        return self._discriminant
-
-    def transform(self, samples: Array) -> Array:
-        """Features of samples, in memory of their own."""
-        if self.kernel is None:
-            return self.backend.copy(self.backend.asarray(samples))
-        return self.kernel.transform(self.backend.asarray(samples))
-
-    def change(self, samples: Array, groups: np.ndarray, labels: list, sign: int) -> None:
-        """Learn (``sign=+1``) or remove (``sign=-1``) samples, all in memory at once."""
-        statistics = self.statistics
-        apply = statistics.learn if sign > 0 else statistics.remove
-        known = len(statistics.labels)
-        rows = apply(self.transform(samples), groups, labels)
-        if not statistics.has_scatter:
-            return
-        if sign < 0 and len(statistics.labels) < known:
-            self.discriminant.note_reorder()
-            labels = [label for label in labels if label in statistics.positions]
-        self.discriminant.note_change(rows, sign, labels)
-
-    def copy(self) -> _Member:
-        """Return an independent copy; the feature map, which never changes, is shared."""
-        return _Member(self.backend, self.kernel, self.statistics.copy())
 
 
 def _blocks(n_samples: int, n_components: int, backend: Backend) -> Iterator[slice]:
@@ -166,7 +78,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
     n_features_in_: int
     device: str
     dtype: str
-    _members: list[_Member]
+    _members: list[Member]
     _solutions: list[Solution] | None
     _lock: threading.RLock  # held while solving: many threads may ask for the first answer
 
@@ -301,7 +213,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_has_classes()
         self._check_known([old], "old")
-        new = _checked_label("new", new)
+        new = checked_label("new", new)
         self._check_label_kind([new])
         if new in self._counts():
             raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
@@ -450,7 +362,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         probabilities : ndarray of shape (n_samples, k)
             Shares of all classes' probability, not only of these k.
         """
-        _check_number("k", k, kind=numbers.Integral)
+        check_number("k", k, kind=numbers.Integral)
         self._check_has_classes()
         temperature = self._temperature()
         labels, scores, log_total = self._best(X, among, int(k), temperature)
@@ -517,14 +429,14 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_parameters(self) -> None:
         """Raise if a parameter has a value that can't be used."""
-        _check_choice("dtype", self.dtype, ("float32", "float64"))
+        check_choice("dtype", self.dtype, ("float32", "float64"))
 
-    def _draw_members(self, samples: Array) -> list[_Member]:
+    def _draw_members(self, samples: Array) -> list[Member]:
         backend = choose_backend(self.device, self.dtype, samples)
         statistics = ClassStatistics(
             int(samples.shape[1]), backend, with_scatter=self._keeps_scatter
         )
-        return [_Member(backend, None, statistics)]
+        return [Member(backend, None, statistics)]
 
     def _solve(self) -> list[Solution]:
         raise NotImplementedError
@@ -595,7 +507,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self._combined(self._part_scores(self._lifted(samples), chosen))
 
     def _change(
-        self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
+        self, members: list[Member], samples: Array, groups: np.ndarray, labels: list, sign: int
     ) -> None:
         """Let all members learn or remove a batch, a block of rows at a time.
 
@@ -620,7 +532,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._torn = False
 
     def _change_block(
-        self, members: list[_Member], samples: Array, groups: np.ndarray, labels: list, sign: int
+        self, members: list[Member], samples: Array, groups: np.ndarray, labels: list, sign: int
     ) -> None:
         rows = members[0].backend.asarray(samples)  # moved to the device once for all members
         place = np.empty(len(labels), np.int64)
@@ -757,7 +669,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         samples = self._check_samples(X, fresh=fresh)
         values = y.detach().cpu().numpy() if is_torch(y) else y
         if isinstance(values, list | tuple):  # NumPy would turn them into one kind
-            _check_labels([plain(value) for value in values])
+            check_labels([plain(value) for value in values])
         values = column_or_1d(values, warn=True)
         if len(values) != len(samples):
             raise KldaError(
@@ -766,11 +678,11 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         if values.dtype.kind == "O":
             found = [plain(value) for value in values.tolist()]
-            _check_labels(found)
+            check_labels(found)
             values = np.array(found)
         if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
             check_classification_targets(values)
-        names, groups = _grouped(values)
+        names, groups = grouped(values)
         labels = names.tolist()
         if not fresh:
             self._check_label_kind(labels)
@@ -791,8 +703,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             samples = check_array(
                 X, dtype=self.dtype, ensure_all_finite=False, estimator=self, input_name="X"
             )
-        if not _usable(samples):
-            raise _unusable(samples)
+        if not usable(samples):
+            raise unusable(samples)
         if not fresh:
             if is_torch(X):
                 self._check_width(int(X.shape[1]))
@@ -816,86 +728,6 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
 
 
-def _grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct labels, sorted, and the position of each row's label among them."""
-    if values.dtype.kind == "i":
-        least, largest = int(values.min()), int(values.max())
-        if largest - least < 4 * len(values):  # counted, not sorted: a GPU waits for this
-            shifted = values.astype(np.int64) - least
-            present = np.flatnonzero(np.bincount(shifted))
-            place = np.empty(largest - least + 1, np.int64)
-            place[present] = np.arange(len(present))
-            return present + least, place[shifted]
-    return np.unique(values, return_inverse=True)
-
-
-def _usable(samples: Array) -> bool:
-    """Whether all values are finite, and their squares, too.
-
-    A sum of squares proves it at a fraction of the cost of looking at each value.
-    """
-    largest = LARGEST_SUM * np.finfo(str(samples.dtype).removeprefix("torch.")).max
-    if is_torch(samples):
-        return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
-    with np.errstate(over="ignore", invalid="ignore"):
-        flat = samples.reshape(-1)
-        return bool(np.dot(flat, flat) < largest)
-
-
-def _unusable(samples: Array) -> KldaError:
-    values = samples.cpu().numpy() if is_torch(samples) else samples
-    strange = np.argwhere(~np.isfinite(values))
-    if len(strange):
-        row, column = strange[0]
-        kind = "NaN" if np.isnan(values[row, column]) else "infinity (inf)"
-        return KldaError(
-            f"X contains {kind} (row {row}, column {column}); remove such samples or fill the "
-            "values."
-        )
-    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
-    return KldaError(
-        f"X contains {values[row, column]:g} (row {row}, column {column}), whose square is too "
-        f"large for {values.dtype.name}; scale the features, or use dtype='float64'."
-    )
-
-
-def _check_labels(values: Sequence[Any]) -> None:
-    """Raise if labels, as they were given, are not all strings or all numbers."""
-    missing = first_missing(values)
-    if missing is not None:
-        raise KldaError(
-            f"y has no label for sample {missing} (Input y contains NaN or None); leave such "
-            "samples out."
-        )
-    kinds = {type(value).__name__ for value in values}
-    if not (kinds <= {"str"} or kinds <= {"int", "bool"} or kinds <= {"int", "float"}):
-        raise KldaError(
-            f"y has labels of unknown type: {', '.join(sorted(kinds))}; "
-            "use strings only or integers only."
-        )
-
-
-def _checked_label(parameter: str, label: Any) -> Label:
-    label = plain(label)
-    if not isinstance(label, str | int) or isinstance(label, bool):
-        raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
-    return label
-
-
-def _check_number(name: str, value: Any, *, kind: type = numbers.Real) -> None:
-    usable = isinstance(value, kind) and not isinstance(value, bool)
-    if not usable or not np.isfinite(value) or value <= 0:
-        what = "a positive integer" if kind is numbers.Integral else "a number above 0"
-        raise KldaError(f"{name}={value!r} can't be used; give {what}.")
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise KldaError(
-            f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
-        )
-
-
 def _known(solution: Solution) -> Familiarity:
     assert solution.familiarity is not None
     return solution.familiarity
@@ -916,10 +748,10 @@ class _Discriminants(_ContinualClassifier):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if isinstance(self.ridge, str):
-            _check_choice("ridge", self.ridge, ("auto",))
+            check_choice("ridge", self.ridge, ("auto",))
         else:
-            _check_number("ridge", self.ridge)
-        _check_choice("priors", self.priors, PRIORS)
+            check_number("ridge", self.ridge)
+        check_choice("priors", self.priors, PRIORS)
 
     @property
     def ridge_(self) -> float:
@@ -948,7 +780,7 @@ class _Discriminants(_ContinualClassifier):
                 self._solved_with = settings
             return self._solutions
 
-    def _solve_member(self, member: _Member, ridge: float, workspace: Workspace) -> Solution:
+    def _solve_member(self, member: Member, ridge: float, workspace: Workspace) -> Solution:
         return member.discriminant.solve(
             ridge=ridge,
             priors=self.priors,
@@ -1179,7 +1011,7 @@ class _Discriminants(_ContinualClassifier):
         inflation = np.mean([solution.inflation for solution in solutions])
         return Scale(n_samples, float(inflation), float(spread) * len(counts) / max(n_samples, 1))
 
-    def _solved_members(self) -> list[_Member]:
+    def _solved_members(self) -> list[Member]:
         """Members whose solver has solved, also after a solution was read from a store."""
         if any(member.discriminant.unsolved for member in self._members):
             self._solutions = None
@@ -1365,14 +1197,14 @@ class KLDA(_Discriminants):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        _check_number("n_components", self.n_components, kind=numbers.Integral)
-        _check_choice("random_features", self.random_features, RANDOM_FEATURES)
+        check_number("n_components", self.n_components, kind=numbers.Integral)
+        check_choice("random_features", self.random_features, RANDOM_FEATURES)
         if isinstance(self.gamma, str):
-            _check_choice("gamma", self.gamma, ("auto",))
+            check_choice("gamma", self.gamma, ("auto",))
         else:
-            _check_number("gamma", self.gamma)
+            check_number("gamma", self.gamma)
 
-    def _draw_members(self, samples: Array) -> list[_Member]:
+    def _draw_members(self, samples: Array) -> list[Member]:
         backend = choose_backend(self.device, self.dtype, samples)
         rng = check_random_state(self.random_state)
         gamma = self.gamma
@@ -1389,7 +1221,7 @@ class KLDA(_Discriminants):
                 rng=rng,
                 backend=backend,
             )
-            members.append(_Member(backend, kernel, ClassStatistics(self.n_components, backend)))
+            members.append(Member(backend, kernel, ClassStatistics(self.n_components, backend)))
         return members
 
     def _n_members(self) -> int:
@@ -1452,8 +1284,8 @@ device, dtype
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        _check_number("n_members", self.n_members, kind=numbers.Integral)
-        _check_choice("combine", self.combine, COMBINE)
+        check_number("n_members", self.n_members, kind=numbers.Integral)
+        check_choice("combine", self.combine, COMBINE)
 
     def _n_members(self) -> int:
         return int(self.n_members)
@@ -1573,4 +1405,4 @@ def from_state(
     device : str, optional
         Use another device than the model was made with.
     """
-    return state.unpack(KINDS, _Member, arrays, meta, device)
+    return state.unpack(KINDS, arrays, meta, device)

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from klda import features, state, storage
 from klda.bandwidth import gamma_for
-from klda.classifiers import KINDS, KLDA, _Member, from_state
+from klda.classifiers import KINDS, KLDA, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
@@ -92,7 +92,7 @@ class Lesson:
     def from_state(cls, stored: storage.StoredModel, device: str | None = None) -> Self:
         """Return the lesson that was stored; it learns on as if there had been no pause."""
         meta = stored.document["classifier"]
-        classifier = state.unpack_progress(KINDS, _Member, stored.arrays, meta, device)
+        classifier = state.unpack_progress(KINDS, stored.arrays, meta, device)
         return cls(classifier, _stored_ledger(stored))
 
 

@@ -7,7 +7,7 @@ may be a lazy mapping. Without that group (a *compact* state) the classifier can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,11 @@ from klda.decisions import Familiarity
 from klda.discriminant import Solution
 from klda.errors import KldaError
 from klda.kernel import FourierFeatures
+from klda.member import Member
 from klda.statistics import ClassStatistics, Scatter
 
 if TYPE_CHECKING:
-    from klda.classifiers import _ContinualClassifier, _Member
+    from klda.classifiers import _ContinualClassifier
 
 
 class PredictionOnlyError(KldaError):
@@ -74,7 +75,6 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
 
 def unpack(
     kinds: Mapping[str, type[_ContinualClassifier]],
-    make_member: Callable[..., _Member],
     arrays: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
     device: str | None,
@@ -91,7 +91,7 @@ def unpack(
     for i, entry in enumerate(meta["members"]):
         kernel, solution = _unpack_prediction(f"predict/{i}/", arrays, meta, entry, backend)
         read = _Reader(f"learn/{i}/", arrays, meta, entry, backend)
-        model._members.append(make_member(backend, kernel, read))
+        model._members.append(Member(backend, kernel, read))
         solutions.append(solution)
     model._restore(solutions, _unpack_calibration(arrays, meta))
     if "waiting" in meta:
@@ -149,7 +149,7 @@ def _plain_parameters(model: _ContinualClassifier) -> dict[str, Any]:
 
 
 def _pack_prediction(
-    member: _Member, solution: Solution, prefix: str, arrays: dict[str, np.ndarray]
+    member: Member, solution: Solution, prefix: str, arrays: dict[str, np.ndarray]
 ) -> None:
     to_numpy = member.backend.to_numpy
     if member.kernel is not None:
@@ -361,7 +361,6 @@ def _unpack_pending(
 
 def unpack_progress(
     kinds: Mapping[str, type[_ContinualClassifier]],
-    make_member: Callable[..., _Member],
     arrays: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
     device: str | None,
@@ -372,7 +371,7 @@ def unpack_progress(
         prefix = f"progress/{i}/"
         kernel = _unpack_kernel(prefix, arrays, entry, backend)
         read = _Reader(prefix, arrays, meta, entry, backend)
-        model._members.append(make_member(backend, kernel, read()))
+        model._members.append(Member(backend, kernel, read()))
     model._start_anew()
     if "judging" in meta:
         _unpack_judging(model, arrays, meta)

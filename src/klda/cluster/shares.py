@@ -23,8 +23,9 @@ from sklearn.base import clone
 from klda import state
 from klda.backend import Backend, choose_backend
 from klda.calibration import MOST_PENDING
-from klda.classifiers import KINDS, _Member
+from klda.classifiers import KINDS
 from klda.kernel import FourierFeatures
+from klda.member import Member
 from klda.statistics import ClassStatistics
 
 Kernel = tuple[np.ndarray, np.ndarray, float]
@@ -88,7 +89,7 @@ class Recipe:
         backend = choose_backend(device, model.dtype)
         model.n_features_in_ = self.n_features
         model._members = [
-            _Member(
+            Member(
                 backend,
                 _on_device(kernel, backend),
                 ClassStatistics(self.width, backend, with_scatter=model._keeps_scatter),
