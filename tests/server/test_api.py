@@ -85,6 +85,14 @@ def test_model_map_scores_health_and_metrics(client):
         assert name in text
 
 
+def test_methods_that_clients_make_up_are_counted_as_one(client):
+    for i in range(5):
+        client.request(f"METHOD{i}", "/v1/model")
+    text = client.get("/v1/metrics").text
+    assert "METHOD" not in text
+    assert 'method="other",path="/v1/model",status="405"} 5.0' in text
+
+
 def test_explain_names_the_likeliest_classes(client):
     answer = client.post("/v1/explain", json={"features": X[0]}).json()
     assert answer["classes"][0]["label"] == "ants"

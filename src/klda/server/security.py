@@ -30,6 +30,8 @@ Send = Callable[[Message], Awaitable[None]]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SESSION_COOKIE = "klda_session"
 SESSION_SECONDS = 12 * 3600
+COUNTED = "klda.counted"  # in a scope: the process that it was passed on to has counted it
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST_CLIENTS = 10_000
 
 HEADERS = (
@@ -255,15 +257,19 @@ class Gate:
         return str((scope.get("client") or ("",))[0])
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
+        if scope.get(COUNTED):
+            return
         seconds = time.perf_counter() - exchange.began
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
-        self._observe(scope["method"], path, exchange.status, seconds)
+        # A client can make up methods without end, and each would stay in the metrics for ever.
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._observe(method, path, exchange.status, seconds)
         log.info(
             "request",
             extra={
                 "request": exchange.id,
-                "method": scope["method"],
+                "method": method,
                 "path": path,
                 "status": exchange.status,
                 "ms": round(seconds * 1000, 1),
