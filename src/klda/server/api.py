@@ -15,6 +15,7 @@ import klda
 from klda._optional import require
 from klda.server import schemas
 from klda.server.errors import BusyError, ServiceError
+from klda.server.guard import GuardedRoute, before_body
 from klda.server.security import require_role, secret_of
 from klda.server.service import Service
 
@@ -44,12 +45,12 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key.")
 
 
-def _may(role: Literal["ask", "teach"]) -> Any:
-    def check(request: Request, _: Annotated[Any, Depends(bearer)]) -> None:
+def _may(role: Literal["ask", "teach"]) -> list[Any]:
+    def check(request: Request) -> None:
         headers = {name.lower(): value for name, value in request.scope["headers"]}
         require_role(request.app.state.keys, secret_of(headers), role)
 
-    return Depends(check)
+    return [Depends(bearer), before_body(check)]
 
 
 def service_of(request: Request) -> Service:
@@ -62,8 +63,8 @@ def service_of(request: Request) -> Service:
 
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
-router = APIRouter(prefix="/v1")
-ask, teach = [_may("ask")], [_may("teach")]
+router = APIRouter(prefix="/v1", route_class=GuardedRoute)
+ask, teach = _may("ask"), _may("teach")
 
 
 @router.post("/predict", dependencies=ask, responses=_errors(409), tags=["ask"])

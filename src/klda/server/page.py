@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from klda.errors import KldaError
 from klda.server import api, pictures, schemas
 from klda.server.errors import NotFoundError, ServiceError, UnauthorizedError
+from klda.server.guard import GuardedRoute, before_body
 from klda.server.pasted import read_rows
 from klda.server.security import SESSION_COOKIE, SESSION_SECONDS, check_role
 from klda.server.service import Service
@@ -44,7 +45,7 @@ _text = TypeAdapter(schemas.Text)
 _label = TypeAdapter(schemas.TextLabel)
 
 log = logging.getLogger("klda.server")
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
 
 # ------------------------------------------------------------------ who is asking
@@ -61,7 +62,7 @@ def _may(wanted: str) -> Any:
             raise UnauthorizedError("The session is over: sign in again.")
         check_role(role, wanted)
 
-    return Depends(check)
+    return before_body(check)
 
 
 The = Annotated[Service, Depends(api.service_of)]
