@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
-from starlette.concurrency import run_in_threadpool
 
 import klda
-from klda._optional import require
 from klda.server import schemas
 from klda.server.errors import BusyError, ServiceError
 from klda.server.guard import GuardedRoute, before_body
+from klda.server.images import read_images
 from klda.server.security import require_role, secret_of
 from klda.server.service import Service
-
-MOST_PIXELS = 50_000_000
 
 _MEANINGS = {
     400: "The body is not JSON.",
@@ -271,7 +265,7 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
 
     Returns
     -------
-    list of str, list of images, or ndarray
+    list of str, list of bytes (image files), or ndarray
     """
     (given,) = body.given()
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
@@ -283,26 +277,8 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
             raise ServiceError("features has rows of different lengths.")
         return rows
     if given == "images":
-        return await run_in_threadpool(_decode_images, body.images or [])
+        return await service.prepare(read_images, body.images or [])
     return body.texts
-
-
-def _decode_images(encoded: list[str]) -> list[Any]:
-    pillow = require("PIL.Image", "images")
-    images = []
-    for i, text in enumerate(encoded):
-        try:
-            image = pillow.open(io.BytesIO(base64.b64decode(text, validate=True)))
-            if image.width * image.height > MOST_PIXELS:
-                raise ServiceError(f"images[{i}] has more than {MOST_PIXELS} pixels.")
-            images.append(image.convert("RGB"))
-        except ServiceError:
-            raise
-        except (binascii.Error, ValueError) as error:
-            raise ServiceError(f"images[{i}] is not base64.") from error
-        except Exception as error:  # Pillow raises many kinds on a damaged file
-            raise ServiceError(f"images[{i}] is not an image that can be read.") from error
-    return images
 
 
 def _share(probability: float) -> float:

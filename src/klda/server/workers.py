@@ -212,7 +212,7 @@ class Reader(Service):
         """Finish what waits. Blocks."""
         self.ready = False
         self.inference.stop()
-        self._aside.shutdown(wait=False, cancel_futures=True)
+        self.close_aside()
 
     @property
     def snapshot(self) -> Snapshot:
