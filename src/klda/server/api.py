@@ -9,7 +9,7 @@ from fastapi.security import HTTPBearer
 
 import klda
 from klda.server import schemas
-from klda.server.errors import BusyError, ServiceError
+from klda.server.errors import BusyError, ServiceError, TroubleError
 from klda.server.guard import GuardedRoute, before_body
 from klda.server.images import read_images
 from klda.server.security import require_role, secret_of
@@ -24,7 +24,7 @@ _MEANINGS = {
     413: "The body is too large.",
     422: "A value is missing, of the wrong kind or beyond a limit.",
     429: "Too many requests.",
-    503: "Stopping, or too many requests wait: try again.",
+    503: "Stopping, in trouble, or too many requests wait: try again.",
 }
 
 
@@ -214,7 +214,10 @@ async def model(service: The) -> schemas.ModelAnswer:
 
 @router.get("/health", responses=_errors(), tags=["operate"])
 async def health(service: The) -> schemas.HealthAnswer:
-    """Say whether the service is ready; needs no key."""
+    """Say whether the service is ready and can learn; needs no key."""
+    reasons = [reason for reason in service.trouble.values() if reason]
+    if reasons:
+        raise TroubleError(f"The service needs help: {'; '.join(reasons)}.")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 

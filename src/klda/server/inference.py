@@ -112,6 +112,11 @@ class Inference:
             self._thread.join()
 
     @property
+    def trouble(self) -> str:
+        """Why it can't answer; "" if it can."""
+        return "" if self._thread.is_alive() else "the thread that answers has ended"
+
+    @property
     def waiting(self) -> int:
         """Requests that wait or are being encoded."""
         return len(self._asks) + len(self._learns)

@@ -87,6 +87,11 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
     @property
+    def trouble(self) -> dict[str, str]:
+        """For each part why it can't do its work; "" for each that can."""
+        return {"inference": self.inference.trouble, **self.writer.trouble}
+
+    @property
     def keeps_ledger(self) -> bool:
         """Whether the model keeps the features it learned, and can forget classes exactly."""
         return self.writer.learner.ledger is not None
