@@ -190,19 +190,23 @@ def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
         assert again.counts["cats"] == 40
 
 
-def test_a_change_is_not_kept_aside_for_a_disk_that_fails(features_model, monkeypatch):
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, monkeypatch, error):
     journal = Journal(features_model)
     journal.append([Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1)])
     journal.close()
-    real = Learner.learn
 
     def fail(self, *args, **options):
-        raise MemoryError
+        raise error
 
-    monkeypatch.setattr(Learner, "learn", fail)
-    with pytest.raises(MemoryError):
-        Running(features_model)
-    monkeypatch.setattr(Learner, "learn", real)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "learn", fail)
+        service = Service(Settings(model=features_model))
+        with pytest.raises(error):
+            service.start()
+        service.writer._keeper.close()
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "dogs": 5}
 
 
 def test_the_command_line_may_change_what_the_journal_renames(features_model):

@@ -23,6 +23,7 @@ import numpy as np
 
 from klda import storage
 from klda.discriminant import RidgeRaisedWarning
+from klda.errors import KldaError
 from klda.learner import ForgetTraceWarning, Learner
 from klda.server.changes import Change, Projection
 from klda.server.errors import BusyError, ConflictError, TroubleError
@@ -36,6 +37,8 @@ from klda.server.undo import bring_back, set_aside
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
 RETRY_SECONDS = 5.0
+# Errors that are the fault of a change, whenever it is applied.
+AT_FAULT = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 SOURCE = "service"
 
 log = logging.getLogger("klda.server")
@@ -203,15 +206,17 @@ class Writer:
                 )
 
     def _first_failing(self, groups: list[list[Change]]) -> tuple[list[Change], Exception] | None:
-        """Apply groups of changes; return the first that can't be applied, and why."""
+        """Apply groups of changes; return the first that can't be applied, and why.
+
+        Other errors (no memory, a disk or a GPU that fails) are raised: no change is left out for
+        them.
+        """
         for group in groups:
             try:
                 self._apply(group)
                 if len(group) > 1 or group[0].kind == "remove":
                     Snapshot(self.learner, 0)  # solves, which samples never learned may prevent
-            except (MemoryError, OSError):
-                raise  # not the change's fault: it must not be left out for that
-            except Exception as error:
+            except AT_FAULT as error:
                 log.exception("replay")
                 return group, error
         return None
