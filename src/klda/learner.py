@@ -36,6 +36,7 @@ UNKNOWN_INTEGER = -1
 REFUSED = 0.05  # share of known inputs that may be taken for unknown
 KEEP = (None, "features")
 LEDGER = "ledger/"  # what its arrays are called in a model folder
+SERVICE = "service"  # what a service keeps in a folder beside the model: the last change it has
 
 # Older entries are dropped from the history: a service that learns all day must not grow for ever.
 HISTORY_LENGTH = 1000
@@ -161,6 +162,7 @@ class Learner:
         self._history: list[dict[str, Any]] = []
         self._origin: tuple[Path, str] | None = None
         self._ledger: Ledger | None = Ledger() if keep else None
+        self._service: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
 
     def __repr__(self) -> str:
         return (
@@ -784,8 +786,7 @@ class Learner:
             The folder; created if it does not exist.
         compact : bool
             Write only what answering needs: small, but it can't learn any more. A ledger is left
-            out, too.
-            Not to a folder that holds a model that can.
+            out, too. Not to a folder that holds a model that can learn.
         overwrite : bool
             Replace whatever model the folder holds. By default only the one that this learner was
             loaded from or saved as, and not if someone else has saved it since.
@@ -812,10 +813,19 @@ class Learner:
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.to_state()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
+        if self._is_from(folder) and not compact and SERVICE not in meta:
+            arrays, document["classifier"] = self._with_service(arrays, meta)
         replaces = self._origin[1] if self._origin and not new and not overwrite else None
         stored = storage.save(folder, arrays, document, replaces=replaces, new=new)
         if not compact:
             self._origin = (folder, stored.generation)
+
+    def _with_service(
+        self, arrays: dict[str, np.ndarray], meta: dict[str, Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Add what a service kept in the folder: without, it would count its journal twice."""
+        kept, noted = self._service
+        return (arrays | kept, meta | {SERVICE: noted}) if noted else (arrays, meta)
 
     @classmethod
     def load(
@@ -854,6 +864,7 @@ class Learner:
             learner._foundation = dict(stored.document["foundation_model"])
             learner._history = list(stored.document["history"])
             learner._ledger = _stored_ledger(stored)
+            learner._service = _stored_service(stored)
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
@@ -1068,6 +1079,13 @@ def _stored_ledger(stored: storage.StoredModel) -> Ledger | None:
         if name.startswith(LEDGER)
     }
     return Ledger.from_state(pages, stored.document["ledger"])
+
+
+def _stored_service(
+    stored: storage.StoredModel,
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays = {name: a for name, a in stored.arrays.items() if name.startswith(f"{SERVICE}/")}
+    return arrays, dict(stored.document["classifier"].get(SERVICE, {}))
 
 
 def _parts(batch: Any) -> Parts:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -83,6 +84,14 @@ def test_model_map_scores_health_and_metrics(client):
     assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text
     for name in ("klda_classes 3.0", "klda_samples 122.0", "klda_queue", "klda_request_seconds"):
         assert name in text
+
+
+def test_methods_that_clients_make_up_are_counted_as_one(client):
+    for i in range(5):
+        client.request(f"METHOD{i}", "/v1/model")
+    text = client.get("/v1/metrics").text
+    assert "METHOD" not in text
+    assert 'method="other",path="/v1/model",status="405"} 5.0' in text
 
 
 def test_explain_names_the_likeliest_classes(client):
@@ -236,6 +245,35 @@ def test_roles(features_model, headers, asks, teaches):
             assert ask.headers["WWW-Authenticate"] == "Bearer"
 
 
+def test_nothing_is_parsed_for_those_who_have_no_key(features_model, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("parsed")
+
+    headers = {"Content-Type": "application/json"}
+    with serving(features_model, keys=KEYS) as client:
+        monkeypatch.setattr("starlette.requests.Request.json", fail)
+        monkeypatch.setattr("starlette.requests.Request.form", fail)
+        for path in ("learn", "predict", "forget", "undo", "rename", "explain"):
+            for content in (b"{", b'{"features": [' + b"[]," * 9 + b"[]]}"):
+                answer = client.post(f"/v1/{path}", content=content, headers=headers)
+                assert answer.status_code == 401
+        for path in ("ask", "teach", "why", "upload", "rename", "forget", "undo"):
+            assert client.post(f"/page/{path}", data={"value": "x"}).status_code == 401
+        assert client.post("/v1/learn", content=b"{", headers=bearer(ASK)).status_code == 403
+        assert client.post("/login", data={"key": "x" * 5000}).status_code == 413
+
+
+def test_a_body_that_takes_long_to_parse_is_refused_at_once(client):
+    headers = {"Content-Type": "application/json"}
+    for part in (b"[],", b"{},", b'"",', b"1,"):
+        content = b'{"features": [' + part * (15_000_000 // len(part)) + b"[]]}"
+        began = time.perf_counter()
+        answer = client.post("/v1/predict", content=content, headers=headers)
+        assert answer.status_code == 422
+        assert "fewer inputs" in answer.json()["error"]["message"]
+        assert time.perf_counter() - began < 2
+
+
 def test_no_key_is_needed_only_where_none_is_set(client):
     assert client.get("/v1/classes").status_code == 200
 
@@ -271,6 +309,20 @@ def test_an_open_service_answers_for_loopback_names_only(client):
         assert client.get("/v1/model", headers={"Host": host}).status_code == 403
     for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
         assert client.get("/v1/model", headers={"Host": host}).status_code == 200
+
+
+def test_health_is_told_whatever_the_service_is_called(features_model):
+    with serving(features_model, allowed_hosts=("bot.example",)) as client:
+        assert client.get("/v1/health").status_code == 200
+        assert client.get("/v1/model").status_code == 403
+        assert client.get("/v1/model", headers={"Host": "bot.example"}).status_code == 200
+
+
+@pytest.mark.parametrize("host, name", [("127.0.0.2", "127.0.0.2:80"), ("0::1", "[0::1]")])
+def test_an_open_service_answers_for_the_address_it_listens_on(features_model, host, name):
+    with serving(features_model, host=host) as client:
+        assert client.get("/v1/model", headers={"Host": name}).status_code == 200
+        assert client.get("/v1/model", headers={"Host": "evil.example"}).status_code == 403
 
 
 def test_security_headers_are_on_every_answer(client):

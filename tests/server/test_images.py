@@ -17,7 +17,10 @@ pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
 from klda.client import Client
+from klda.features.images import open_image
 from klda.learner import Learner
+from klda.server.errors import ServiceError
+from klda.server.images import read_images
 
 from .conftest import listening, serving
 
@@ -69,11 +72,56 @@ def test_what_is_no_image_is_refused(folder, bad):
 
 
 def test_an_image_of_too_many_pixels_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.api.MOST_PIXELS", 1000)
+    monkeypatch.setattr("klda.server.images.MOST_PIXELS", 1000)
     with serving(folder) as client:
         answer = client.post("/v1/predict", json={"images": [encoded("red", 1)]})
         assert answer.status_code == 422
         assert "pixels" in answer.json()["error"]["message"]
+
+
+def test_images_of_too_many_pixels_together_are_refused(folder, monkeypatch):
+    monkeypatch.setattr("klda.server.images.MOST_PIXELS_TOGETHER", 3 * 48 * 48)
+    with serving(folder) as client:
+        images = [encoded("red", i) for i in range(4)]
+        assert client.post("/v1/predict", json={"images": images[:3]}).status_code == 200
+        answer = client.post("/v1/predict", json={"images": images})
+        assert answer.status_code == 422
+        assert "images[3]" in answer.json()["error"]["message"]
+
+
+def test_formats_that_nobody_needs_are_not_read(folder):
+    with serving(folder) as client:
+        answer = client.post("/v1/predict", json={"images": [encoded("red", 1, "TIFF")]})
+        assert answer.status_code == 422
+        assert "PNG" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_a_large_image_becomes_small_and_stays_upright(kind):
+    image = pillow.new("RGB", (5000, 2500), COLOURS["green"])
+    image.paste(COLOURS["red"], (0, 0, 2500, 2500))
+    exif = image.getexif()
+    exif[0x0112] = 6  # to be turned by a quarter: the left side is the top
+    buffer = io.BytesIO()
+    options = {} if kind == "GIF" else {"exif": exif}
+    image.save(buffer, kind, **options)
+    (file,) = read_images([base64.b64encode(buffer.getvalue()).decode()])
+    assert len(file) < 100_000
+    small = open_image(file, 0)
+    if options:
+        assert small.size == (1024, 2048)
+        top, bottom = small.getpixel((512, 500)), small.getpixel((512, 1500))
+    else:
+        assert small.size == (2048, 1024)
+        top, bottom = small.getpixel((500, 512)), small.getpixel((1500, 512))
+    assert top[0] > 150 > top[1]
+    assert bottom[1] > 150 > bottom[0]
+
+
+def test_a_truncated_image_is_refused_before_it_waits_with_others():
+    whole = base64.b64decode(encoded("red", 1))
+    with pytest.raises(ServiceError, match=r"images\[1\]"):
+        read_images([encoded("red", 1), base64.b64encode(whole[:-2000]).decode()])
 
 
 def test_the_client_sends_arrays_and_files(folder, tmp_path):

@@ -6,19 +6,29 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from klda.client import Client
 from klda.learner import Learner
 from klda.server import loadtest
+from klda.server.app import create_app
 from klda.server.publish import Publisher, Subscriber
+from klda.server.run import uvicorn_config
+from klda.server.security import Gate, Keys
+from klda.server.service import Service
+from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
+from klda.server.workers import Forward
 
-from .conftest import CENTRES, rows, samples
+from .conftest import CENTRES, KEYS, TEACH, rows, samples
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
 
@@ -42,6 +52,80 @@ def test_a_model_without_classes_can_be_published(tmp_path):
     learner = Learner("features")
     Publisher(tmp_path).publish(Snapshot(learner, 0))
     assert Subscriber(tmp_path, learner).current().counts == {}
+
+
+@contextmanager
+def parent(folder, **changes):
+    """The application on a socket of its own, as workers reach it."""
+    import uvicorn
+
+    app = create_app(Service(replace(Settings(model=folder), **changes)))
+    address = str(folder.parent / "parent.sock")
+    server = uvicorn.Server(uvicorn_config(app, uds=address))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.02)
+    yield address
+    server.should_exit = True
+    thread.join(30)
+
+
+def through_a_worker(address, ask, observe=lambda *_: None):
+    """Call `ask` with a function that makes a client of a worker, each without a cookie."""
+
+    async def run():
+        forward = Forward(None, address)
+        gate = Gate(forward, Settings(Path()), Keys(()), observe, lambda by: None)
+        async with forward._connected():
+            await ask(
+                lambda: httpx.AsyncClient(
+                    transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:8000"
+                )
+            )
+
+    asyncio.run(run())
+
+
+def test_a_session_is_not_given_to_other_clients_of_a_worker(features_model):
+    async def ask(client):
+        async with client() as one:
+            assert (await one.get("/")).status_code == 303
+            signed = await one.post("/login", data={"key": TEACH})
+            assert signed.headers["Location"] == "/"
+            assert (await one.get("/")).status_code == 200
+        async with client() as another:
+            assert (await another.get("/")).status_code == 303
+            forgotten = await another.post("/page/forget", data={"label": "ants"})
+            assert forgotten.status_code == 401
+
+    with parent(features_model, keys=KEYS) as address:
+        through_a_worker(address, ask)
+
+
+def test_what_is_passed_on_is_counted_by_the_parent_alone(features_model):
+    counted = []
+
+    async def ask(client):
+        async with client() as one:
+            assert (await one.get("/v1/classes?search=an&limit=1")).json()["total"] == 1
+            assert not counted
+            metrics = (await one.get("/v1/metrics")).text
+            assert 'method="GET",path="/v1/classes",status="200"} 1.0' in metrics
+            assert (await one.get("/", headers={"Host": "evil.example"})).status_code == 403
+            assert counted == [("GET", "other", 403)]
+
+    with parent(features_model) as address:
+        through_a_worker(address, ask, lambda *seen: counted.append(seen[:3]))
+
+
+def test_a_parent_that_is_gone_is_said_as_such(tmp_path):
+    async def ask(client):
+        async with client() as one:
+            assert (await one.get("/v1/model")).status_code == 503
+
+    through_a_worker(str(tmp_path / "nobody.sock"), ask)
 
 
 @pytest.fixture(scope="module")

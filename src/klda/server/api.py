@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
-from starlette.concurrency import run_in_threadpool
 
 import klda
-from klda._optional import require
 from klda.server import schemas
-from klda.server.errors import BusyError, ServiceError
+from klda.server.errors import BusyError, ServiceError, TroubleError
+from klda.server.guard import GuardedRoute, before_body
+from klda.server.images import read_images
 from klda.server.security import require_role, secret_of
 from klda.server.service import Service
-
-MOST_PIXELS = 50_000_000
 
 _MEANINGS = {
     400: "The body is not JSON.",
@@ -29,7 +24,7 @@ _MEANINGS = {
     413: "The body is too large.",
     422: "A value is missing, of the wrong kind or beyond a limit.",
     429: "Too many requests.",
-    503: "Stopping, or too many requests wait: try again.",
+    503: "Stopping, in trouble, or too many requests wait: try again.",
 }
 
 
@@ -44,12 +39,12 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key.")
 
 
-def _may(role: Literal["ask", "teach"]) -> Any:
-    def check(request: Request, _: Annotated[Any, Depends(bearer)]) -> None:
+def _may(role: Literal["ask", "teach"]) -> list[Any]:
+    def check(request: Request) -> None:
         headers = {name.lower(): value for name, value in request.scope["headers"]}
         require_role(request.app.state.keys, secret_of(headers), role)
 
-    return Depends(check)
+    return [Depends(bearer), before_body(check)]
 
 
 def service_of(request: Request) -> Service:
@@ -62,8 +57,8 @@ def service_of(request: Request) -> Service:
 
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
-router = APIRouter(prefix="/v1")
-ask, teach = [_may("ask")], [_may("teach")]
+router = APIRouter(prefix="/v1", route_class=GuardedRoute)
+ask, teach = _may("ask"), _may("teach")
 
 
 @router.post("/predict", dependencies=ask, responses=_errors(409), tags=["ask"])
@@ -219,7 +214,10 @@ async def model(service: The) -> schemas.ModelAnswer:
 
 @router.get("/health", responses=_errors(), tags=["operate"])
 async def health(service: The) -> schemas.HealthAnswer:
-    """Say whether the service is ready; needs no key."""
+    """Say whether the service is ready and can learn; needs no key."""
+    reasons = [reason for reason in service.trouble.values() if reason]
+    if reasons:
+        raise TroubleError(f"The service needs help: {'; '.join(reasons)}.")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 
@@ -270,7 +268,7 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
 
     Returns
     -------
-    list of str, list of images, or ndarray
+    list of str, list of bytes (image files), or ndarray
     """
     (given,) = body.given()
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
@@ -282,26 +280,8 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
             raise ServiceError("features has rows of different lengths.")
         return rows
     if given == "images":
-        return await run_in_threadpool(_decode_images, body.images or [])
+        return await service.prepare(read_images, body.images or [])
     return body.texts
-
-
-def _decode_images(encoded: list[str]) -> list[Any]:
-    pillow = require("PIL.Image", "images")
-    images = []
-    for i, text in enumerate(encoded):
-        try:
-            image = pillow.open(io.BytesIO(base64.b64decode(text, validate=True)))
-            if image.width * image.height > MOST_PIXELS:
-                raise ServiceError(f"images[{i}] has more than {MOST_PIXELS} pixels.")
-            images.append(image.convert("RGB"))
-        except ServiceError:
-            raise
-        except (binascii.Error, ValueError) as error:
-            raise ServiceError(f"images[{i}] is not base64.") from error
-        except Exception as error:  # Pillow raises many kinds on a damaged file
-            raise ServiceError(f"images[{i}] is not an image that can be read.") from error
-    return images
 
 
 def _share(probability: float) -> float:

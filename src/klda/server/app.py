@@ -19,6 +19,7 @@ from klda.server import api, page
 from klda.server.errors import MalformedError, ServiceError
 from klda.server.journal import JournalError
 from klda.server.metrics import Metrics
+from klda.server.run import STOP_SECONDS
 from klda.server.security import Gate, Keys, error_body, error_headers, internal_error
 from klda.server.service import Service
 from klda.storage import ModelFolderError
@@ -84,6 +85,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        await page.finish_uploads(app.state, STOP_SECONDS)
         await loop.run_in_executor(None, service.stop)
         log.info("stopped")
 

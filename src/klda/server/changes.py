@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -107,11 +108,23 @@ class Projection:
         Classes and counts now.
     forgotten : dict of int to dict
         For each forget that can be undone, the classes it dropped.
+    taken : set of (int, label)
+        Forgets and classes that they dropped, whose names other classes were given since.
+    width : int
+        Length of a feature row; 0 while it is not known.
     """
 
-    def __init__(self, counts: dict[Label, int], forgotten: dict[int, dict[Label, int]]) -> None:
+    def __init__(
+        self,
+        counts: dict[Label, int],
+        forgotten: dict[int, dict[Label, int]],
+        taken: Set[tuple[int, Label]] = frozenset(),
+        width: int = 0,
+    ) -> None:
         self.counts = dict(counts)
         self.forgotten = dict(forgotten)
+        self.taken = set(taken)
+        self.width = width
 
     def accept(self, change: Change) -> None:
         """Check a change and take its effect into account; raises without effect."""
@@ -119,6 +132,7 @@ class Projection:
 
     def _learn(self, change: Change) -> None:
         self._check_kind(change.labels)
+        self._check_width(change)
         for label, count in _tally(change.labels).items():
             self.counts[label] = self.counts.get(label, 0) + count
 
@@ -147,8 +161,11 @@ class Projection:
                 f"undo={change.target} is not a forget that can be undone: it was undone already, "
                 "or is too long ago."
             )
-        for label, count in self.forgotten.pop(change.target).items():
+        back = self.forgotten[change.target]
+        self._check_free(change.target, back)
+        for label, count in back.items():
             self.counts[label] = self.counts.get(label, 0) + count
+        del self.forgotten[change.target]
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
@@ -157,6 +174,32 @@ class Projection:
         if new in self.counts:
             raise ConflictError(f"new={new!r} is a class already: choose another name.")
         self.counts[new] = self.counts.pop(old)
+        self.taken |= names_taken(new, self.forgotten)
+
+    def _check_free(self, target: int, back: Iterable[Label]) -> None:
+        """Refuse to bring back classes among which they would be strangers."""
+        known = next(iter(self.counts), None)
+        for label in back:
+            if known is not None and isinstance(label, str) != isinstance(known, str):
+                raise ConflictError(
+                    f"undo={target} would bring back {label!r} ({type(label).__name__}), where "
+                    f"labels such as {known!r} ({type(known).__name__}) are in use by now."
+                )
+            if label in self.counts and (target, label) in self.taken:
+                raise ConflictError(
+                    f"undo={target} would bring back {label!r}, but another class was given that "
+                    "name: rename it first."
+                )
+
+    def _check_width(self, change: Change) -> None:
+        if change.rows is None:
+            return
+        width = change.rows.shape[1]
+        if self.width and width != self.width:
+            raise ServiceError(
+                f"features has rows of {width} numbers, but this model's have {self.width}."
+            )
+        self.width = width
 
     def _check_known(self, labels: Any) -> None:
         for label in labels:
@@ -171,6 +214,24 @@ class Projection:
                     f"labels has {label!r} ({type(label).__name__}), where labels such as "
                     f"{known!r} ({type(known).__name__}) are in use: use one kind."
                 )
+
+
+def names_taken(new: Label, forgotten: Mapping[int, Iterable[Label]]) -> set[tuple[int, Label]]:
+    """Return the forgotten classes whose name a class is given.
+
+    Parameters
+    ----------
+    new : label
+        The name.
+    forgotten : mapping of int to iterable of label
+        For each forget that can be undone, the classes it dropped.
+
+    Returns
+    -------
+    set of (int, label)
+        The number of the forget, and the name.
+    """
+    return {(number, new) for number, labels in forgotten.items() if new in labels}
 
 
 def _tally(labels: tuple[Label, ...]) -> dict[Label, int]:

@@ -64,3 +64,9 @@ class BusyError(ServiceError):
     """The service is stopping, or too many requests wait."""
 
     status, code = 503, "busy"
+
+
+class TroubleError(ServiceError):
+    """The service can't do all of its work until someone helps."""
+
+    status, code = 503, "trouble"

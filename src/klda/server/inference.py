@@ -8,12 +8,14 @@ more than one small batch.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ from klda.server.changes import Label
 from klda.server.errors import BusyError
 from klda.server.snapshot import Answer, Snapshot
 
-LEARN_SHARE = 16  # inputs to be learned in a batch that predicts wait for
+SHARE = 16  # inputs in a batch that predicts wait for: of a long request, or to be learned
+
+log = logging.getLogger("klda.server")
 
 
 @dataclass(eq=False)
@@ -108,6 +112,11 @@ class Inference:
             self._thread.join()
 
     @property
+    def trouble(self) -> str:
+        """Why it can't answer; "" if it can."""
+        return "" if self._thread.is_alive() else "the thread that answers has ended"
+
+    @property
     def waiting(self) -> int:
         """Requests that wait or are being encoded."""
         return len(self._asks) + len(self._learns)
@@ -164,7 +173,12 @@ class Inference:
                     return
                 self._gather()
                 batch = self._take()
-            self._process(batch)
+            try:
+                self._process(batch)
+            except Exception as error:  # nobody foresaw it: these fail, the thread goes on
+                log.exception("inference")
+                for job, _ in batch:
+                    self._close(job, error)
 
     def _gather(self) -> None:
         """Wait a moment for requests that are about to arrive."""
@@ -178,27 +192,18 @@ class Inference:
 
     def _take(self) -> list[tuple[Job, int]]:
         """Choose what is encoded next: jobs, and how many of each one's inputs."""
-        batch = []
-        room = self._max_batch
-        for job in self._asks:
-            if room <= 0:
-                break
-            batch.append((job, min(job.left, max(room, 1))))
-            room -= batch[-1][1]
-            if self._max_batch == 1:
-                batch[-1] = (job, job.left)  # one request at a time, whole
-        share = LEARN_SHARE if batch else self._max_batch
-        for job in self._learns:
-            if share <= 0:
-                break
-            batch.append((job, min(job.left, share)))
-            share -= batch[-1][1]
-        return batch
+        if self._max_batch == 1 and self._asks:
+            batch = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
+        else:
+            batch = shares(self._asks, self._max_batch)
+        return batch + shares(self._learns, SHARE if batch else self._max_batch)
 
     def _process(self, batch: list[tuple[Job, int]]) -> None:
+        """Encode a batch; nothing of a job changes before all of that has gone well."""
         try:
             rows = self._encode(_join([job.inputs[job.done : job.done + n] for job, n in batch]))
-            self._hand_out(batch, rows)
+            snapshot = self._snapshot()
+            self._compare(snapshot, batch, rows)
         except Exception as error:
             # One bad input must not fail the requests that it was batched with.
             if len(batch) > 1:
@@ -206,16 +211,16 @@ class Inference:
                     self._process([part])
             else:
                 self._close(batch[0][0], error)
+            return
+        self.on_batch(len(rows))
+        self._hand_out(snapshot, batch, rows)
 
-    def _hand_out(self, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
-        snapshot = self._snapshot()
-        self._compare(snapshot, batch, rows)
+    def _hand_out(self, snapshot: Snapshot, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
         at = 0
         for job, n in batch:
             job.parts.append(rows[at : at + n])
             job.done += n
             at += n
-        self.on_batch(len(rows))
         finished = [job for job, _ in batch if not job.left]
         self._answer(snapshot, [job for job in finished if job.top])
         for job in finished:
@@ -239,18 +244,18 @@ class Inference:
                 job.tally[verdict] += 1
 
     def _answer(self, snapshot: Snapshot, jobs: list[Job]) -> None:
-        """Answer jobs together: one pass over the feature map, however many there are."""
-        if not jobs:
+        """Answer jobs together; where that fails each by itself, so that each has its own error."""
+        try:
+            answers = _answers(snapshot, jobs)
+        except Exception as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._answer(snapshot, [job])
+            else:
+                self._close(jobs[0], error)
             return
-        answers: list[Answer] = []
-        if snapshot.counts:
-            rows = np.concatenate([job.rows for job in jobs])
-            answers = snapshot.answer(rows, max(job.top for job in jobs))
-        at = 0
-        for job in jobs:
-            own = answers[at : at + len(job.inputs)]
-            at += len(own)
-            self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
+        for job, own in zip(jobs, answers, strict=True):
+            self._close(job, (snapshot, own))
 
     def _close(self, job: Job, outcome: Any) -> None:
         with self._wake:
@@ -263,6 +268,53 @@ class Inference:
             job.future.set_exception(outcome)
         else:
             job.future.set_result(outcome)
+
+
+def shares(jobs: Sequence[Job], room: int) -> list[tuple[Job, int]]:
+    """Share out a batch: short requests go whole, long ones take what is left in equal parts.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Those that wait, the oldest first.
+    room : int
+        Inputs in the batch.
+
+    Returns
+    -------
+    list of (Job, int)
+        Jobs, and how many of each one's inputs. The oldest is always among them. Where a request
+        is finished by the batch, longer ones take no more than `SHARE` of it: they would hold it
+        up.
+    """
+    if not jobs:
+        return []
+    least = min(jobs[0].left, SHARE, max(1, room // 2))
+    room -= least
+    first = list(islice(jobs, room + 1))
+    taken = {id(jobs[0]): least}
+    finishes = False
+    for i, job in enumerate(sorted(first, key=lambda job: job.left)):
+        held = taken.get(id(job), 0)
+        n = min(job.left, held + room // (len(first) - i))
+        if n < job.left and finishes:
+            n = max(held, min(n, SHARE))
+        finishes = finishes or n == job.left
+        taken[id(job)] = n
+        room -= n - held
+    return [(job, taken[id(job)]) for job in first if taken[id(job)]]
+
+
+def _answers(snapshot: Snapshot, jobs: list[Job]) -> list[list[Answer]]:
+    """Answers of each job: one pass over the feature map, however many there are."""
+    if not jobs or not snapshot.counts:
+        return [[] for _ in jobs]
+    rows = np.concatenate([job.rows for job in jobs])
+    answers = iter(snapshot.answer(rows, max(job.top for job in jobs)))
+    return [
+        [replace(answer, top=answer.top[: job.top]) for answer in islice(answers, len(job.inputs))]
+        for job in jobs
+    ]
 
 
 def _join(parts: list[Any]) -> Any:

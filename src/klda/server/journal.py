@@ -17,6 +17,7 @@ import os
 import re
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ MAGIC = b"KLJ\x01"
 _HEAD = struct.Struct("<4sQI")
 _NAME = re.compile(r"journal-(\d{20})\.klda\Z")
 _LARGEST = 1 << 40
+_PROBE = ".journal-probe"
 
 
 class JournalError(KldaError):
@@ -49,6 +51,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.last = 0  # number of the last change written, ever
+        self.trouble = ""  # why the last write failed, until one goes well
         self._file: BinaryIO | None = None
         self._broken = False
         self._lock = threading.Lock()
@@ -112,6 +115,45 @@ class Journal:
         """
         if self._broken:
             raise JournalError("The journal can't be written: restart the service.")
+        self._append(changes)
+        self.trouble = ""
+
+    def probe(self) -> None:
+        """See whether the trouble is over: a disk may have room again."""
+        if not self.trouble or self._broken:
+            return
+        path = self.folder / _PROBE
+        try:
+            _write_new(path, bytes(4096))
+            path.unlink()
+            self.trouble = ""
+        except OSError as error:
+            self._failed(error)
+
+    def keep_aside(self, change: Change) -> Path:
+        """Write a change that can't be applied to a file of its own, and cancel it.
+
+        Parameters
+        ----------
+        change : Change
+            Out of the journal.
+
+        Returns
+        -------
+        Path
+            A file with one frame.
+        """
+        path = self.folder / f"refused-{change.sequence:020d}.klda"
+        try:
+            _write_new(path, pack([change]))
+            _sync_folder(self.folder)
+        except OSError as error:
+            raise self._failed(error) from error
+        cancel = Change("cancel", target=change.sequence)
+        self.append([cancel.numbered(self.last + 1, time.time())])
+        return path
+
+    def _append(self, changes: Sequence[Change]) -> None:
         frame = pack(changes)
         try:
             file = self._file or self._open(changes[0].sequence)
@@ -119,9 +161,7 @@ class Journal:
         except OSError as error:
             raise self._failed(error) from error
         try:
-            file.write(frame)
-            file.flush()
-            os.fsync(file.fileno())
+            _write(file, frame)
         except OSError as error:
             self._cut(file, start)
             raise self._failed(error) from error
@@ -179,6 +219,7 @@ class Journal:
 
     def _failed(self, error: OSError) -> JournalError:
         reason = error.strerror or type(error).__name__
+        self.trouble = f"the journal can't be written: {reason}"
         return JournalError(f"Writing the journal failed: {reason}. Nothing was changed.")
 
 
@@ -250,6 +291,19 @@ def _check_torn(path: Path, content: bytes, at: int) -> None:
                 "a copy, or move it away to go on without the changes in it."
             )
         following = content.find(MAGIC, following + 1)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("wb", buffering=0) as file:
+        _write(file, content)
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    """Write all of it and sync; a system may take a part at a time, on a disk that is filling."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

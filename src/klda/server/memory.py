@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.server.changes import Change, Label
+from klda.server.changes import Change, Label, names_taken
 
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
@@ -82,6 +82,8 @@ class Memory:
         By idempotency key, oldest first.
     dropped : dict of int to (float, list of Dropped)
         By the number of the forget: when, and what.
+    taken : set of (int, label)
+        Forgets and classes that they dropped, whose names other classes were given since.
     tallies : list of (when, right, wrong, new)
         How the model answered just before it was taught.
     """
@@ -90,6 +92,7 @@ class Memory:
     saved_elsewhere: bool = False
     keys: OrderedDict[str, Acknowledgement] = field(default_factory=OrderedDict)
     dropped: dict[int, tuple[float, list[Dropped]]] = field(default_factory=dict)
+    taken: set[tuple[int, Label]] = field(default_factory=set)
     tallies: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def note(self, change: Change, acknowledgement: Acknowledgement) -> None:
@@ -99,15 +102,20 @@ class Memory:
             self.keys[change.key] = acknowledgement
             while len(self.keys) > MAX_KEYS:
                 self.keys.popitem(last=False)
+        if change.kind == "rename":
+            self.taken |= names_taken(change.labels[1], self.forgotten())
         if change.right or change.wrong or change.new:
             self.tallies.append((change.when, change.right, change.wrong, change.new))
             del self.tallies[:-MAX_TALLIES]
 
-    def purge(self, undo_seconds: float, now: float | None = None) -> None:
-        """Let go of forgotten classes whose time is over."""
+    def purge(self, undo_seconds: float, now: float | None = None) -> bool:
+        """Let go of forgotten classes whose time is over; say whether there were any."""
         oldest = (time.time() if now is None else now) - undo_seconds
-        for number in [n for n, (when, _) in self.dropped.items() if when < oldest]:
+        over = [n for n, (when, _) in self.dropped.items() if when < oldest]
+        for number in over:
             del self.dropped[number]
+        self.taken = {(n, label) for n, label in self.taken if n in self.dropped}
+        return bool(over)
 
     def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts that each forget dropped."""
@@ -125,7 +133,8 @@ class Memory:
             [k, a.sequence, a.classes, a.samples, list(a.new), a.digest]
             for k, a in self.keys.items()
         ]
-        text = json.dumps({"keys": keys, "dropped": bin_, "tallies": self.tallies})
+        taken = sorted(self.taken, key=repr)
+        text = json.dumps({"keys": keys, "dropped": bin_, "taken": taken, "tallies": self.tallies})
         arrays[_ARRAY] = np.frombuffer(text.encode(), np.uint8)
         return arrays, {"position": self.position}
 
@@ -144,5 +153,6 @@ class Memory:
                 own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
                 held.append(Dropped(label, count, own))
             memory.dropped[int(number)] = (when, held)
+        memory.taken = {(int(number), label) for number, label in content.get("taken", ())}
         memory.tallies = [tuple(tally) for tally in content["tallies"]]
         return memory

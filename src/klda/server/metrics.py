@@ -80,6 +80,10 @@ class _Sizes:
         )
         for name, text, value in read:
             yield gauge(name, text, value=value())
+        healthy = gauge("klda_healthy", "Whether a part can do its work.", labels=["part"])
+        for part, reason in service.trouble.items():
+            healthy.add_metric([part], not reason)
+        yield healthy
         queue = gauge("klda_queue", "Requests that wait.", labels=["kind"])
         queue.add_metric(["inference"], service.inference.waiting)
         queue.add_metric(["changes"], service.writer.waiting)

@@ -24,6 +24,8 @@ from klda.errors import KldaError
 from klda.server import api, names, pictures, schemas
 from klda.server.changes import Label, digest
 from klda.server.errors import NotFoundError, ServiceError, UnauthorizedError
+from klda.server.guard import GuardedRoute, before_body
+from klda.server.memory import Acknowledgement
 from klda.server.pasted import Table, read_rows
 from klda.server.security import SESSION_COOKIE, SESSION_SECONDS, check_role
 from klda.server.service import Service
@@ -51,7 +53,7 @@ _templates = Jinja2Templates(env=_environment)
 _text = TypeAdapter(schemas.Text)
 
 log = logging.getLogger("klda.server")
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 
 
 # ------------------------------------------------------------------ who is asking
@@ -68,7 +70,7 @@ def _may(wanted: str) -> Any:
             raise UnauthorizedError("The session is over: sign in again.")
         check_role(role, wanted)
 
-    return Depends(check)
+    return before_body(check)
 
 
 The = Annotated[Service, Depends(api.service_of)]
@@ -358,11 +360,13 @@ def _begin(request: Request, service: Service, table: Table) -> Response:
 
 
 async def _teach_rows(service: Service, job: Upload, texts: list[str], labels: list[str]) -> None:
+    absent = {_known_label(service, label) for label in dict.fromkeys(labels)}
+    absent -= set(service.snapshot.counts)
     try:
         for start in range(0, len(texts), UPLOAD_CHUNK):
             part = slice(start, start + UPLOAD_CHUNK)
             names = [_known_label(service, label) for label in labels[part]]
-            done = await service.learn(texts[part], names)
+            done = await _teach_once(service, job, start, texts[part], names, absent)
             job.new.update(done.new)
             job.done += len(names)
     except KldaError as error:
@@ -370,6 +374,49 @@ async def _teach_rows(service: Service, job: Upload, texts: list[str], labels: l
     except Exception:
         log.exception("upload")
         job.error = "Something went wrong here: the log has it."
+
+
+async def _teach_once(
+    service: Service,
+    job: Upload,
+    start: int,
+    texts: list[str],
+    names: list[Any],
+    absent: set[Any],
+) -> Acknowledgement:
+    """Teach some rows, but only once if a table is sent again because it was cut off.
+
+    Rows of classes in `absent` that were taught before were forgotten: they are taught again.
+    """
+    content = [start, texts, names]
+    key = digest("table", content)
+    done = await service.learn(texts, names, key, content)
+    gone = [i for i, name in enumerate(names) if name in absent] if done.repeated else []
+    if gone:
+        some, theirs = [texts[i] for i in gone], [names[i] for i in gone]
+        done = await service.learn(some, theirs, f"{key}-{job.id}", content)
+    return done
+
+
+async def finish_uploads(state: Any, seconds: float) -> None:
+    """Wait until tables that were sent are taught.
+
+    Parameters
+    ----------
+    state : State
+        Of the application.
+    seconds : float
+        How long at most; what is left then can be sent again.
+    """
+    tasks = set(getattr(state, "upload_tasks", ()))
+    if not tasks:
+        return
+    _, left = await asyncio.wait(tasks, timeout=seconds)
+    for task in left:
+        task.cancel()
+    if left:
+        log.warning("a table was cut off: send it again, rows that were taught count once")
+        await asyncio.wait(left)
 
 
 @router.get("/page/upload/{job_id}", dependencies=ask)

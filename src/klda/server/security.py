@@ -30,6 +30,9 @@ Send = Callable[[Message], Awaitable[None]]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SESSION_COOKIE = "klda_session"
 SESSION_SECONDS = 12 * 3600
+MOST_SIGN_IN = 4096  # bytes of a form with a key
+COUNTED = "klda.counted"  # in a scope: the process that it was passed on to has counted it
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MOST_CLIENTS = 10_000
 
 HEADERS = (
@@ -210,14 +213,15 @@ class Gate:
         if not self._hosts and not settings.keys and is_loopback(settings.host):
             # Otherwise a page of another site could reach an open service by a name of its own
             # that resolves to 127.0.0.1.
-            self._hosts = LOOPBACK_NAMES
+            own = settings.host.strip("[]").lower()
+            self._hosts = (*LOOPBACK_NAMES, f"[{own}]" if ":" in own else own)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._settings.max_body)
+        exchange = _Exchange(scope, receive, send, self._most(scope))
         predicts = scope["path"] == "/v1/predict"
         self._announce(predicts)
         try:
@@ -232,10 +236,16 @@ class Gate:
             self._announce(-predicts)
             self._note(scope, exchange)
 
+    def _most(self, scope: Scope) -> int:
+        """Bytes of the largest body: forms that need no key have no large one."""
+        most = self._settings.max_body
+        return min(most, MOST_SIGN_IN) if scope["path"] in ("/login", "/logout") else most
+
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self._hosts and name.lower() not in self._hosts:
+        is_probe = scope["path"] == "/v1/health"  # by whatever name; it tells nothing
+        if self._hosts and name.lower() not in self._hosts and not is_probe:
             raise ForbiddenError(f"This service does not answer for the host {name[:100]!r}.")
         origin = headers.get(b"origin")
         if origin is not None and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
@@ -243,9 +253,9 @@ class Gate:
             if address != host:
                 raise ForbiddenError("Requests from pages of other sites are refused.")
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._settings.max_body:
-            raise _too_large(self._settings.max_body)
-        if scope["path"] != "/v1/health":
+        if length.isdigit() and int(length) > self._most(scope):
+            raise _too_large(self._most(scope))
+        if not is_probe:
             self._limit.take(self._client(scope, headers))
 
     def _client(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
@@ -255,15 +265,19 @@ class Gate:
         return str((scope.get("client") or ("",))[0])
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
+        if scope.get(COUNTED):
+            return
         seconds = time.perf_counter() - exchange.began
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
-        self._observe(scope["method"], path, exchange.status, seconds)
+        # A client can make up methods without end, and each would stay in the metrics for ever.
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._observe(method, path, exchange.status, seconds)
         log.info(
             "request",
             extra={
                 "request": exchange.id,
-                "method": scope["method"],
+                "method": method,
                 "path": path,
                 "status": exchange.status,
                 "ms": round(seconds * 1000, 1),

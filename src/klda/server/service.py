@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,7 @@ from klda.server.settings import Settings
 from klda.server.snapshot import Answer, Snapshot, explain
 from klda.server.writer import Writer
 
+MOST_PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
 MOST_EXPLAINING = 32  # at a time: each is as much work as many predicts
 
 
@@ -52,6 +53,7 @@ class Service:
             max_queue=settings.max_queue,
         )
         self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
+        self._preparing = ThreadPoolExecutor(MOST_PREPARING, thread_name_prefix="prepare")
         self._explaining = 0
         self._atlas: tuple[int, Atlas] | None = None
         self.modality = "text"
@@ -77,7 +79,17 @@ class Service:
         self.ready = False
         self.inference.stop()
         self.writer.stop()
-        self._aside.shutdown(wait=False, cancel_futures=True)
+        self.close_aside()
+
+    def close_aside(self) -> None:
+        """End the threads beside the two that answer and write."""
+        for pool in (self._aside, self._preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        """For each part why it can't do its work; "" for each that can."""
+        return {"inference": self.inference.trouble, **self.writer.trouble}
 
     @property
     def keeps_ledger(self) -> bool:
@@ -90,6 +102,24 @@ class Service:
         return self.writer.snapshot
 
     # ------------------------------------------------------------------ asking
+
+    async def prepare(self, function: Callable[[Any], Any], value: Any) -> Any:
+        """Prepare inputs in a thread, for few requests at a time.
+
+        Parameters
+        ----------
+        function : callable
+            What to do.
+        value : object
+            With what.
+
+        Returns
+        -------
+        object
+            What the function returns.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._preparing, function, value)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Answer.

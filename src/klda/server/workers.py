@@ -25,9 +25,11 @@ from klda._optional import require
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server import logs
+from klda.server.errors import BusyError
 from klda.server.inference import Inference
 from klda.server.metrics import MULTIPROCESS
 from klda.server.publish import Publisher, Subscriber, folder_for
+from klda.server.security import COUNTED
 from klda.server.service import Service
 from klda.server.settings import Settings
 from klda.server.snapshot import PreparedEncoder, Snapshot
@@ -210,7 +212,7 @@ class Reader(Service):
         """Finish what waits. Blocks."""
         self.ready = False
         self.inference.stop()
-        self._aside.shutdown(wait=False, cancel_futures=True)
+        self.close_aside()
 
     @property
     def snapshot(self) -> Snapshot:
@@ -253,7 +255,7 @@ class Forward:
 
     def __init__(self, app: Any, address: str) -> None:
         self._app, self._address = app, address
-        self._http: Any = None
+        self._transport: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request."""
@@ -267,12 +269,13 @@ class Forward:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[None]:
+        # A transport and not a client: a client would keep one's cookies and send them for another.
         httpx = require("httpx", "server")
-        transport = httpx.AsyncHTTPTransport(uds=self._address)
-        async with httpx.AsyncClient(transport=transport, timeout=600.0) as self._http:
+        async with httpx.AsyncHTTPTransport(uds=self._address) as self._transport:
             yield
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
+        httpx = require("httpx", "server")
         body = bytearray()
         while True:
             message = await receive()
@@ -281,16 +284,25 @@ class Forward:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        headers = [(k, v) for k, v in scope["headers"] if k.lower() not in _HOP]
-        query = scope.get("query_string", b"").decode("latin-1")
-        path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-        answer = await self._http.request(
+        target = scope.get("raw_path", scope["path"].encode())
+        if scope.get("query_string"):
+            target += b"?" + scope["query_string"]
+        asked = httpx.Request(
             scope["method"],
-            f"http://parent{path}" + (f"?{query}" if query else ""),
+            httpx.URL("http://parent").copy_with(raw_path=target),
             content=bytes(body),
-            headers=headers,
+            headers=[(k, v) for k, v in scope["headers"] if k.lower() not in _HOP],
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), 600.0)},
         )
-        content = answer.content
+        try:
+            answer = await self._transport.handle_async_request(asked)
+            content = await answer.aread()
+        except httpx.TransportError as error:
+            log.warning("not passed on", extra={"error": str(error)})
+            raise BusyError(
+                "The service is starting or stopping: try again in a moment."
+            ) from error
+        scope[COUNTED] = True
         kept = [
             (k, v)
             for k, v in answer.headers.raw

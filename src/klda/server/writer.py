@@ -1,7 +1,8 @@
 """One thread that changes the model: journal, apply, swap the snapshot, acknowledge.
 
 Changes that wait are taken together: one sync, one update, one solve, however many there are. A
-change that can't be applied is refused before it is written. The journal is folded into the model
+change that can't be applied is refused before it is written; should it fail all the same, it is
+cancelled, and those it was taken with are made one by one. The journal is folded into the model
 folder in the background; learning goes on meanwhile.
 """
 
@@ -12,7 +13,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -21,9 +22,11 @@ from typing import Any
 import numpy as np
 
 from klda import storage
+from klda.discriminant import RidgeRaisedWarning
+from klda.errors import KldaError
 from klda.learner import ForgetTraceWarning, Learner
 from klda.server.changes import Change, Projection
-from klda.server.errors import BusyError, ConflictError
+from klda.server.errors import BusyError, ConflictError, TroubleError
 from klda.server.journal import Journal
 from klda.server.keeper import Keeper, yield_to_others
 from klda.server.memory import Acknowledgement, Memory
@@ -33,6 +36,9 @@ from klda.server.undo import bring_back, set_aside
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
+RETRY_SECONDS = 5.0
+# Errors that are the fault of a change, whenever it is applied.
+AT_FAULT = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 SOURCE = "service"
 
 log = logging.getLogger("klda.server")
@@ -45,8 +51,10 @@ class _Request:
     change: Change | None = None
     run: Callable[[], Any] | None = None
     future: Future = field(default_factory=Future)
+    outcome: Any = None
 
     def settle(self, outcome: Any) -> None:
+        self.outcome = outcome
         if self.future.done() or not self.future.set_running_or_notify_cancel():
             return
         if isinstance(outcome, BaseException):
@@ -76,6 +84,10 @@ class Writer:
         self._folded = 0  # the last change in the model folder
         self._unfolded_rows = 0
         self._last_fold = time.monotonic()
+        self._stale = False  # whether the model folder has forgotten classes whose time is over
+        self._uncancelled: list[int] = []  # changes in the journal that must not count
+        self._trouble = ""
+        self._try_again = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self.snapshot: Snapshot
@@ -142,6 +154,12 @@ class Writer:
         """Changes that only the journal has."""
         return self._memory.position - self._folded
 
+    @property
+    def trouble(self) -> dict[str, str]:
+        """Why its parts can't do their work; "" for each that can."""
+        ended = "" if self._thread.is_alive() else "the thread that learns has ended"
+        return {"writer": ended or self._trouble, "journal": self._journal.trouble}
+
     def _put(self, request: _Request) -> Future:
         if self._stopping:
             raise BusyError("The service is stopping: try again in a moment.")
@@ -153,17 +171,55 @@ class Writer:
     # ------------------------------------------------------------------ start
 
     def _load(self, learner: Learner, memory: Memory) -> None:
-        self._learner, self._memory = learner, memory
-        self._folded = memory.position
-        self.snapshot = Snapshot(learner, memory.position)
+        self._begin(learner, memory)
         after = None if memory.saved_elsewhere else memory.position
         missed = [change for frame in self._journal.replay(after) for change in frame]
+        if after is not None:
+            self._journal.remove(after)  # a kill may come between a save and this
         if missed:
             log.info("replaying", extra={"changes": len(missed)})
-        self._apply(missed)
+        self._replay(missed)
         self._memory.position = self._journal.last
         self._unfolded_rows = sum(len(c.labels) for c in missed)
         self._swap()
+
+    def _begin(self, learner: Learner, memory: Memory) -> None:
+        self._learner, self._memory = learner, memory
+        self._folded = memory.position
+        if not hasattr(self, "snapshot"):  # later, answers come from the last one meanwhile
+            self.snapshot = Snapshot(learner, memory.position)
+
+    def _replay(self, changes: list[Change]) -> None:
+        """Apply changes; one that can't be applied is kept aside, and all others count."""
+        left = list(changes)
+        failed = self._first_failing([left]) if left else None
+        while failed is not None:  # one by one now: what failed is the one change
+            self._begin(*self._keeper.reload())
+            failed = self._first_failing([[change] for change in left])
+            if failed is not None:
+                (change,), error = failed
+                left = [other for other in left if other is not change]
+                file = self._journal.keep_aside(change)
+                log.error(
+                    "change kept aside: it can't be applied to the model in the folder",
+                    extra={"change": change.header(), "file": file.name, "error": str(error)},
+                )
+
+    def _first_failing(self, groups: list[list[Change]]) -> tuple[list[Change], Exception] | None:
+        """Apply groups of changes; return the first that can't be applied, and why.
+
+        Other errors (no memory, a disk or a GPU that fails) are raised: no change is left out for
+        them.
+        """
+        for group in groups:
+            try:
+                self._apply(group)
+                if len(group) > 1 or group[0].kind == "remove":
+                    Snapshot(self.learner, 0)  # solves, which samples never learned may prevent
+            except AT_FAULT as error:
+                log.exception("replay")
+                return group, error
+        return None
 
     # ------------------------------------------------------------------ the thread
 
@@ -171,15 +227,34 @@ class Writer:
         yield_to_others()
         while True:
             group = self._next_group()
-            changes = [request for request in group if request is not None and request.change]
-            if changes:
-                self._commit(changes)
-            for request in group:
-                if request is not None and request.run is not None:
-                    self._look(request)
+            try:
+                self._serve([request for request in group if request is not None])
+            except Exception:
+                log.exception("writer")
+                self._trouble = "a change could not be made or taken back: the log has it"
+                self._try_again = time.monotonic() + RETRY_SECONDS
+                for request in group:
+                    if request is not None and not request.future.done():
+                        request.settle(_troubled())
             if None in group:
                 self._finish()
                 return
+
+    def _serve(self, group: list[_Request]) -> None:
+        """Make the changes of a group, answer its questions, and do what is due."""
+        if self._trouble and time.monotonic() >= self._try_again:
+            self._recover()
+        changes = [request for request in group if request.change is not None]
+        if self._trouble:
+            for request in changes:
+                request.settle(_troubled())
+        else:
+            self._commit(changes)
+        for request in group:
+            if request.run is not None:
+                self._look(request)
+        self._journal.probe()
+        if not self._trouble:
             self._fold_if_due()
 
     def _next_group(self) -> list[_Request | None]:
@@ -205,28 +280,38 @@ class Writer:
             request.settle(error)
 
     def _commit(self, requests: list[_Request]) -> None:
-        """Make the changes that can be made, all in one step, and answer everyone."""
-        self._memory.purge(self._settings.undo_seconds)
+        """Make the changes that can be made, as many as possible in one step; answer everyone."""
+        if requests:
+            self._stale |= self._memory.purge(self._settings.undo_seconds)
+        for together in _steps(requests):
+            self._commit_step(together)
+
+    def _commit_step(self, requests: list[_Request]) -> None:
         accepted, repeated = self._accept(requests)
-        outcomes: dict[str, Any] = {}
-        if accepted:
-            changes = [request.change for request in accepted if request.change]
-            done = self._make(changes)
-            for request, outcome in zip(accepted, done, strict=True):
+        changes = [request.change for request in accepted if request.change]
+        outcomes = self._make(changes) if changes else []
+        if outcomes is None:
+            for request in accepted:
+                self._commit_step([request])
+        else:
+            for request, outcome in zip(accepted, outcomes, strict=True):
                 request.settle(outcome)
-                if request.change and request.change.key:
-                    outcomes[request.change.key] = outcome
+        made = {request.change.key: request.outcome for request in accepted if request.change}
         for request in repeated:
             assert request.change is not None
-            key = request.change.key
-            outcome = outcomes.get(key) or self._memory.keys[key]
+            outcome = made.get(request.change.key) or self._memory.keys[request.change.key]
             if isinstance(outcome, Acknowledgement):
                 outcome = replace(outcome, repeated=True)
             request.settle(outcome)
 
     def _accept(self, requests: list[_Request]) -> tuple[list[_Request], list[_Request]]:
         """Give numbers to changes that can be made, refuse others, set repetitions aside."""
-        projection = Projection(self.learner.classes, self._memory.forgotten())
+        projection = Projection(
+            self.learner.classes,
+            self._memory.forgotten(),
+            self._memory.taken,
+            getattr(self.learner.classifier, "n_features_in_", 0),
+        )
         accepted, repeated, now = [], [], time.time()
         digests: dict[str, str] = {}
         number = self._journal.last
@@ -241,7 +326,7 @@ class Writer:
                     repeated.append(request)
                     continue
                 projection.accept(change)
-                self._check_held(change)
+                self._check_learned(change)
             except Exception as error:
                 request.settle(error)
                 continue
@@ -252,14 +337,24 @@ class Writer:
             accepted.append(request)
         return accepted, repeated
 
-    def _check_held(self, change: Change) -> None:
-        """Refuse to take away samples that a ledger knows were never learned."""
-        ledger = self.learner.ledger
-        if change.kind == "remove" and change.rows is not None and ledger is not None:
-            ledger.find(change.rows, change.labels)
+    def _check_learned(self, change: Change) -> None:
+        """Refuse to take away samples that were never learned, as far as that can be told."""
+        if change.kind != "remove" or change.rows is None:
+            return
+        if self.learner.ledger is not None:
+            self.learner.ledger.find(change.rows, change.labels)
+        elif not _can_remove(self.learner, change):
+            raise ConflictError(
+                "The samples to forget do not fit what was learned: without them the model could "
+                "not be solved. Give exactly the inputs that were learned with these labels, or "
+                "labels alone to forget whole classes."
+            )
 
-    def _make(self, changes: list[Change]) -> Sequence[Any]:
-        """Journal and apply changes; return an acknowledgement, or an error, for each."""
+    def _make(self, changes: list[Change]) -> Sequence[Any] | None:
+        """Journal and apply changes; return an acknowledgement, or an error, for each.
+
+        None if several failed together: then nothing has changed, and one may be at fault.
+        """
         if not storage.exists(self._settings.model):
             return self._make_first(changes)
         try:
@@ -272,37 +367,41 @@ class Writer:
             self._swap()
         except Exception as error:
             log.exception("apply")
-            self._take_back(changes)
-            return [error] * len(changes)
+            self._uncancelled += [change.sequence for change in changes]
+            self._recover()
+            return [error] if len(changes) == 1 else None
         self._unfolded_rows += sum(len(change.labels) for change in changes)
         return acknowledgements
 
-    def _make_first(self, changes: list[Change]) -> Sequence[Any]:
+    def _make_first(self, changes: list[Change]) -> Sequence[Any] | None:
         """Make the first changes of a new model durable by saving it: a journal needs a model."""
         try:
             acknowledgements = self._apply(changes)
             if self.learner.classes:
                 self._keeper.save(self.learner, self._memory).result()
-            self._journal.last = self._folded = self._memory.position
-            self._swap()
         except Exception as error:
             log.exception("first learn")
             self._load(*self._keeper.reload())
-            return [error] * len(changes)
+            return [error] if len(changes) == 1 else None
+        self._journal.last = self._folded = self._memory.position
+        self._swap()
         return acknowledgements
 
-    def _take_back(self, changes: list[Change]) -> None:
+    def _recover(self) -> None:
         """Cancel changes that could not be applied, and go back to what is on disk."""
-        number = self._journal.last
-        cancels: list[Change] = [
-            Change("cancel", sequence=number + i, target=change.sequence, when=time.time())
-            for i, change in enumerate(changes, 1)
-        ]
-        self._journal.append(cancels)
+        if self._uncancelled:
+            number, now = self._journal.last, time.time()
+            cancels = [
+                Change("cancel", target=target).numbered(number + i, now)
+                for i, target in enumerate(self._uncancelled, 1)
+            ]
+            self._journal.append(cancels)
+            self._uncancelled = []
         self._journal.rotate()
         if self._folding is not None:
-            self._folding.result()
+            self._folding.exception()
         self._load(*self._keeper.reload())
+        self._trouble = ""
 
     # ------------------------------------------------------------------ applying
 
@@ -363,12 +462,11 @@ class Writer:
         return self.snapshot.learner.classifier
 
     def _swap(self) -> None:
-        previous = getattr(self, "snapshot", None)
         snapshot = Snapshot(self.learner, self._memory.position)
-        if not snapshot.counts and previous is not None:
-            snapshot.remember(previous)
+        if not snapshot.counts:
+            snapshot.remember(self.snapshot)
+        self.on_swap(snapshot)  # first: what is published can't be taken back
         self.snapshot = snapshot
-        self.on_swap(snapshot)
 
     # ------------------------------------------------------------------ folding
 
@@ -377,7 +475,10 @@ class Writer:
             self._folding = None
         waited = time.monotonic() - self._last_fold >= self._settings.fold_interval
         many = self._unfolded_rows >= self._settings.fold_rows
-        if self._folding is None and self.unfolded and (waited or many):
+        over = self._memory.purge(self._settings.undo_seconds)
+        self._stale |= over
+        due = (self.unfolded or self._stale) and (waited or many or over)
+        if self._folding is None and due:
             self._fold()
 
     def _fold(self) -> Future | None:
@@ -385,14 +486,15 @@ class Writer:
         self._last_fold = time.monotonic()
         if not self.learner.classes:
             return None  # a folder can't hold a model without classes: the journal keeps it
-        self._memory.purge(self._settings.undo_seconds)
         position, began = self._memory.position, time.monotonic()
         self._journal.rotate()
         self._unfolded_rows = 0
+        self._stale = False
 
         def done(saved: Future) -> None:
             if saved.exception() is not None:
                 log.error("fold failed", extra={"error": str(saved.exception())})
+                self._stale = True  # to be tried again
                 return
             self._folded = position
             self._journal.remove(position)
@@ -406,11 +508,51 @@ class Writer:
     def _finish(self) -> None:
         if self._folding is not None:
             self._folding.exception()
-        if self.unfolded:
+        self._stale |= self._memory.purge(self._settings.undo_seconds)
+        if (self.unfolded or self._stale) and not self._trouble:
             folding = self._fold()
             if folding is not None:
                 folding.exception()
         self._journal.close()
+
+
+def _steps(requests: list[_Request]) -> Iterator[list[_Request]]:
+    """Split changes into those made in one step.
+
+    Samples are taken away in a step of their own: whether they were learned can be told only once
+    all changes before are made.
+    """
+    together: list[_Request] = []
+    for request in requests:
+        if request.change is not None and request.change.kind == "remove":
+            yield from (step for step in (together, [request]) if step)
+            together = []
+        else:
+            together.append(request)
+    if together:
+        yield together
+
+
+def _can_remove(learner: Learner, change: Change) -> bool:
+    """Try on a copy whether a model can be solved without some samples."""
+    trial = learner.copy()
+    try:
+        trial.forget(list(change.labels), change.rows)
+        return not _is_raised(trial) or _is_raised(learner.copy())
+    except ArithmeticError:
+        return False
+
+
+def _is_raised(learner: Learner) -> bool:
+    """Solve; say whether the scatter needed more than the ridge that was asked for."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Snapshot(learner, 0)
+    return any(issubclass(one.category, RidgeRaisedWarning) for one in caught)
+
+
+def _troubled() -> TroubleError:
+    return TroubleError("The model can't be changed at the moment; GET /v1/health says why.")
 
 
 def _check_same_request(change: Change, digest: str) -> None:

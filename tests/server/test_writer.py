@@ -1,0 +1,350 @@
+"""Changes that fail, threads and disks in trouble, and what is left on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import shutil
+import threading
+
+import pytest
+
+from klda import LDA, storage
+from klda.learner import Learner
+from klda.server.changes import Change
+from klda.server.errors import ConflictError, ServiceError, TroubleError
+from klda.server.journal import Journal, JournalError, _write
+from klda.server.service import Service
+from klda.server.settings import Settings
+
+from .conftest import CENTRES, samples, serving
+from .test_service import Running, wait_for
+
+ALL = dict.fromkeys(CENTRES, 40)
+
+
+def at_once(running, *calls):
+    """Make changes that the writer finds waiting together; return an outcome for each."""
+    writer, begun, ready = running.service.writer, threading.Event(), threading.Event()
+    held = writer.inspect(lambda *_: begun.set() or ready.wait(20))
+    assert begun.wait(20)
+
+    async def run():
+        asked = [asyncio.ensure_future(call(running.service)) for call in calls]
+        while writer.waiting < len(calls):
+            await asyncio.sleep(0.01)
+        ready.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    outcomes = asyncio.run(run())
+    held.result(20)
+    return outcomes
+
+
+def ledger_model(folder):
+    learner = Learner("features", classifier=LDA(), keep="features")
+    for label in CENTRES:
+        learner.learn(samples(label, 40), [label] * 40)
+    learner.save(folder)
+
+
+def fails_on(monkeypatch, label):
+    """Let the learner fail, half done, on every batch that has a label."""
+    real = Learner.learn
+
+    def learn(self, rows, labels, **options):
+        if label in labels:
+            self.classifier.forget("ants")
+            raise ArithmeticError(f"{label} on purpose")
+        return real(self, rows, labels, **options)
+
+    monkeypatch.setattr(Learner, "learn", learn)
+
+
+def test_what_fails_does_not_fail_the_changes_it_was_taken_with(features_model, monkeypatch):
+    with Running(features_model) as running:
+        fails_on(monkeypatch, "bad")
+        good, bad, repeated, other = at_once(
+            running,
+            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1),
+            lambda s: s.learn(samples("eels", 5), ["bad"] * 5),
+            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1),
+            lambda s: s.rename("cats", "kittens"),
+        )
+        assert isinstance(bad, ArithmeticError)
+        assert good.sequence == repeated.sequence
+        assert repeated.repeated
+        assert other.sequence
+        expected = {"ants": 40, "bees": 40, "kittens": 40, "dogs": 5}
+        assert running.counts == expected
+    with Running(features_model) as again:
+        assert again.counts == expected
+
+
+def test_one_sample_is_taken_away_once(tmp_path):
+    ledger_model(tmp_path / "m")
+    with Running(tmp_path / "m") as running:
+        row = samples("ants", 1)
+        first, second, learned = at_once(
+            running,
+            lambda s: s.forget(["ants"], row),
+            lambda s: s.forget(["ants"], row),
+            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5),
+        )
+        assert first.samples == 119
+        assert "does not hold" in str(second)
+        assert learned.samples == 124
+        assert running.service.snapshot.version == 2
+
+
+def test_samples_that_were_never_learned_are_a_conflict(tmp_path):
+    learner = Learner("features", classifier=LDA())
+    for label in CENTRES:
+        learner.learn(samples(label, 40), [label] * 40)
+    learner.save(tmp_path / "m")
+    with serving(tmp_path / "m") as client:
+        wrong = (samples("cats", 3, seed=9) * 20).tolist()
+        for n in (1, 3):
+            body = {"features": wrong[:n], "labels": ["ants"] * n}
+            answer = client.post("/v1/forget", json=body)
+            assert answer.status_code == 409
+            assert "were learned" in answer.json()["error"]["message"]
+        assert client.get("/v1/model").json()["version"] == 0
+        right = {"features": samples("ants", 40)[:3].tolist(), "labels": ["ants"] * 3}
+        assert client.post("/v1/forget", json=right).json()["samples"] == 117
+
+
+def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
+    with Running(features_model) as running:
+        gone = running.forget(list(CENTRES))
+        running.learn(samples("ants", 5), [7] * 5)
+        with pytest.raises(ConflictError, match="'ants'"):
+            running.undo(gone.sequence)
+        assert running.counts == {7: 5}
+        assert running.service.snapshot.version == 2
+
+
+def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
+    running = Running.__new__(Running)
+    running.service = Service(Settings(model=tmp_path / "new"), new="features")
+    running.service.start()
+    first, second = at_once(
+        running,
+        lambda s: s.learn(samples("ants", 5), ["ants"] * 5),
+        lambda s: s.learn(samples("bees", 5)[:, :4], ["bees"] * 5),
+    )
+    assert first.samples == 5
+    assert isinstance(second, ServiceError)
+    running.service.stop()
+
+
+def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model):
+    with Running(features_model) as running:
+        gone = running.forget(["ants"])
+        running.rename("bees", "ants")
+        with pytest.raises(ConflictError, match="rename it first"):
+            running.undo(gone.sequence)
+    with Running(features_model) as running:  # also after a restart
+        with pytest.raises(ConflictError, match="rename it first"):
+            running.undo(gone.sequence)
+        running.rename("ants", "bees")
+        running.undo(gone.sequence)
+        assert running.counts == ALL
+
+
+def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
+    with Running(features_model) as running:
+        gone = running.forget(["ants"])
+        running.learn(samples("ants", 5, seed=3), ["ants"] * 5)
+        running.undo(gone.sequence)
+        assert running.counts == {**ALL, "ants": 45}
+
+
+# ------------------------------------------------------------------ the journal at a start
+
+
+def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
+    journal = Journal(features_model)
+    journal.append([Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1)])
+    journal.append([Change("rename", ("nobody", "x"), sequence=2)])
+    journal.append([Change("learn", ("eels",) * 5, samples("eels", 5), sequence=3, key="k")])
+    journal.append([Change("remove", ("bees",) * 41, samples("bees", 41), sequence=4)])
+    journal.append([Change("forget", ("cats",), sequence=5, when=5e9)])
+    journal.close()
+    expected = {"ants": 40, "bees": 40, "dogs": 5, "eels": 5}
+    with caplog.at_level(logging.ERROR, "klda.server"):
+        running = Running(features_model)
+    kept = sorted(path.name for path in features_model.glob("refused-*"))
+    assert kept == [f"refused-{number:020d}.klda" for number in (2, 4)]
+    said = [record for record in caplog.records if "kept aside" in record.message]
+    assert [record.file for record in said] == kept
+    assert running.counts == expected
+    running.learn(samples("ants", 2), ["ants"] * 2)
+    running.abandon()
+    expected["ants"] = 42
+    with Running(features_model) as again:  # cancelled: not tried again
+        assert again.counts == expected
+        assert len(list(features_model.glob("refused-*"))) == 2
+        again.undo(5)
+        assert again.counts["cats"] == 40
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
+def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, monkeypatch, error):
+    journal = Journal(features_model)
+    journal.append([Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1)])
+    journal.close()
+
+    def fail(self, *args, **options):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "learn", fail)
+        service = Service(Settings(model=features_model))
+        with pytest.raises(error):
+            service.start()
+        service.writer._keeper.close()
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "dogs": 5}
+
+
+def test_the_command_line_may_change_what_the_journal_renames(features_model):
+    running = Running(features_model, fold_interval=1e9)
+    running.rename("ants", "emmets")
+    running.learn(samples("ants", 5, seed=1), ["emmets"] * 5)
+    running.abandon()
+    with pytest.warns(UserWarning, match="trace"):
+        Learner.load(features_model).forget("ants").save(features_model)
+    with Running(features_model) as again:
+        assert again.counts == {"emmets": 5, "bees": 40, "cats": 40}
+
+
+def test_a_kill_before_the_journal_is_removed_and_a_save_double_nothing(features_model, tmp_path):
+    running = Running(features_model, fold_interval=1e9)
+    running.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1)
+    (file,) = features_model.glob("journal-*")
+    shutil.copy(file, tmp_path / file.name)
+    running.service.stop()
+    shutil.move(tmp_path / file.name, file)  # as if it had been killed before the removal
+    Learner.load(features_model).learn(samples("eels", 4), ["eels"] * 4).save(features_model)
+    with Running(features_model) as again:
+        assert not list(features_model.glob("journal-*"))
+        assert again.counts == {**ALL, "dogs": 5, "eels": 4}
+        assert again.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1).repeated
+
+
+# ------------------------------------------------------------------ what was forgotten
+
+
+@pytest.mark.parametrize("when", ["running", "stop", "start"])
+def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_model, when):
+    seconds = 0.5 if when == "running" else 1e9
+    with Running(features_model, undo_seconds=seconds) as running:
+        running.forget(["bees"])
+        if when == "running":
+            wait_for(lambda: not dropped(features_model) and not running.service.writer.unfolded)
+        elif when == "stop":
+            running.service.writer._settings = Settings(model=features_model, undo_seconds=0.0)
+    if when == "start":
+        assert dropped(features_model)
+        with Running(features_model, undo_seconds=0.0):
+            wait_for(lambda: not dropped(features_model))
+    assert not dropped(features_model)
+    assert "bees" not in Learner.load(features_model).classes
+
+
+def dropped(folder):
+    """Arrays of forgotten classes in a model folder."""
+    names = storage.load(folder).arrays
+    return [name for name in names if name.startswith("service/") and name != "service/memory"]
+
+
+# ------------------------------------------------------------------ trouble
+
+
+def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
+    monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
+    with serving(features_model) as client:
+        writer = client.app._app.state.service.writer
+        body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
+
+        def full(snapshot):
+            raise OSError(28, "No space left on device")
+
+        writer.on_swap = full
+        assert client.post("/v1/learn", json=body).status_code == 503
+        health = client.get("/v1/health")
+        assert health.status_code == 503
+        assert "log" in health.json()["error"]["message"]
+        assert 'klda_healthy{part="writer"} 0.0' in client.get("/v1/metrics").text
+        assert client.post("/v1/learn", json=body).status_code == 503
+        ask = client.post("/v1/predict", json={"features": samples("ants", 1).tolist()})
+        assert ask.json()["predictions"][0]["label"] == "ants"
+        writer.on_swap = lambda snapshot: None
+        wait_for(lambda: client.get("/v1/health").status_code == 200)
+        assert client.get("/v1/model").json()["samples"] == 120
+        assert client.post("/v1/learn", json=body).json()["samples"] == 123
+        assert 'klda_healthy{part="writer"} 1.0' in client.get("/v1/metrics").text
+    assert Learner.load(features_model).classes["dogs"] == 3
+
+
+def test_a_change_that_could_not_be_cancelled_counts_neither_now_nor_later(
+    features_model, monkeypatch
+):
+    monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
+    running = Running(features_model, fold_interval=1e9)
+    fails_on(monkeypatch, "bad")
+    real = Journal.append
+
+    def append(self, changes):
+        if changes[0].kind == "cancel":
+            raise JournalError("No space left on device")
+        real(self, changes)
+
+    monkeypatch.setattr(Journal, "append", append)
+    with pytest.raises(TroubleError):
+        running.learn(samples("eels", 5), ["bad"] * 5)
+    with pytest.raises(TroubleError):
+        running.learn(samples("eels", 5), ["eels"] * 5)
+    monkeypatch.setattr(Journal, "append", real)
+    wait_for(lambda: not any(running.service.trouble.values()))
+    running.learn(samples("eels", 5), ["eels"] * 5)
+    running.abandon()
+    monkeypatch.undo()
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "eels": 5}
+
+
+def test_health_depends_on_the_disk_and_on_both_threads(features_model, monkeypatch):
+    with serving(features_model) as client:
+        service = client.app._app.state.service
+        body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
+
+        def full(file, content):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("klda.server.journal._write", full)
+            assert client.post("/v1/learn", json=body).status_code == 503
+            health = client.get("/v1/health")
+            assert health.status_code == 503
+            assert "No space left" in health.json()["error"]["message"]
+            assert 'klda_healthy{part="journal"} 0.0' in client.get("/v1/metrics").text
+        wait_for(lambda: client.get("/v1/health").status_code == 200)  # with no further learn
+        assert client.post("/v1/learn", json=body).status_code == 200
+        service.inference.stop()
+        assert "answers" in client.get("/v1/health").json()["error"]["message"]
+        service.writer.stop()
+        assert "learns" in client.get("/v1/health").json()["error"]["message"]
+        service.stop = lambda: None
+
+
+def test_a_write_that_a_system_takes_in_parts_is_whole(tmp_path):
+    class Slow(io.FileIO):
+        def write(self, content):
+            return super().write(bytes(content[:7]))
+
+    with Slow(tmp_path / "file", "wb") as file:
+        _write(file, b"0123456789" * 9)
+    assert (tmp_path / "file").read_bytes() == b"0123456789" * 9
