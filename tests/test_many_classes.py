@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, classifiers, discriminant, shrinkage
+from klda import KLDA, LDA, NCM, KLDAEnsemble, checks, classifiers, discriminant, shrinkage
 from klda.backend import NumpyBackend, TorchBackend
 from klda.decisions import RunningTop
 from klda.errors import KldaError
@@ -265,7 +265,7 @@ def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
     ],
 )
 def test_labels_are_grouped_as_sorting_would_group_them(values):
-    names, groups = classifiers._grouped(values)
+    names, groups = checks.grouped(values)
     expected = np.unique(values, return_inverse=True)
     assert names.tolist() == expected[0].tolist()
     assert groups.tolist() == expected[1].tolist()
