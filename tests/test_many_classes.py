@@ -162,7 +162,9 @@ def test_judging_in_blocks_gives_what_judging_at_once_gives(monkeypatch):
     monkeypatch.setattr(classifiers, "PROBED_AT_ONCE", 60)
     parts = MODELS["KLDA"]().fit(*samples())
     assert len(parts._calibration) == len(whole._calibration) == 138
-    np.testing.assert_allclose(parts._calibration.losses, whole._calibration.losses, rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(
+        parts._calibration.losses, whole._calibration.losses, rtol=1e-3, atol=1e-9
+    )
 
 
 def test_with_many_classes_fewer_samples_are_judged(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import signal
 import threading
 import time
@@ -192,3 +193,37 @@ def test_removing_a_little_of_many_classes_is_quick():
     begin = time.perf_counter()
     model.remove(X[:3000], y[:3000])
     assert time.perf_counter() - begin < 2.0
+
+
+def test_pandas_own_kinds_of_labels_are_taken():
+    pandas = pytest.importorskip("pandas")
+    integers = pandas.Series([3, 1, 3], dtype="Int64")
+    assert make(LDA).partial_fit(np.eye(3), integers).classes_.tolist() == [1, 3]
+    texts = pandas.Series(["b", "a", "b"], dtype="string")
+    assert make(LDA).partial_fit(np.eye(3), texts).classes_.tolist() == ["a", "b"]
+    with pytest.raises(KldaError, match="sample 1"):
+        make(LDA).partial_fit(np.eye(3), pandas.Series([1, None, 2], dtype="Int64"))
+
+
+def test_names_of_features_are_stored():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.eye(3), columns=["x", "y", "z"])
+    arrays, meta = make(LDA).partial_fit(frame, [0, 1, 2]).to_state()
+    twin = classifiers.from_state(arrays, json.loads(json.dumps(meta)))
+    with pytest.raises(ValueError, match="same order"):
+        twin.predict(frame[["z", "y", "x"]])
+
+
+def test_a_way_to_combine_that_is_set_later_is_checked_too():
+    X, y = reference.blobs(60, 4, 3)
+    model = make(KLDAEnsemble).partial_fit(X, y)
+    model.set_params(combine="bogus")
+    with pytest.raises(KldaError, match="combine='bogus'"):
+        model.predict(X)
+
+
+def test_models_of_another_precision_do_not_merge():
+    X, y = reference.blobs(60, 4, 3)
+    one, other = (make(LDA, dtype=dtype).partial_fit(X, y) for dtype in ("float32", "float64"))
+    with pytest.raises(KldaError, match="dtype='float64'"):
+        one.merge(other)

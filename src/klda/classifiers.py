@@ -642,6 +642,11 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
                 f"other has {other.n_features_in_} input features, this model has "
                 f"{self.n_features_in_}; merge models of the same features."
             )
+        if self.dtype != other.dtype:
+            raise KldaError(
+                f"other has dtype={other.dtype!r}, this model dtype={self.dtype!r}; make both with "
+                "the same."
+            )
         if len(self._members) != len(other._members):
             raise KldaError(
                 f"other has n_members={len(other._members)}, this model {len(self._members)}."
@@ -668,6 +673,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         samples = self._check_samples(X, fresh=fresh)
         values = y.detach().cpu().numpy() if is_torch(y) else y
+        if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
+            values = values.to_list()  # pandas' own integers would become floats
         if isinstance(values, list | tuple):  # NumPy would turn them into one kind
             check_labels([plain(value) for value in values])
         values = column_or_1d(values, warn=True)
@@ -1293,6 +1300,7 @@ device, dtype
     def _combined(
         self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
     ) -> Array:
+        check_choice("combine", self.combine, COMBINE)  # it may have been set since
         if self.combine == "scores":
             return sum(parts) / len(parts)
         backend = self._members[0].backend

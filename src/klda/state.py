@@ -62,6 +62,7 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
         "kind": type(model).__name__,
         "parameters": _plain_parameters(model),
         "n_features": int(model.n_features_in_),
+        "feature_names": _feature_names(model),
         "classes": model.classes_.tolist(),
         "counts": model.class_count_.tolist(),
         "compact": compact,
@@ -113,6 +114,8 @@ def _without_members(
     if device is not None:
         model.set_params(device=device)
     model.n_features_in_ = meta["n_features"]
+    if meta.get("feature_names") is not None:
+        model.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
     model._members = []
     return model, choose_backend(model.device, model.dtype)
 
@@ -135,6 +138,11 @@ def _unpack_calibration(
         return None
     names = ("filed", "labels", "novelty", "losses")
     return Calibration.from_state({name: arrays[prefix + name] for name in names}, meta["classes"])
+
+
+def _feature_names(model: _ContinualClassifier) -> list[str] | None:
+    names = getattr(model, "feature_names_in_", None)
+    return None if names is None else names.tolist()
 
 
 def _plain_parameters(model: _ContinualClassifier) -> dict[str, Any]:
