@@ -227,3 +227,27 @@ def test_models_of_another_precision_do_not_merge():
     one, other = (make(LDA, dtype=dtype).partial_fit(X, y) for dtype in ("float32", "float64"))
     with pytest.raises(KldaError, match="dtype='float64'"):
         one.merge(other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nothing_is_stored_of_rows_that_were_removed(dtype):
+    X, y = reference.blobs(150, 6, 3)
+    model = make(KLDA, n_components=600, dtype=dtype).partial_fit(X, y).remove(X[:60], y[:60])
+    arrays, meta = model.to_state()
+    assert len(arrays["learn/0/rows"]) <= 90
+    assert (arrays["learn/0/signs"] > 0).all()
+    twin = classifiers.from_state(arrays, json.loads(json.dumps(meta)))
+    never = make(KLDA, n_components=600, dtype=dtype).partial_fit(X[60:], y[60:])
+    tolerance = 1e-4 if dtype == "float32" else 1e-8
+    scores = never.scores(X)
+    for one in (twin, twin.partial_fit(X[:60], y[:60]).remove(X[:60], y[:60])):
+        assert np.abs(one.scores(X) - scores).max() / np.abs(scores).max() < tolerance
+    scale = np.abs(never.covariance_).max()
+    assert np.abs(twin.covariance_ - never.covariance_).max() / scale < tolerance
+
+
+def test_removing_all_but_one_sample_leaves_nothing_to_store():
+    model = make(KLDA, n_components=100).partial_fit(np.eye(4), [0, 0, 1, 1])
+    model.remove(np.eye(4)[[0, 2, 3]], [0, 1, 1])
+    arrays, _ = model.to_state()
+    assert len(arrays["learn/0/rows"]) == 0

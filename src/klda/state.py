@@ -225,13 +225,11 @@ def _pack_statistics(
         return entry
     scatter = statistics.scatter
     entry["turnover"] = scatter.turnover
-    # Rows that were taken away again are not written: of these only the sum is left.
-    if scatter.is_thin and (scatter.signs > 0).all():
-        arrays[prefix + "rows"] = np.ascontiguousarray(backend.to_numpy(scatter.rows))
-        arrays[prefix + "signs"] = scatter.signs.astype(np.int8)
+    if scatter.is_thin:  # of what was taken away nothing is written
+        arrays[prefix + "rows"] = scatter.settled_rows()
+        arrays[prefix + "signs"] = np.ones(len(arrays[prefix + "rows"]), np.int8)
     else:
-        square = scatter.dense() if scatter.is_thin else backend.to_numpy(scatter.square)
-        arrays[prefix + "triangle"] = pack_triangle(square)
+        arrays[prefix + "triangle"] = pack_triangle(backend.to_numpy(scatter.square))
     return entry
 
 

@@ -22,6 +22,8 @@ from klda.backend import Array, Backend
 
 Label = str | int | float
 
+# Squared length of a row, relative to the largest, below which rounding is all that it holds.
+NO_LENGTH = {"float32": 1e-8, "float64": 1e-14}
 CLASSES_AT_ONCE = 4096  # where means are gone through, so that no second copy of all is made
 
 
@@ -159,6 +161,26 @@ class Scatter:
             return np.asarray(signed.T @ rows, self.backend.dtype)
         lower = np.tril(self.backend.to_numpy(self.square))
         return np.asarray(lower + np.tril(lower, -1).T)
+
+    def settled_rows(self) -> np.ndarray:
+        """Return rows with the same sum of outer products, of which none was taken away.
+
+        As kept, if none was. Otherwise they are mixed anew from all of them (two small
+        eigen-decompositions), so that nothing is left of those that are gone.
+        """
+        rows = self.backend.to_numpy(self.rows)
+        if (self.signs > 0).all():
+            return np.ascontiguousarray(rows)
+        wide = rows.astype(np.float64)
+        lengths, turned = np.linalg.eigh(wide @ wide.T)
+        least = NO_LENGTH[self.backend.dtype.name] * max(float(lengths.max()), 0.0)
+        kept = lengths > least
+        roots, turned = np.sqrt(lengths[kept]), turned[:, kept]
+        inner = roots[:, None] * ((turned.T * self.signs) @ turned) * roots
+        squares, mixing = np.linalg.eigh(inner)
+        left = squares > least
+        mixing = mixing[:, left] * np.sqrt(squares[left]) / roots[:, None]
+        return np.asarray(mixing.T @ (turned.T @ wide), self.backend.dtype)
 
     def restore_rows(self, rows: Array, signs: np.ndarray) -> None:
         """Take over rows that were kept before."""
