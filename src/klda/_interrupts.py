@@ -1,4 +1,4 @@
-"""Ctrl-C between steps, not in the middle of one."""
+"""Ctrl-C between steps, not in the middle of one: held back until then, or not heard at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def held_back() -> Iterator[None]:
 
     Only the main thread is ever interrupted; elsewhere this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _can_be_interrupted():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
@@ -35,3 +35,24 @@ def held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if caught:
         before(*caught[0])
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold off Ctrl-C for the moment it takes to save.
+
+    Without this an interrupt between the save and the end of the command would leave the model
+    changed by a command that says it was interrupted.
+    """
+    if not _can_be_interrupted():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _can_be_interrupted() -> bool:
+    return threading.current_thread() is threading.main_thread()

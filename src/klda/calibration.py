@@ -6,9 +6,9 @@ at each of a row of temperatures, and how novel it looked. From these come the t
 makes probabilities honest and the threshold beyond which an input is unknown. No sample is kept.
 
 Scores change their scale as a model grows or loses samples. What a new sample sees of a whitened
-direction is inflated by a factor that the solution knows; over a tenfold range of samples the best
-temperature follows that factor within a tenth. So temperatures are in units of it, and novelty is
-counted in it, too, from what the noise of a class's own mean adds. For the rest, a probe is filed
+direction is inflated by a factor that the solution knows, and the best temperature follows that
+factor. So temperatures are in units of it, and novelty is counted in it, too, from what the noise
+of a class's own mean adds. For the rest, a probe is filed
 under the number of samples that the model had, and the files nearest to the present number count.
 Rows add up when models merge and go when their class goes.
 """
@@ -279,10 +279,10 @@ class Pending:
         chosen = [i for i, label in enumerate(labels) if label in waiting]
         rows = samples[chosen]
         rows = rows.cpu().numpy() if is_torch(rows) else rows
-        gone = Counter((labels[i], _key(row)) for i, row in zip(chosen, rows, strict=True))
+        gone = Counter((labels[i], row.tobytes()) for i, row in zip(chosen, rows, strict=True))
         kept = []
         for i, label in enumerate(self.labels):
-            key = (label, _key(self.samples[i]))
+            key = (label, self.samples[i].tobytes())
             if gone[key] > 0:
                 gone[key] -= 1
             else:
@@ -311,10 +311,6 @@ class Pending:
             self.seen = round(self.seen * len(chosen) / len(self.labels))
         self.samples = [self.samples[i] for i in chosen]
         self.labels = [self.labels[i] for i in chosen]
-
-
-def _key(row: np.ndarray) -> bytes:
-    return row.tobytes()
 
 
 def _evenly(n: int, most: int) -> list[int]:

@@ -972,7 +972,7 @@ class _Discriminants(_ContinualClassifier):
         """Solve, and judge the samples learned since as if they had not been.
 
         What tells labels and scores does not need it; what tells probabilities, and known from
-        unknown, does, and so does what takes samples away.
+        unknown, does, and so does what stores the model.
         """
         self._check_started()
         with self._lock:

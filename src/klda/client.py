@@ -16,9 +16,8 @@ import numpy as np
 from klda._optional import require
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
+from klda.labels import Label, plain
 from klda.server.settings import MAX_TOP
-
-Label = str | int
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -459,7 +458,7 @@ def _plain(labels: Any) -> list[Label]:
     """Return labels as JSON holds them."""
     if isinstance(labels, str | bytes):
         raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
-    return [label.item() if isinstance(label, np.generic) else label for label in labels]
+    return [plain(label) for label in labels]
 
 
 def _one_each(inputs: Any, labels: Any) -> list[Label]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,23 +70,6 @@ def printable(text: str) -> str:
         With these as JSON and Python write them.
     """
     return text.encode(errors="backslashreplace").decode()
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold off Ctrl-C for the moment it takes to save.
-
-    Without this an interrupt between the save and the end of the command would leave the model
-    changed by a command that says it was interrupted.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

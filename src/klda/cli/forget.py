@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say, undisturbed
+from klda.cli.console import print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from klda._interrupts import undisturbed
 from klda.cli import health, options
-from klda.cli.console import print_json, printable, results, say, undisturbed
+from klda.cli.console import print_json, printable, results, say
 from klda.errors import KldaError
 
 

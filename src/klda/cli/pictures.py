@@ -122,8 +122,8 @@ def draw_map(learner: Learner, path: Path) -> None:
     pyplot = None
     if path.suffix.lower() != ".html":
         pyplot = _pyplot("--map", path, MAP_SUFFIXES)
-    classes = labelset.class_map(learner.classifier)
-    pairs = labelset.confusable(learner.classifier, MOST_LINES)
+    looked = labelset.Neighbourhood.of(learner.classifier)
+    classes, pairs = looked.map(), looked.pairs(MOST_LINES)
     if pyplot is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_map_page(classes, pairs), encoding="utf-8")
