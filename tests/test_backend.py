@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from klda import KLDAEnsemble
+from klda import backend as backends
 from klda.backend import NumpyBackend, TorchBackend, choose_backend
 from klda.errors import KldaError
 
@@ -49,7 +51,7 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend):
     rows = random_rows(2000)
     scatter = rows.T @ rows
     square = backend.asarray(np.tril(scatter))
-    pivots = backend.factorise(square, 50.0, backend.empty((SIZE, SIZE)))
+    pivots = backend.factorise(square, 50.0)
     np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
     vectors = random_rows(7, seed=3)
     solved = backend.to_numpy(backend.solve(square, pivots, backend.asarray(vectors)))
@@ -58,8 +60,11 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend):
 
 
 def test_factorise_says_no_to_an_indefinite_matrix(backend):
-    square = backend.asarray(-np.eye(10))
-    assert backend.factorise(square, 0.5, backend.empty((10, 10))) is None
+    scatter = np.tril(random_rows(10, 10)) - 5 * np.eye(10)
+    square = backend.copy(backend.asarray(scatter))
+    assert backend.factorise(square, 0.5) is None
+    kept = np.tril(backend.to_numpy(square))
+    np.testing.assert_array_equal(kept, scatter.astype(backend.dtype))
 
 
 @pytest.mark.parametrize("definite", [True, False])
@@ -97,3 +102,56 @@ def test_devices_are_chosen_by_name():
         choose_backend("nonsense", "float32")
     with pytest.raises(KldaError, match="dtype='float16'"):
         choose_backend("cpu", "float16")
+
+
+def test_features_go_to_the_room_that_is_given(backend):
+    samples, frequencies = random_rows(30, 8), random_rows(8, seed=1)
+    phases = random_rows(1, seed=2)[0]
+    room = backend.room(50, SIZE)
+    found = backend.cosine_map(
+        *(backend.asarray(part) for part in (samples, frequencies, phases)), 0.5, room
+    )
+    expected = 0.5 * np.cos(samples @ frequencies + phases)
+    np.testing.assert_allclose(backend.to_numpy(found), expected, atol=tolerance(backend))
+    if room is not None:
+        assert np.shares_memory(found, room)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_threads_change_no_value(monkeypatch, cores):
+    monkeypatch.setattr(backends, "_n_cores", lambda: cores)
+    monkeypatch.setattr(backends, "WORTH_THREADS", 1)
+    backend, rows = NumpyBackend("float32"), random_rows(2000)
+    square = backend.asarray(np.tril(rows.T @ rows))
+    pivots = backend.factorise(square, 50.0)
+    monkeypatch.setattr(backends, "WORTH_THREADS", 1 << 40)
+    alone = backend.asarray(np.tril(rows.T @ rows))
+    np.testing.assert_array_equal(backend.factorise(alone, 50.0), pivots)
+    np.testing.assert_array_equal(alone, square)
+
+
+@pytest.mark.parametrize(("wanted", "cores"), [("1", 1), ("0", 2), ("many", 2), (None, 2)])
+def test_fewer_threads_can_be_asked_for(monkeypatch, wanted, cores):
+    monkeypatch.setattr(backends.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    if wanted is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert backends._n_cores() == cores
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_members_side_by_side_on_a_gpu_give_the_answers_of_one_after_another(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(900, 12)), np.arange(900) % 6
+    X += 2 * rng.normal(size=(6, 12))[y]
+
+    def scores():
+        model = KLDAEnsemble(n_components=300, random_state=0, device="cuda")
+        for start in range(0, 900, 300):
+            model.partial_fit(X[start : start + 300], y[start : start + 300]).predict(X[:1])
+        return model.scores(X)
+
+    together = scores()
+    monkeypatch.setattr(TorchBackend, "each", lambda self, actions: [a() for a in actions])
+    np.testing.assert_allclose(scores(), together, rtol=1e-3, atol=1e-3)

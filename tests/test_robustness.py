@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from scipy.linalg import lapack
 
 from klda import KLDA, LDA, KLDAEnsemble, KldaError, classifiers
 from klda.member import Member
@@ -168,6 +169,35 @@ def test_an_interrupted_batch_is_undone(monkeypatch, calls, sign):
     assert model.class_count_.tolist() == before
     np.testing.assert_allclose(model.scores(X), scores, rtol=1e-6, atol=1e-6)
     getattr(model, sign)(*batch)
+
+
+def test_an_interrupt_while_solving_leaves_the_scatter_as_it_was(monkeypatch):
+    X, y = reference.blobs(300, 6, 4)
+    model = make(KLDA, n_components=40).partial_fit(X, y)
+    before, potrf = model.covariance_, lapack.dpotrf
+
+    def interrupted(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        return potrf(*arguments, **options)
+
+    monkeypatch.setattr(lapack, "dpotrf", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(X)
+    np.testing.assert_array_equal(model.covariance_, before)
+    monkeypatch.undo()
+    fresh = make(KLDA, n_components=40).partial_fit(X, y)
+    np.testing.assert_allclose(model.scores(X), fresh.scores(X), rtol=1e-6, atol=1e-6)
+
+
+def test_a_small_change_in_several_blocks_is_kept_block_by_block(monkeypatch):
+    X, y = reference.blobs(460, 6, 4)
+    model = make(KLDA, n_components=400).partial_fit(X[:430], y[:430])
+    model.predict(X[:1])
+    monkeypatch.setitem(classifiers.BLOCK_ROWS, "cpu", 10)
+    model.partial_fit(X[430:], y[430:])
+    assert [len(rows) for rows, _ in model._members[0].discriminant._pending] == [10, 10, 10]
+    whole = make(KLDA, n_components=400).fit(X, y)
+    np.testing.assert_allclose(model.scores(X), whole.scores(X), rtol=1e-4, atol=1e-4)
 
 
 def test_what_could_not_be_undone_says_so(monkeypatch):

@@ -10,6 +10,7 @@ diagonal of ones needs no room. So a model at rest holds one square and nothing 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,13 +22,16 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import blas, lapack
 
+from klda._lanes import side_by_side
 from klda.errors import KldaError
 
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 
-CACHED_ROWS = 128  # rows a step, where a CPU goes over the same rows several times
+CACHED_ROWS = 256  # rows a step, where a CPU goes over the same rows several times
 BLOCK = 512  # columns a block, where a triangle is walked in blocks
+MIRRORED = 256  # rows and columns a block, where a CPU copies one triangle to the other
+WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million
 
 
 class Backend(Protocol):
@@ -60,8 +64,21 @@ class Backend(Protocol):
     def index(self, positions: np.ndarray) -> Array:
         """Return integer positions for indexing arrays of this backend."""
 
-    def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
-        """Return ``scale * cos(rows frequencies + phases)``."""
+    def room(self, n_rows: int, width: int) -> Array | None:
+        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
+
+    def cosine_map(
+        self,
+        rows: Array,
+        frequencies: Array,
+        phases: Array,
+        scale: float,
+        room: Array | None = None,
+    ) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+
+    def linear(self, rows: Array, weights: Array, biases: Array) -> Array:
+        """Return ``rows weights^T + biases``."""
 
     def sum_of_squares(self, rows: Array) -> float:
         """Return the sum of all squared entries."""
@@ -78,8 +95,12 @@ class Backend(Protocol):
     def add_lower(self, square: Array, other: Array) -> None:
         """Add the lower triangle of another square, in place."""
 
-    def factorise(self, square: Array, rho: float, scratch: Array) -> Array | None:
-        """Factor ``S + rho I`` into the strict upper triangle; return pivots, None on failure."""
+    def factorise(self, square: Array, rho: float) -> Array | None:
+        """Factor ``S + rho I`` into the strict upper triangle; return pivots, None on failure.
+
+        Meanwhile the diagonal is not that of S: no other thread may read it, and no interrupt may
+        come in between.
+        """
 
     def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
@@ -121,6 +142,16 @@ class NumpyBackend:
     def _blas(self, name: str) -> Any:
         return getattr(blas, self._prefix + name)
 
+    def _product(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write ``left right`` to contiguous memory, by the BLAS that does the rest of the work.
+
+        NumPy comes with a BLAS of its own, whose threads wait busily for a while after each call
+        and would hold up those of SciPy's.
+        """
+        gemm = self._blas("gemm")
+        gemm(1.0, right.T, left.T, beta=0.0, c=out.T, overwrite_c=1)
+        return out
+
     def asarray(self, values: Any) -> np.ndarray:
         """Return the values as a contiguous array, copied only if needed."""
         if is_torch(values):
@@ -155,21 +186,42 @@ class NumpyBackend:
         """Return integer positions for indexing."""
         return positions
 
+    def room(self, n_rows: int, width: int) -> np.ndarray | None:
+        """Return memory for rows: what the system gives anew for each block, it clears first."""
+        return self.empty((n_rows, width))
+
     def cosine_map(
-        self, rows: np.ndarray, frequencies: np.ndarray, phases: np.ndarray, scale: float
+        self,
+        rows: np.ndarray,
+        frequencies: np.ndarray,
+        phases: np.ndarray,
+        scale: float,
+        room: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return ``scale * cos(rows frequencies + phases)``."""
-        mapped = rows @ frequencies
-        for start in range(0, len(rows), CACHED_ROWS):
-            part = mapped[start : start + CACHED_ROWS]
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+        room = self.empty((len(rows), frequencies.shape[1])) if room is None else room[: len(rows)]
+        mapped = self._product(rows, frequencies, room)
+        factor = self.dtype.type(scale)
+
+        def turn(start: int, stop: int) -> None:
+            part = mapped[start:stop]
             part += phases
             np.cos(part, out=part)
-            part *= self.dtype.type(scale)
+            part *= factor
+
+        _in_threads(turn, len(mapped), CACHED_ROWS, mapped.size)
         return mapped
+
+    def linear(self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray) -> np.ndarray:
+        """Return ``rows weights^T + biases``."""
+        scores = rows @ weights.T
+        scores += biases
+        return scores
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries."""
-        return float(np.vdot(rows, rows))
+        flat = np.ravel(rows)
+        return float(self._blas("dot")(flat, flat))
 
     def subtract_grouped(self, rows: np.ndarray, centres: np.ndarray, groups: np.ndarray) -> None:
         """Subtract from each row the centre of its group, in place."""
@@ -199,24 +251,38 @@ class NumpyBackend:
         for i in range(len(square)):
             square[i, : i + 1] += other[i, : i + 1]
 
-    def factorise(self, square: np.ndarray, rho: float, scratch: np.ndarray) -> np.ndarray | None:
-        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
+    def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite.
+
+        In place: S is mirrored into the upper triangle and factored there. The two triangles
+        share the diagonal, which is put back at the end.
+        """
         n = len(square)
-        np.copyto(scratch, square)
-        np.einsum("ii->i", scratch)[:] += self.dtype.type(rho)
-        potrf = getattr(lapack, self._prefix + "potrf")
-        _, info = potrf(scratch.T, lower=0, clean=0, overwrite_a=1)
-        diagonal = np.einsum("ii->i", scratch).copy()
-        if info != 0 or not np.all(np.isfinite(diagonal)) or np.any(diagonal <= 0):
-            return None
-        for start in range(0, n, 128):  # small blocks: a transposed copy that stays in the cache
-            stop = min(start + 128, n)
-            scale = 1 / diagonal[start:stop, None]
-            square[start:stop, stop:] = scratch[stop:, start:stop].T * scale
+
+        def mirror(start: int, stop: int) -> None:
+            square[start:stop, stop:] = square[stop:, start:stop].T
             corner = square[start:stop, start:stop]
-            strict = np.triu(scratch[start:stop, start:stop].T * scale, 1)
-            np.copyto(corner, np.tril(corner) + strict)
-        return diagonal**2
+            np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
+
+        def make_unit(start: int, stop: int) -> None:
+            scale = 1 / roots[start:stop, None]
+            square[start:stop, stop:] *= scale
+            corner = square[start:stop, start:stop]
+            np.copyto(corner, np.tril(corner) + np.triu(corner, 1) * scale)
+
+        _in_threads(mirror, n, MIRRORED, n * n)
+        diagonal = np.einsum("ii->i", square)
+        of_scatter = diagonal.copy()
+        diagonal += self.dtype.type(rho)
+        # The upper triangle of a C-ordered array is the lower one of its transpose.
+        potrf = getattr(lapack, self._prefix + "potrf")
+        _, info = potrf(square.T, lower=1, clean=0, overwrite_a=1)
+        roots = diagonal.copy()
+        diagonal[:] = of_scatter
+        if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
+            return None
+        _in_threads(make_unit, n, MIRRORED, n * n)
+        return roots**2
 
     def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
@@ -299,24 +365,20 @@ class TorchBackend:
     """
 
     def __init__(self, device: str, dtype: str) -> None:
+        import torch
+
         self.device = device
         self.dtype = np.dtype(dtype)
+        self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
 
     @property
     def _torch(self) -> Any:
-        import torch
-
-        return torch
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"dtype": getattr(self._torch, self.dtype.name), "device": self.device}
+        return sys.modules["torch"]
 
     def asarray(self, values: Any) -> Array:
         """Return the values as a contiguous tensor on the device."""
-        torch = self._torch
         if not is_torch(values):
-            values = torch.from_numpy(np.ascontiguousarray(values))
+            values = self._torch.from_numpy(np.ascontiguousarray(values))
         return values.detach().to(**self._options).contiguous()
 
     def to_numpy(self, array: Array) -> np.ndarray:
@@ -347,9 +409,24 @@ class TorchBackend:
         """Return integer positions as a tensor on the device."""
         return self._torch.as_tensor(np.asarray(positions, np.int64), device=self.device)
 
-    def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
+    def room(self, n_rows: int, width: int) -> Array | None:
+        """Return None: torch keeps freed memory for the next block itself."""
+        return None
+
+    def cosine_map(
+        self,
+        rows: Array,
+        frequencies: Array,
+        phases: Array,
+        scale: float,
+        room: Array | None = None,
+    ) -> Array:
         """Return ``scale * cos(rows frequencies + phases)``."""
         return self._torch.addmm(phases, rows, frequencies).cos_().mul_(scale)
+
+    def linear(self, rows: Array, weights: Array, biases: Array) -> Array:
+        """Return ``rows weights^T + biases``."""
+        return self._torch.addmm(biases, rows, weights.T)
 
     def sum_of_squares(self, rows: Array) -> float:
         """Return the sum of all squared entries."""
@@ -365,8 +442,11 @@ class TorchBackend:
 
     def add_gram(self, square: Array, rows: Array, sign: int) -> None:
         """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
-        for start in range(0, len(square), BLOCK):
-            stop = min(start + BLOCK, len(square))
+        # The faster the products, the more it costs to start them.
+        exact = self._torch.get_float32_matmul_precision() == "highest"
+        height = BLOCK if exact else 2 * BLOCK
+        for start in range(0, len(square), height):
+            stop = min(start + height, len(square))
             here = rows[:, start:stop].T
             square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
             # The corner's upper half belongs to the factor.
@@ -376,19 +456,20 @@ class TorchBackend:
         """Add the lower triangle of another square, in place."""
         square += other.tril()
 
-    def factorise(self, square: Array, rho: float, scratch: Array) -> Array | None:
+    def factorise(self, square: Array, rho: float) -> Array | None:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
         torch = self._torch
-        scratch.copy_(square)
-        scratch.diagonal().add_(rho)
-        factor, info = torch.linalg.cholesky_ex(scratch)
-        diagonal = factor.diagonal()
-        if int(info) != 0 or not bool(torch.isfinite(diagonal).all()):
-            return None
-        pivots = diagonal.square()
-        factor /= diagonal.clone()
-        square.tril_().add_(factor.tril_(-1).T)
-        return pivots
+        diagonal = square.diagonal()
+        of_scatter = diagonal.clone()
+        diagonal += rho
+        factor, info = torch.linalg.cholesky_ex(square)
+        roots = factor.diagonal().clone()
+        done = int(info) == 0 and bool(torch.isfinite(roots).all())
+        if done:
+            factor /= roots
+            square.tril_().add_(factor.T)
+        diagonal.copy_(of_scatter)
+        return roots.square() if done else None
 
     def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
@@ -412,7 +493,7 @@ class TorchBackend:
 
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
-        return self._torch.softmax(scores.double(), dim=1)
+        return self._torch.softmax(scores, dim=1, dtype=self._torch.float64)
 
     def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
         """Return ``exp(scores - log_total)`` of each row in double precision."""
@@ -426,6 +507,9 @@ class TorchBackend:
     def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""
         k = min(k, scores.shape[1])
+        if k == 1:  # of equals, torch has the first, too
+            values, columns = scores.max(dim=1, keepdim=True)
+            return self.to_numpy(values), self.to_numpy(columns)
         values, columns = scores.topk(k, dim=1)
         tied = ((scores >= values[:, -1:]).sum(dim=1) > k).nonzero()[:, 0]
         if len(tied):  # which of the equals were taken is left to chance: take the first
@@ -440,25 +524,34 @@ class TorchBackend:
         return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
 
     def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
-        """Run actions side by side, each in a stream of its own.
-
-        A factorisation leaves most of a GPU idle; another member's matrix products fill it.
-        """
-        torch = self._torch
+        """Run actions side by side on a GPU, each in a stream of its own."""
         if len(actions) == 1 or not self.device.startswith("cuda"):
             return [action() for action in actions]
-        caller = torch.cuda.current_stream(self.device)
+        return side_by_side(self.device, actions)
 
-        def run(action: Callable[[], T]) -> T:
-            stream = torch.cuda.Stream(self.device)
-            stream.wait_stream(caller)
-            with torch.cuda.device(self.device), torch.cuda.stream(stream):
-                result = action()
-                stream.synchronize()
-            return result
 
-        with ThreadPoolExecutor(len(actions)) as pool:
-            return list(pool.map(run, actions))
+def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_values: int) -> None:
+    """Do something to all rows, a few at a time; where there are many values, on all cores.
+
+    BLAS has threads of its own; what NumPy does to each value has not.
+    """
+    starts = range(0, n_rows, step)
+    n_threads = min(_n_cores(), len(starts)) if n_values >= WORTH_THREADS else 1
+    if n_threads == 1:
+        for start in starts:
+            action(start, min(start + step, n_rows))
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        stops = [min(start + step, n_rows) for start in starts]
+        for _ in pool.map(action, starts, stops):  # raises what an action raised
+            pass
+
+
+def _n_cores() -> int:
+    """Cores that this process may use; as for BLAS, OMP_NUM_THREADS asks for fewer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores or 1, int(wanted)) if wanted.isdigit() and int(wanted) else cores or 1
 
 
 # Functions of the module, not closures: an estimator that holds one must survive pickling.

@@ -30,7 +30,7 @@ from klda.checks import (
     usable,
 )
 from klda.decisions import Familiarity, RunningTop, softmax
-from klda.discriminant import Solution, Workspace
+from klda.discriminant import Solution
 from klda.errors import KldaError
 from klda.kernel import (
     GAMMA_SCALE,
@@ -484,9 +484,8 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         parts = []
         for member, features, solution in zip(self._members, lifted, self._solve(), strict=True):
             at = columns if isinstance(columns, slice) else member.backend.index(columns)
-            scores = features @ solution.weights[at].T
-            scores += solution.biases[at]
-            parts.append(scores)
+            weights, biases = solution.weights[at], solution.biases[at]
+            parts.append(member.backend.linear(features, weights, biases))
         return parts
 
     def _combined(
@@ -518,28 +517,36 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         # What is read from a store is read before anything changes.
         size = {member.statistics.n_components for member in members}.pop()
         self._torn = members is getattr(self, "_members", None)
+        parts = list(_blocks(len(groups), size, members[0].backend))
+        room = members[0].backend.room(parts[0].stop, size) if members[0].kernel else None
         try:
-            for part in _blocks(len(groups), size, members[0].backend):
+            for part in parts:
                 with held_back():
-                    self._change_block(members, samples[part], groups[part], labels, sign)
+                    self._change_block(members, samples[part], groups[part], labels, sign, room)
                     done.append(part)
         except KeyboardInterrupt:
             with held_back():
                 for part in reversed(done):
-                    self._change_block(members, samples[part], groups[part], labels, -sign)
+                    self._change_block(members, samples[part], groups[part], labels, -sign, room)
                 self._torn = False
             raise
         self._torn = False
 
     def _change_block(
-        self, members: list[Member], samples: Array, groups: np.ndarray, labels: list, sign: int
+        self,
+        members: list[Member],
+        samples: Array,
+        groups: np.ndarray,
+        labels: list,
+        sign: int,
+        room: Array | None,
     ) -> None:
         rows = members[0].backend.asarray(samples)  # moved to the device once for all members
         place = np.empty(len(labels), np.int64)
         present = np.flatnonzero(np.bincount(groups, minlength=len(labels)))
         place[present] = np.arange(len(present))
         local, names = place[groups], [labels[i] for i in present]
-        change = [partial(member.change, rows, local, names, sign) for member in members]
+        change = [partial(member.change, rows, local, names, sign, room) for member in members]
         members[0].backend.each(change)
 
     # ---------------------------------------------------------------- checks at the door
@@ -781,18 +788,15 @@ class _Discriminants(_ContinualClassifier):
         with self._lock:
             if self._solutions is None or self._solved_with != settings:
                 self._check_parameters()
-                solve = partial(self._solve_member, ridge=self.ridge_, workspace=Workspace())
+                solve = partial(self._solve_member, ridge=self.ridge_)
                 backend = self._members[0].backend
                 self._solutions = backend.each([partial(solve, member) for member in self._members])
                 self._solved_with = settings
             return self._solutions
 
-    def _solve_member(self, member: Member, ridge: float, workspace: Workspace) -> Solution:
+    def _solve_member(self, member: Member, ridge: float) -> Solution:
         return member.discriminant.solve(
-            ridge=ridge,
-            priors=self.priors,
-            correct=self.small_sample_correction,
-            workspace=workspace,
+            ridge=ridge, priors=self.priors, correct=self.small_sample_correction
         )
 
     def _restore(self, solutions: list[Solution], calibration: Calibration | None) -> None:
@@ -1036,7 +1040,8 @@ class _Discriminants(_ContinualClassifier):
     def covariance_(self) -> np.ndarray:
         """The covariance shared by all classes, without the ridge."""
         statistics = self._fitted()
-        return statistics.scatter.dense() / max(statistics.n_scattered, 1)
+        with self._lock:  # solving borrows the diagonal for a moment
+            return statistics.scatter.dense() / max(statistics.n_scattered, 1)
 
     @property
     def coef_(self) -> np.ndarray:
@@ -1333,7 +1338,8 @@ device, dtype
     def covariance_(self) -> np.ndarray:
         """The shared covariance of every member, shape ``(n_members, D, D)``."""
         n = max(self._fitted().n_scattered, 1)
-        return np.stack([m.statistics.scatter.dense() for m in self._members]) / n
+        with self._lock:
+            return np.stack([m.statistics.scatter.dense() for m in self._members]) / n
 
     @property
     def coef_(self) -> np.ndarray:

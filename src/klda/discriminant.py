@@ -15,13 +15,13 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from klda._interrupts import held_back
 from klda.backend import Array, Backend
 from klda.decisions import Familiarity
 from klda.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_shares
@@ -87,24 +87,6 @@ class _Solved:
     extra: np.ndarray  # corrections and priors in the biases
 
 
-class Workspace:
-    """Room for one square, shared by all who solve one after another."""
-
-    def __init__(self) -> None:
-        self._squares: dict[int, Array] = {}
-
-    def like(self, scatter: Scatter) -> Array:
-        """Return a square of the scatter's size; what was in it is lost.
-
-        Those who solve side by side, each in a thread, get a square each.
-        """
-        square = self._squares.get(threading.get_ident())
-        if square is None or len(square) != scatter.n_components:
-            square = scatter.backend.empty((scatter.n_components, scatter.n_components))
-            self._squares[threading.get_ident()] = square
-        return square
-
-
 class NotPositiveDefiniteError(ArithmeticError):
     """A factorisation failed in this precision; a larger ridge may succeed."""
 
@@ -145,11 +127,12 @@ class _DensePrecision:
     system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
     """
 
-    def __init__(self, scatter: Scatter, rho: float, workspace: Workspace) -> None:
+    def __init__(self, scatter: Scatter, rho: float) -> None:
         self.backend = scatter.backend
         self.rho = rho
         self.square = scatter.square
-        self.pivots = self.backend.factorise(self.square, rho, workspace.like(scatter))
+        with held_back():
+            self.pivots = self.backend.factorise(self.square, rho)
         if self.pivots is None:
             raise NotPositiveDefiniteError
         self.gains = self.backend.empty((0, scatter.n_components))
@@ -251,7 +234,10 @@ class Discriminant:
         return self._solved is None
 
     def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
-        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved."""
+        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved.
+
+        The rows are copied where they are kept: their memory may be used again.
+        """
         if self._dense is None:
             return
         self._n_pending += len(rows)
@@ -259,7 +245,7 @@ class Discriminant:
         if since > self.statistics.n_components // LARGEST_SHARE:
             self.reset()
             return
-        self._pending.append((rows, sign))
+        self._pending.append((self.backend.copy(rows), sign))
         self._stale.update(self.statistics.locate(labels).tolist())
 
     def note_reorder(self) -> None:
@@ -276,13 +262,13 @@ class Discriminant:
         self._pending.clear()
         self._n_pending = 0
 
-    def solve(self, *, ridge: float, priors: str, correct: bool, workspace: Workspace) -> Solution:
+    def solve(self, *, ridge: float, priors: str, correct: bool) -> Solution:
         """Solve for the classifier of the statistics as they are now."""
         statistics = self.statistics
         rho = nominal = self.nominal_rho(ridge)
         for attempt in range(MOST_RAISES + 1):
             try:
-                return self._solve_with(rho, nominal, priors, correct, workspace)
+                return self._solve_with(rho, nominal, priors, correct)
             except NotPositiveDefiniteError:
                 self.reset()
                 floor = np.finfo(self.backend.dtype).eps * self._scale()
@@ -383,9 +369,7 @@ class Discriminant:
             products[:, part] = self.backend.to_numpy(self.backend.widen(found))
         return np.split(products[:, self._solved.order], len(vectors))
 
-    def _solve_with(
-        self, rho: float, nominal: float, priors: str, correct: bool, workspace: Workspace
-    ) -> Solution:
+    def _solve_with(self, rho: float, nominal: float, priors: str, correct: bool) -> Solution:
         statistics = self.statistics
         precision: _ThinPrecision | _DensePrecision
         if statistics.scatter.is_thin:
@@ -393,7 +377,7 @@ class Discriminant:
             plain = _PlainWeights(statistics, precision, None, statistics.means.mean(0))
             trace = self._thin_trace(precision) if correct else 0.0
         else:
-            precision = self._up_to_date(rho, nominal, workspace)
+            precision = self._up_to_date(rho, nominal)
             plain = _PlainWeights(statistics, precision, self._base(precision), self._reference)
             trace = self._dense_trace(precision) if correct else 0.0
         spread, inflation = self._spread(precision.rho, trace) if correct else (0.0, 1.0)
@@ -485,10 +469,10 @@ class Discriminant:
         inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
         return inside * inflation, inflation
 
-    def _up_to_date(self, rho: float, nominal: float, workspace: Workspace) -> _DensePrecision:
+    def _up_to_date(self, rho: float, nominal: float) -> _DensePrecision:
         if self._dense is None or self._nominal != nominal:
             self.reset()
-            self._dense = _DensePrecision(self.statistics.scatter, rho, workspace)
+            self._dense = _DensePrecision(self.statistics.scatter, rho)
             self._nominal = nominal
             self._reference = self.statistics.means.mean(0)
         for rows, sign in self._pending:

@@ -62,10 +62,10 @@ class FourierFeatures:
         """The number of random features D."""
         return int(self.frequencies.shape[1])
 
-    def transform(self, samples: Array) -> Array:
-        """Map samples ``(n, d)`` to features ``(n, D)``."""
+    def transform(self, samples: Array, room: Array | None = None) -> Array:
+        """Map samples ``(n, d)`` to features ``(n, D)``, in the room if one is given."""
         scale = float(np.sqrt(2 / self.n_components))
-        return self.backend.cosine_map(samples, self.frequencies, self.phases, scale)
+        return self.backend.cosine_map(samples, self.frequencies, self.phases, scale, room)
 
     def same_as(self, other: FourierFeatures) -> bool:
         """Whether two maps give the same features."""

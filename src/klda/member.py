@@ -86,18 +86,28 @@ class Member:
             self._discriminant = Discriminant(self.statistics)
         return self._discriminant
 
-    def transform(self, samples: Array) -> Array:
-        """Features of samples, in memory of their own."""
+    def transform(self, samples: Array, room: Array | None = None) -> Array:
+        """Features of samples, in the room or in memory of their own."""
         if self.kernel is None:
             return self.backend.copy(self.backend.asarray(samples))
-        return self.kernel.transform(self.backend.asarray(samples))
+        return self.kernel.transform(self.backend.asarray(samples), room)
 
-    def change(self, samples: Array, groups: np.ndarray, labels: list, sign: int) -> None:
-        """Learn (``sign=+1``) or remove (``sign=-1``) samples, all in memory at once."""
+    def change(
+        self,
+        samples: Array,
+        groups: np.ndarray,
+        labels: list,
+        sign: int,
+        room: Array | None = None,
+    ) -> None:
+        """Learn (``sign=+1``) or remove (``sign=-1``) samples, all in memory at once.
+
+        The room is for their features, and free again afterwards.
+        """
         statistics = self.statistics
         apply = statistics.learn if sign > 0 else statistics.remove
         known = len(statistics.labels)
-        rows = apply(self.transform(samples), groups, labels)
+        rows = apply(self.transform(samples, room), groups, labels)
         if not statistics.has_scatter:
             return
         if sign < 0 and len(statistics.labels) < known:

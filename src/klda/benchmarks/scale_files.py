@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from klda import storage
 from klda.errors import KldaError
 
 BLOCK_ROWS = 20_000
 SPREAD = 0.7  # of the centres, relative to the noise within classes
-KILL_AFTER = 0.4  # of the time that learning takes, as soon as there is a checkpoint
+KILL_AFTER = 0.4  # of the rows, as the last checkpoint has them
 CHECKPOINTS = 10  # in the run that is killed, so that there is one to go on from
 COMPARED_ROWS = 500
 
@@ -126,7 +127,7 @@ def learn_files(
             "ratio": (second["seconds"] / rows[1]) / (first["seconds"] / rows[0]),
         }
     )
-    resumed = _kill_and_resume(large, folder / "killed", n_components, second)
+    resumed = _kill_and_resume(large, folder / "killed", n_components, rows[1], second["seconds"])
     difference = _largest_difference(whole, folder / "killed", large)
     on_line({"what": "killed half-way and resumed", **resumed, "relative_error": difference})
 
@@ -164,13 +165,12 @@ def _finish(process: subprocess.Popen) -> tuple[float, int]:
 
 
 def _kill_and_resume(
-    path: Path, model: Path, n_components: int, whole: dict[str, float]
+    path: Path, model: Path, n_components: int, rows: int, seconds: float
 ) -> dict[str, float | int]:
     shutil.rmtree(model, ignore_errors=True)
-    learning, starting = whole["seconds"], whole["wall"] - whole["seconds"]
-    every = ["--checkpoint-every", f"{learning / CHECKPOINTS:.3f}"]
+    every = ["--checkpoint-every", f"{seconds / CHECKPOINTS:.3f}"]
     process = _start(_command(path, model, n_components, *every))
-    _kill_at_checkpoint(process, model, starting + learning * KILL_AFTER)
+    _kill_after(process, model, int(KILL_AFTER * rows))
     process = _start(_command(path, model, n_components, "--resume"))
     output, complaint = process.communicate()
     if process.returncode != 0:
@@ -181,18 +181,23 @@ def _kill_and_resume(
     return {"resumed_after_rows": report["resumed_after"], "samples": report["samples"]}
 
 
-def _kill_at_checkpoint(process: subprocess.Popen, model: Path, seconds: float) -> None:
-    """Kill a learn that has a checkpoint, no sooner than after so many seconds."""
-    from klda import streaming
-
-    start = time.monotonic()
+def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
+    """Kill a learn as soon as a checkpoint has so many rows."""
     while process.poll() is None:
-        if time.monotonic() - start >= seconds and streaming.unfinished(model):
+        if _saved_rows(model) >= rows:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return
         time.sleep(0.02)
     raise KldaError("The run ended before it could be killed half-way; use more rows.")
+
+
+def _saved_rows(model: Path) -> int:
+    at = model / storage.LEARNING
+    try:
+        return int(storage.load(at).document["learning"]["samples"]) if storage.exists(at) else 0
+    except storage.ModelFolderError:  # it was complete, and removed, between the two looks
+        return 0
 
 
 def _largest_difference(one: Path, other: Path, path: Path) -> float:
