@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
+# The engine's tests run where this says: "cuda" on a GPU, "cpu:0" for torch on the CPU.
+DEVICE = os.environ.get("KLDA_TEST_DEVICE", "cpu")
 
-def random_features(X, frequencies, phases):
-    frequencies, phases = np.asarray(frequencies, np.float64), np.asarray(phases, np.float64)
+
+def lifted(member, X):
+    """Random features of a member in double precision."""
+    to_numpy = member.backend.to_numpy
+    frequencies = to_numpy(member.kernel.frequencies).astype(np.float64)
+    phases = to_numpy(member.kernel.phases).astype(np.float64)
     D = frequencies.shape[1]
     return np.sqrt(2 / D) * np.cos(np.asarray(X, np.float64) @ frequencies + phases)
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from klda import KLDAEnsemble
-from klda import backend as backends
-from klda.backend import NumpyBackend, TorchBackend, choose_backend
+from klda.backend import NumpyBackend, TorchBackend, choose_backend, cpu
 from klda.errors import KldaError
 
 torch = pytest.importorskip("torch")
@@ -88,12 +87,19 @@ def test_small_solve_says_no_to_a_singular_matrix(backend):
         assert backend.small_solver(singular, definite=definite) is None
 
 
-def test_group_sums(backend):
-    rows = random_rows(10, 4)
-    groups = np.array([2, 0, 1, 2, 2, 0, 1, 1, 0, 2])
-    sums = backend.to_numpy(backend.group_sums(backend.asarray(rows), groups, 3))
-    expected = np.stack([rows[groups == g].sum(0) for g in range(3)])
-    np.testing.assert_allclose(sums, expected, atol=1e-5)
+@pytest.mark.parametrize("sizes", [(3, 0, 3, 4), (256, 1, 512), (0, 700), (1,)])
+def test_rows_are_summed_and_centred_by_group(backend, sizes):
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    rows = random_rows(len(groups), 4)
+    grouping = backend.grouping(groups, len(sizes))
+    assert grouping.counts.tolist() == list(sizes)
+    assert len(grouping) == len(groups)
+    sums = backend.to_numpy(grouping.sums(backend.asarray(rows)))
+    expected = np.stack([rows[groups == g].sum(0) for g in range(len(sizes))])
+    np.testing.assert_allclose(sums, expected, atol=1e-3)
+    centred = backend.copy(backend.asarray(rows))
+    grouping.subtract(centred, backend.asarray(expected))
+    np.testing.assert_allclose(backend.to_numpy(centred), rows - expected[groups], atol=1e-3)
 
 
 def test_devices_are_chosen_by_name():
@@ -119,12 +125,12 @@ def test_features_go_to_the_room_that_is_given(backend):
 
 @pytest.mark.parametrize("cores", [1, 3])
 def test_threads_change_no_value(monkeypatch, cores):
-    monkeypatch.setattr(backends, "_n_cores", lambda: cores)
-    monkeypatch.setattr(backends, "WORTH_THREADS", 1)
+    monkeypatch.setattr(cpu, "_n_cores", lambda: cores)
+    monkeypatch.setattr(cpu, "WORTH_THREADS", 1)
     backend, rows = NumpyBackend("float32"), random_rows(2000)
     square = backend.asarray(np.tril(rows.T @ rows))
     pivots = backend.factorise(square, 50.0)
-    monkeypatch.setattr(backends, "WORTH_THREADS", 1 << 40)
+    monkeypatch.setattr(cpu, "WORTH_THREADS", 1 << 40)
     alone = backend.asarray(np.tril(rows.T @ rows))
     np.testing.assert_array_equal(backend.factorise(alone, 50.0), pivots)
     np.testing.assert_array_equal(alone, square)
@@ -132,12 +138,12 @@ def test_threads_change_no_value(monkeypatch, cores):
 
 @pytest.mark.parametrize(("wanted", "cores"), [("1", 1), ("0", 2), ("many", 2), (None, 2)])
 def test_fewer_threads_can_be_asked_for(monkeypatch, wanted, cores):
-    monkeypatch.setattr(backends.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     if wanted is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)
-    assert backends._n_cores() == cores
+    assert cpu._n_cores() == cores
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -10,10 +10,11 @@ from klda import KLDA, LDA, KLDAEnsemble, KldaError
 from klda.calibration import MOST_PENDING, Calibration, Pending, Scale
 from klda.classifiers import from_state
 from tests import reference
+from tests.reference import DEVICE
 
 
 def make(kind=KLDA, **options):
-    settings = {"device": "cpu", "dtype": "float64"}
+    settings = {"device": DEVICE, "dtype": "float64"}
     if kind is not LDA:
         settings |= {"n_components": 64, "gamma": 0.05, "random_state": 0}
     if kind is KLDAEnsemble:
@@ -36,8 +37,8 @@ def test_scores_left_out_equal_those_of_a_model_that_never_saw_the_sample(n_comp
     X, y = reference.blobs(150, 6, 4)
     model = make(n_components=n_components, small_sample_correction=False).fit(X, y)
     member, rho = model._members[0], model._solve()[0].rho
-    Z = member.transform(X)
-    ours = member.discriminant.leave_one_out(Z[:20].copy(), y[:20].tolist())
+    Z = member.backend.to_numpy(member.transform(X))
+    ours = member.discriminant.leave_one_out(member.transform(X[:20]), y[:20].tolist())
     for i in range(20):
         rest = np.arange(150) != i
         theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=rho)[0]
@@ -65,7 +66,7 @@ def test_novelty_is_the_relative_mahalanobis_distance():
     X, y = reference.blobs(200, 6, 5)
     model = make(small_sample_correction=False).fit(X, y)
     test = np.random.default_rng(1).normal(size=(30, 6)) * 3
-    Z, z = model._members[0].transform(X), model._members[0].transform(test)
+    Z, z = reference.lifted(model._members[0], X), reference.lifted(model._members[0], test)
     _, counts, means, scatter = reference.statistics(Z, y)
     within = (scatter + model._solve()[0].rho * np.eye(64)) / 200
     centre = counts @ means / 200

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from klda.classifiers import KINDS, from_state
 from klda.discriminant import RidgeRaisedWarning
 from klda.state import PredictionOnlyError
 from tests import reference
+from tests.reference import DEVICE
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 # Thin scatters stay below half of this many components, square ones are above.
@@ -26,7 +28,7 @@ SIZES = {"thin": 400, "square": 48}
 
 
 def make(kind, dtype="float64", **parameters):
-    options = {"dtype": dtype, "device": "cpu"}
+    options = {"dtype": dtype, "device": DEVICE}
     if kind is not NCM:
         options["ridge"] = 1e-2
     if kind is not NCM and kind is not LDA:
@@ -70,7 +72,7 @@ def expected_scores(model, X_test, X, y):
         lift = (
             (lambda A: np.asarray(A, np.float64))
             if member.kernel is None
-            else (lambda A, k=member.kernel: reference.random_features(A, k.frequencies, k.phases))
+            else partial(reference.lifted, member)
         )
         parts.append(
             reference.scores(
@@ -195,8 +197,8 @@ def test_good_from_the_first_class_on():
     """Accuracy at every moment of the stream, N passing through D, is that of LDA or better."""
     X, y = reference.blobs(1600, 30, 16, spread=2.5)
     X_test, y_test = X[1200:], y[1200:]
-    klda = KLDA(n_components=500, random_state=0, device="cpu")
-    lda = LDA(device="cpu")
+    klda = KLDA(n_components=500, random_state=0, device=DEVICE)
+    lda = LDA(device=DEVICE)
     for m in range(0, 16, 2):
         now = np.isin(y[:1200], [m, m + 1])
         klda.partial_fit(X[:1200][now], y[:1200][now])
@@ -226,12 +228,11 @@ def test_equal_samples_give_no_nan():
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
-    from klda.backend import NumpyBackend
-
     X, y = reference.blobs(150, 6, 3)
     model = make(KLDA, n_components=SIZES[size]).partial_fit(X, y)
     name = "factorise" if size == "square" else "small_solver"
-    original, refusals = getattr(NumpyBackend, name), [2]
+    backend = type(model._members[0].backend)
+    original, refusals = getattr(backend, name), [2]
 
     def refuse_twice(self, *arguments, **keywords):
         if refusals[0]:
@@ -239,7 +240,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
             return None
         return original(self, *arguments, **keywords)
 
-    monkeypatch.setattr(NumpyBackend, name, refuse_twice)
+    monkeypatch.setattr(backend, name, refuse_twice)
     with pytest.warns(RidgeRaisedWarning, match="ridge raised to"):
         scores = model.scores(X[:5])
     assert np.isfinite(scores).all()
@@ -250,7 +251,7 @@ def test_an_ill_conditioned_scatter_never_gives_nan():
     X = rng.normal(size=(400, 60)) * np.logspace(0, -9, 60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RidgeRaisedWarning)
-        model = LDA(ridge=1e-14, device="cpu").fit(X, rng.integers(0, 4, 400))
+        model = LDA(ridge=1e-14, device=DEVICE).fit(X, rng.integers(0, 4, 400))
         assert np.isfinite(model.predict_proba(X)).all()
 
 
@@ -269,7 +270,7 @@ def test_among_answers_within_a_subset(kind):
 
 def test_combine_averages_scores_or_probabilities():
     X, y = reference.blobs(200, 6, 5)
-    options = {"n_components": 48, "gamma": 0.05, "dtype": "float64", "device": "cpu"}
+    options = {"n_components": 48, "gamma": 0.05, "dtype": "float64", "device": DEVICE}
     options["calibrated"] = False
     both = [
         KLDAEnsemble(n_members=2, random_state=0, combine=combine, **options).fit(X, y)
@@ -277,7 +278,7 @@ def test_combine_averages_scores_or_probabilities():
     ]
     from klda.decisions import softmax
 
-    lifted = [np.asarray(Z) for Z in both[0]._lifted(both[0]._members[0].backend.asarray(X))]
+    lifted = [member.backend.to_numpy(member.transform(X)) for member in both[0]._members]
     coefficients = zip(both[0].coef_, both[0].intercept_, strict=True)
     parts = [Z @ W.T + b for Z, (W, b) in zip(lifted, coefficients, strict=True)]
     np.testing.assert_allclose(both[0].predict_proba(X), softmax((parts[0] + parts[1]) / 2))
@@ -305,7 +306,7 @@ def test_paper_mode_is_the_papers_formula():
 def test_fitted_attributes():
     X, y = reference.blobs(300, 6, 5)
     model = make(KLDA).partial_fit(X, y)
-    labels, counts, means, scatter = reference.statistics(model._members[0].transform(X), y)
+    labels, counts, means, scatter = reference.statistics(reference.lifted(model._members[0], X), y)
     np.testing.assert_array_equal(model.classes_, labels)
     np.testing.assert_array_equal(model.class_count_, counts)
     np.testing.assert_allclose(model.means_, means)
@@ -403,13 +404,14 @@ def snapshot(model):
         statistics = member.statistics
         state[f"{i}.labels"] = list(statistics.labels)
         state[f"{i}.counts"] = statistics.counts.tolist()
-        state[f"{i}.means"] = statistics.means.tobytes()
+        state[f"{i}.means"] = member.backend.to_numpy(statistics.means).tobytes()
         state[f"{i}.n"] = statistics.n_scattered
         if statistics.has_scatter:
             state[f"{i}.scatter"] = statistics.scatter.dense().tobytes()
             state[f"{i}.turnover"] = statistics.scatter.turnover
         if member.kernel is not None:
-            state[f"{i}.frequencies"] = member.kernel.frequencies.tobytes()
+            frequencies = member.backend.to_numpy(member.kernel.frequencies)
+            state[f"{i}.frequencies"] = frequencies.tobytes()
     state["scores"] = model.scores(np.ones((2, 6)), None).tobytes()
     return state
 

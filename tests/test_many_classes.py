@@ -182,7 +182,8 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
     rng = np.random.default_rng(0)
     moves, address = 0, None
     for label in range(1000):
-        statistics.learn(rng.normal(size=(2, 16)).astype(np.float32), np.zeros(2, int), [label])
+        group = statistics.backend.grouping(np.zeros(2, int), 1)
+        statistics.learn(rng.normal(size=(2, 16)).astype(np.float32), group, [label])
         here = statistics.means.__array_interface__["data"][0]
         moves += here != address
         address = here

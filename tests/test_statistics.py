@@ -16,7 +16,7 @@ def learn(statistics, Z, y, sign=1):
     labels, groups = np.unique(y, return_inverse=True)
     rows = statistics.backend.asarray(Z).copy()
     change = statistics.learn if sign > 0 else statistics.remove
-    return change(rows, groups, labels.tolist())
+    return change(rows, statistics.backend.grouping(groups, len(labels)), labels.tolist())
 
 
 def fresh(dtype, D=24):

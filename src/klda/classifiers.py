@@ -541,13 +541,17 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
         sign: int,
         room: Array | None,
     ) -> None:
-        rows = members[0].backend.asarray(samples)  # moved to the device once for all members
+        backend = members[0].backend
+        rows = backend.asarray(samples)  # moved to the device once for all members
         place = np.empty(len(labels), np.int64)
         present = np.flatnonzero(np.bincount(groups, minlength=len(labels)))
         place[present] = np.arange(len(present))
-        local, names = place[groups], [labels[i] for i in present]
-        change = [partial(member.change, rows, local, names, sign, room) for member in members]
-        members[0].backend.each(change)
+        grouping, names = (
+            backend.grouping(place[groups], len(present)),
+            [labels[i] for i in present],
+        )
+        change = [partial(member.change, rows, grouping, names, sign, room) for member in members]
+        backend.each(change)
 
     # ---------------------------------------------------------------- checks at the door
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from klda.backend import Array, Backend
+from klda.backend import Array, Backend, Grouping
 from klda.discriminant import Discriminant
 from klda.kernel import FourierFeatures
 from klda.statistics import ClassStatistics, Label
@@ -95,7 +95,7 @@ class Member:
     def change(
         self,
         samples: Array,
-        groups: np.ndarray,
+        groups: Grouping,
         labels: list,
         sign: int,
         room: Array | None = None,

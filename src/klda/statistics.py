@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from klda.backend import Array, Backend
+from klda.backend import Array, Backend, Grouping
 
 Label = str | int | float
 
@@ -263,15 +263,15 @@ class ClassStatistics:
         """Positions of known labels."""
         return np.array([self.positions[label] for label in labels], np.int64)
 
-    def learn(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Array:
-        """Add samples: row i belongs to ``labels[groups[i]]``. Returns the rows of the change.
+    def learn(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+        """Add samples, grouped in the order of ``labels``. Returns the rows of the change.
 
         ``rows`` is overwritten.
         """
         self._admit([label for label in labels if label not in self.positions])
         return self._change(rows, groups, labels, 1)
 
-    def remove(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Array:
+    def remove(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
         """Take samples away that were learned before. Returns the rows of the change.
 
         A class without samples left is dropped. ``rows`` is overwritten.
@@ -336,11 +336,11 @@ class ClassStatistics:
         twin.n_scattered = self.n_scattered
         return twin
 
-    def _change(self, rows: Array, groups: np.ndarray, labels: Sequence[Label], sign: int) -> Array:
+    def _change(self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int) -> Array:
         here = self.locate(labels)
         at = self.backend.index(here)
-        batch = np.bincount(groups, minlength=len(labels))
-        batch_means = self.backend.group_sums(rows, groups, len(labels))
+        batch = groups.counts
+        batch_means = groups.sums(rows)
         batch_means /= self.backend.asarray(batch[:, None])
         before = self.counts[here]
         after = before + sign * batch
@@ -359,7 +359,7 @@ class ClassStatistics:
         if self.has_scatter:
             pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
             centres = batch_means - pull * distance
-            self.backend.subtract_grouped(rows, centres, groups)
+            groups.subtract(rows, centres)
             self.scatter.change(rows, sign)
         return rows
 

@@ -1,0 +1,297 @@
+"""The engine's operations on the CPU: BLAS, LAPACK and NumPy."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import blas, lapack
+
+from klda.backend.interface import T, is_torch
+
+CACHED_ROWS = 256  # rows a step, where the same rows are gone over several times
+MIRRORED = 256  # rows and columns a block, where one triangle is copied to the other
+WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million
+
+
+class NumpyGrouping:
+    """Which group each row belongs to, on the CPU."""
+
+    def __init__(self, groups: np.ndarray, n_groups: int, dtype: np.dtype) -> None:
+        self.groups = groups
+        self.counts = np.bincount(groups, minlength=n_groups)
+        # A sparse indicator matrix sums in one pass over the rows, with no loop over groups.
+        places = (groups, np.arange(len(groups)))
+        ones = np.ones(len(groups), dtype)
+        self._indicator = scipy.sparse.csr_array((ones, places), shape=(n_groups, len(groups)))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """Sum the rows of each group."""
+        return np.asarray(self._indicator @ rows)
+
+    def subtract(self, rows: np.ndarray, centres: np.ndarray) -> None:
+        """Subtract from each row the centre of its group, in place."""
+
+        def subtract(start: int, stop: int) -> None:
+            rows[start:stop] -= centres[self.groups[start:stop]]
+
+        _in_threads(subtract, len(rows), CACHED_ROWS, rows.size)
+
+
+class NumpyBackend:
+    """The engine's operations on the CPU, through BLAS and LAPACK in place."""
+
+    device = "cpu"
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+
+    @property
+    def _prefix(self) -> str:
+        return "s" if self.dtype == np.float32 else "d"
+
+    def _blas(self, name: str) -> Any:
+        return getattr(blas, self._prefix + name)
+
+    def _product(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write ``left right`` to contiguous memory, by the BLAS that does the rest of the work.
+
+        NumPy comes with a BLAS of its own, whose threads wait busily for a while after each call
+        and would hold up those of SciPy's.
+        """
+        gemm = self._blas("gemm")
+        gemm(1.0, right.T, left.T, beta=0.0, c=out.T, overwrite_c=1)
+        return out
+
+    def asarray(self, values: Any) -> np.ndarray:
+        """Return the values as a contiguous array, copied only if needed."""
+        if is_torch(values):
+            values = values.detach().cpu().numpy()
+        return np.ascontiguousarray(values, dtype=self.dtype)
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        """Return the array itself."""
+        return array
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an uninitialised array."""
+        return np.empty(shape, self.dtype)
+
+    def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array of zeros."""
+        return np.zeros(shape, self.dtype)
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy that shares no memory."""
+        return array.copy()
+
+    def widen(self, array: np.ndarray) -> np.ndarray:
+        """Return the array in double precision."""
+        return array.astype(np.float64)
+
+    def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """Join arrays along the first axis."""
+        return np.concatenate(arrays)
+
+    def index(self, positions: np.ndarray) -> np.ndarray:
+        """Return integer positions for indexing."""
+        return positions
+
+    def room(self, n_rows: int, width: int) -> np.ndarray | None:
+        """Return memory for rows: what the system gives anew for each block, it clears first."""
+        return self.empty((n_rows, width))
+
+    def cosine_map(
+        self,
+        rows: np.ndarray,
+        frequencies: np.ndarray,
+        phases: np.ndarray,
+        scale: float,
+        room: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+        room = self.empty((len(rows), frequencies.shape[1])) if room is None else room[: len(rows)]
+        mapped = self._product(rows, frequencies, room)
+        factor = self.dtype.type(scale)
+
+        def turn(start: int, stop: int) -> None:
+            part = mapped[start:stop]
+            part += phases
+            np.cos(part, out=part)
+            part *= factor
+
+        _in_threads(turn, len(mapped), CACHED_ROWS, mapped.size)
+        return mapped
+
+    def linear(self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray) -> np.ndarray:
+        """Return ``rows weights^T + biases``."""
+        scores = rows @ weights.T
+        scores += biases
+        return scores
+
+    def sum_of_squares(self, rows: np.ndarray) -> float:
+        """Return the sum of all squared entries."""
+        flat = np.ravel(rows)
+        return float(self._blas("dot")(flat, flat))
+
+    def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
+        """Return what sums by group need to know."""
+        return NumpyGrouping(groups, n_groups, self.dtype)
+
+    def add_gram(self, square: np.ndarray, rows: np.ndarray, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, by one symmetric rank-k update."""
+        # The transpose of a C-ordered array is the Fortran-ordered one that BLAS updates in place;
+        # there the lower triangle is the upper one.
+        self._blas("syrk")(
+            float(sign), rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1
+        )
+
+    def add_lower(self, square: np.ndarray, other: np.ndarray) -> None:
+        """Add the lower triangle of another square, in place."""
+        for i in range(len(square)):
+            square[i, : i + 1] += other[i, : i + 1]
+
+    def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite.
+
+        In place: S is mirrored into the upper triangle and factored there. The two triangles
+        share the diagonal, which is put back at the end.
+        """
+        n = len(square)
+
+        def mirror(start: int, stop: int) -> None:
+            square[start:stop, stop:] = square[stop:, start:stop].T
+            corner = square[start:stop, start:stop]
+            np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
+
+        def make_unit(start: int, stop: int) -> None:
+            scale = 1 / roots[start:stop, None]
+            square[start:stop, stop:] *= scale
+            corner = square[start:stop, start:stop]
+            np.copyto(corner, np.tril(corner) + np.triu(corner, 1) * scale)
+
+        _in_threads(mirror, n, MIRRORED, n * n)
+        diagonal = np.einsum("ii->i", square)
+        of_scatter = diagonal.copy()
+        diagonal += self.dtype.type(rho)
+        # The upper triangle of a C-ordered array is the lower one of its transpose.
+        potrf = getattr(lapack, self._prefix + "potrf")
+        _, info = potrf(square.T, lower=1, clean=0, overwrite_a=1)
+        roots = diagonal.copy()
+        diagonal[:] = of_scatter
+        if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
+            return None
+        _in_threads(make_unit, n, MIRRORED, n * n)
+        return roots**2
+
+    def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        trsm = self._blas("trsm")
+        solved = np.array(rows, dtype=self.dtype, order="C")
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
+        solved /= pivots
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=1, diag=1, overwrite_b=1)
+        return solved
+
+    def small_solver(
+        self, matrix: np.ndarray, *, definite: bool
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+        try:
+            if definite:
+                factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
+                return partial(_solve_rows, scipy.linalg.cho_solve, factor)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+                pivoted = scipy.linalg.lu_factor(matrix, check_finite=False)
+        except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
+            return None
+        if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
+            return None
+        return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
+
+    def softmax(self, scores: np.ndarray) -> np.ndarray:
+        """Return probabilities in double precision, each row summing to one."""
+        shifted = np.asarray(scores, dtype=np.float64)
+        shifted = shifted - shifted.max(axis=1, keepdims=True)
+        np.exp(shifted, out=shifted)
+        shifted /= shifted.sum(axis=1, keepdims=True)
+        return shifted
+
+    def shares(self, scores: np.ndarray, log_totals: np.ndarray) -> np.ndarray:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+        return np.exp(np.asarray(scores, dtype=np.float64) - log_totals[:, None])
+
+    def log_total(self, scores: np.ndarray, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+        largest = scores.max(axis=1).astype(np.float64)
+        shifted = scores - largest[:, None]
+        shifted /= temperature
+        np.exp(shifted, out=shifted)
+        return np.asarray(largest / temperature + np.log(shifted.sum(axis=1)))
+
+    def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        if k == 1:
+            columns = scores.argmax(axis=1)[:, None]
+            return np.take_along_axis(scores, columns, axis=1), columns
+        if k >= scores.shape[1]:
+            columns = np.argsort(-scores, axis=1, kind="stable")
+            return np.take_along_axis(scores, columns, axis=1), columns
+        columns = np.argpartition(scores, -k, axis=1)[:, -k:]
+        least = np.take_along_axis(scores, columns, axis=1).min(axis=1, keepdims=True)
+        tied = np.flatnonzero(np.count_nonzero(scores >= least, axis=1) > k)
+        if len(tied):  # which of the equals were taken is left to chance: take the first
+            columns[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
+        columns.sort(axis=1)
+        values = np.take_along_axis(scores, columns, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
+
+    def log(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the logarithm, finite at zero."""
+        return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+
+    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
+        """Run actions one after another: each keeps all cores busy, and scratch is shared."""
+        return [action() for action in actions]
+
+
+# A function of the module, not a closure: an estimator that holds one must survive pickling.
+
+
+def _solve_rows(solve: Callable[..., np.ndarray], factor: Any, rows: np.ndarray) -> np.ndarray:
+    return solve(factor, rows.T, check_finite=False).T
+
+
+def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_values: int) -> None:
+    """Do something to all rows, a few at a time; where there are many values, on all cores.
+
+    BLAS has threads of its own; what NumPy does to each value has not.
+    """
+    starts = range(0, n_rows, step)
+    n_threads = min(_n_cores(), len(starts)) if n_values >= WORTH_THREADS else 1
+    if n_threads == 1:
+        for start in starts:
+            action(start, min(start + step, n_rows))
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        stops = [min(start + step, n_rows) for start in starts]
+        for _ in pool.map(action, starts, stops):  # raises what an action raised
+            pass
+
+
+def _n_cores() -> int:
+    """Cores that this process may use; as for BLAS, OMP_NUM_THREADS asks for fewer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores or 1, int(wanted)) if wanted.isdigit() and int(wanted) else cores or 1
