@@ -5,6 +5,7 @@ import pytest
 
 from klda import KLDAEnsemble
 from klda.backend import NumpyBackend, TorchBackend, choose_backend, cpu
+from klda.backend.interface import in_order
 from klda.errors import KldaError
 
 torch = pytest.importorskip("torch")
@@ -50,7 +51,7 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend):
     rows = random_rows(2000)
     scatter = rows.T @ rows
     square = backend.asarray(np.tril(scatter))
-    pivots = backend.factorise(square, 50.0)
+    pivots = backend.factorise(square, 50.0)()
     np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
     vectors = random_rows(7, seed=3)
     solved = backend.to_numpy(backend.solve(square, pivots, backend.asarray(vectors)))
@@ -61,7 +62,7 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend):
 def test_factorise_says_no_to_an_indefinite_matrix(backend):
     scatter = np.tril(random_rows(10, 10)) - 5 * np.eye(10)
     square = backend.copy(backend.asarray(scatter))
-    assert backend.factorise(square, 0.5) is None
+    assert backend.factorise(square, 0.5)() is None
     kept = np.tril(backend.to_numpy(square))
     np.testing.assert_array_equal(kept, scatter.astype(backend.dtype))
 
@@ -129,10 +130,10 @@ def test_threads_change_no_value(monkeypatch, cores):
     monkeypatch.setattr(cpu, "WORTH_THREADS", 1)
     backend, rows = NumpyBackend("float32"), random_rows(2000)
     square = backend.asarray(np.tril(rows.T @ rows))
-    pivots = backend.factorise(square, 50.0)
+    pivots = backend.factorise(square, 50.0)()
     monkeypatch.setattr(cpu, "WORTH_THREADS", 1 << 40)
     alone = backend.asarray(np.tril(rows.T @ rows))
-    np.testing.assert_array_equal(backend.factorise(alone, 50.0), pivots)
+    np.testing.assert_array_equal(backend.factorise(alone, 50.0)(), pivots)
     np.testing.assert_array_equal(alone, square)
 
 
@@ -159,5 +160,5 @@ def test_members_side_by_side_on_a_gpu_give_the_answers_of_one_after_another(mon
         return model.scores(X)
 
     together = scores()
-    monkeypatch.setattr(TorchBackend, "each", lambda self, actions: [a() for a in actions])
+    monkeypatch.setattr(TorchBackend, "each", lambda self, jobs: in_order(jobs))
     np.testing.assert_allclose(scores(), together, rtol=1e-3, atol=1e-3)

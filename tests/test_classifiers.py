@@ -237,7 +237,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
     def refuse_twice(self, *arguments, **keywords):
         if refusals[0]:
             refusals[0] -= 1
-            return None
+            return (lambda: None) if size == "square" else None
         return original(self, *arguments, **keywords)
 
     monkeypatch.setattr(backend, name, refuse_twice)

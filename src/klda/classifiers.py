@@ -6,7 +6,6 @@ import numbers
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda import state
 from klda._interrupts import held_back
-from klda.backend import Array, Backend, choose_backend, is_torch
+from klda.backend import Array, Backend, Steps, choose_backend, is_torch
 from klda.calibration import Calibration, Pending, Scale
 from klda.checks import (
     check_choice,
@@ -550,8 +549,7 @@ class _ContinualClassifier(ClassifierMixin, BaseEstimator):
             backend.grouping(place[groups], len(present)),
             [labels[i] for i in present],
         )
-        change = [partial(member.change, rows, grouping, names, sign, room) for member in members]
-        backend.each(change)
+        backend.each([member.change(rows, grouping, names, sign, room) for member in members])
 
     # ---------------------------------------------------------------- checks at the door
 
@@ -792,13 +790,13 @@ class _Discriminants(_ContinualClassifier):
         with self._lock:
             if self._solutions is None or self._solved_with != settings:
                 self._check_parameters()
-                solve = partial(self._solve_member, ridge=self.ridge_)
-                backend = self._members[0].backend
-                self._solutions = backend.each([partial(solve, member) for member in self._members])
+                ridge, backend = self.ridge_, self._members[0].backend
+                jobs = [self._solve_member(member, ridge) for member in self._members]
+                self._solutions = backend.each(jobs)
                 self._solved_with = settings
             return self._solutions
 
-    def _solve_member(self, member: Member, ridge: float) -> Solution:
+    def _solve_member(self, member: Member, ridge: float) -> Steps[Solution]:
         return member.discriminant.solve(
             ridge=ridge, priors=self.priors, correct=self.small_sample_correction
         )

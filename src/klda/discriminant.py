@@ -18,11 +18,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from klda._interrupts import held_back
-from klda.backend import Array, Backend
+from klda.backend import Array, Backend, Steps
 from klda.decisions import Familiarity
 from klda.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_shares
 from klda.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Label, Scatter
@@ -127,18 +128,26 @@ class _DensePrecision:
     system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
     """
 
-    def __init__(self, scatter: Scatter, rho: float) -> None:
+    def __init__(self, scatter: Scatter, rho: float, pivots: Array) -> None:
         self.backend = scatter.backend
         self.rho = rho
         self.square = scatter.square
-        with held_back():
-            self.pivots = self.backend.factorise(self.square, rho)
-        if self.pivots is None:
-            raise NotPositiveDefiniteError
+        self.pivots = pivots
         self.gains = self.backend.empty((0, scatter.n_components))
         self.system = self.backend.empty((0, 0))
         self.definite = True
         self._solve: Callable[[Array], Array] | None = None
+
+    @classmethod
+    def factorised(cls, scatter: Scatter, rho: float) -> Steps[_DensePrecision]:
+        """Factorise a scatter."""
+        with held_back():
+            finish = scatter.backend.factorise(scatter.square, rho)
+        yield
+        pivots = finish()
+        if pivots is None:
+            raise NotPositiveDefiniteError
+        return cls(scatter, rho, pivots)
 
     def extend(self, rows: Array, sign: int) -> None:
         """Bring in a change of the scatter by ``sign * rows^T rows``."""
@@ -262,13 +271,13 @@ class Discriminant:
         self._pending.clear()
         self._n_pending = 0
 
-    def solve(self, *, ridge: float, priors: str, correct: bool) -> Solution:
+    def solve(self, *, ridge: float, priors: str, correct: bool) -> Steps[Solution]:
         """Solve for the classifier of the statistics as they are now."""
         statistics = self.statistics
         rho = nominal = self.nominal_rho(ridge)
         for attempt in range(MOST_RAISES + 1):
             try:
-                return self._solve_with(rho, nominal, priors, correct)
+                return (yield from self._solve_with(rho, nominal, priors, correct))
             except NotPositiveDefiniteError:
                 self.reset()
                 floor = np.finfo(self.backend.dtype).eps * self._scale()
@@ -297,7 +306,8 @@ class Discriminant:
 
     def _mean_square(self) -> float:
         means = self.statistics.means
-        square = self.backend.sum_of_squares(means) / max(1, means.shape[0] * means.shape[1])
+        square = float(self.backend.sum_of_squares(means))
+        square /= max(1, means.shape[0] * means.shape[1])
         return square if square > 0 else 1.0
 
     def _noise(self) -> float:
@@ -369,7 +379,9 @@ class Discriminant:
             products[:, part] = self.backend.to_numpy(self.backend.widen(found))
         return np.split(products[:, self._solved.order], len(vectors))
 
-    def _solve_with(self, rho: float, nominal: float, priors: str, correct: bool) -> Solution:
+    def _solve_with(
+        self, rho: float, nominal: float, priors: str, correct: bool
+    ) -> Steps[Solution]:
         statistics = self.statistics
         precision: _ThinPrecision | _DensePrecision
         if statistics.scatter.is_thin:
@@ -377,15 +389,15 @@ class Discriminant:
             plain = _PlainWeights(statistics, precision, None, statistics.means.mean(0))
             trace = self._thin_trace(precision) if correct else 0.0
         else:
-            precision = self._up_to_date(rho, nominal)
+            precision = yield from self._up_to_date(rho, nominal)
             plain = _PlainWeights(statistics, precision, self._base(precision), self._reference)
             trace = self._dense_trace(precision) if correct else 0.0
         spread, inflation = self._spread(precision.rho, trace) if correct else (0.0, 1.0)
-        return self._classifier(plain, spread, inflation, priors)
+        return (yield from self._classifier(plain, spread, inflation, priors))
 
     def _classifier(
         self, plain: _PlainWeights, spread: float, inflation: float, priors: str
-    ) -> Solution:
+    ) -> Steps[Solution]:
         """Order the classes by label, estimate their means, add the biases.
 
         The anchors come first, then the others a block at a time: beside the means and the weights
@@ -397,7 +409,9 @@ class Discriminant:
         counts = statistics.counts[order]
         anchors = choose_anchors(counts)
         anchor_means, anchor_weights = plain.of(order[anchors])
-        inner = backend.to_numpy(backend.widen(anchor_weights @ anchor_means.T))
+        products = backend.widen(anchor_weights @ anchor_means.T)
+        yield
+        inner = backend.to_numpy(products)
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
         weights, squares = backend.empty((len(order), statistics.n_components)), counts * 0.0
@@ -469,10 +483,10 @@ class Discriminant:
         inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
         return inside * inflation, inflation
 
-    def _up_to_date(self, rho: float, nominal: float) -> _DensePrecision:
+    def _up_to_date(self, rho: float, nominal: float) -> Steps[_DensePrecision]:
         if self._dense is None or self._nominal != nominal:
             self.reset()
-            self._dense = _DensePrecision(self.statistics.scatter, rho)
+            self._dense = yield from _DensePrecision.factorised(self.statistics.scatter, rho)
             self._nominal = nominal
             self._reference = self.statistics.means.mean(0)
         for rows, sign in self._pending:
@@ -499,8 +513,7 @@ class Discriminant:
         size = self.statistics.n_components
         exact = size <= EXACT_TRACE_BELOW
         if self._probes is None:
-            signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(N_PROBES, size))
-            self._probes = self.backend.asarray(np.eye(size) if exact else signs)
+            self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
         return self._probes, 1.0 if exact else 1 / N_PROBES
 
     def _thin_trace(self, precision: _ThinPrecision) -> float:
@@ -512,6 +525,12 @@ class Discriminant:
         if self._probed is None:
             self._probed = dense.apply_base(probes)
         return weight * float((dense.bring_up(self._probed, probes) * probes).sum())
+
+
+@lru_cache(maxsize=4)
+def _random_signs(size: int) -> np.ndarray:
+    """Probes for a trace: always the same ones, drawn once."""
+    return 2.0 * np.random.RandomState(0).randint(0, 2, size=(N_PROBES, size)) - 1
 
 
 def _solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:

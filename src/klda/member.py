@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from klda.backend import Array, Backend, Grouping
+from klda.backend import Array, Backend, Grouping, Steps
 from klda.discriminant import Discriminant
 from klda.kernel import FourierFeatures
 from klda.statistics import ClassStatistics, Label
@@ -99,11 +99,12 @@ class Member:
         labels: list,
         sign: int,
         room: Array | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         """Learn (``sign=+1``) or remove (``sign=-1``) samples, all in memory at once.
 
         The room is for their features, and free again afterwards.
         """
+        yield from ()  # no step of it waits for a GPU
         statistics = self.statistics
         apply = statistics.learn if sign > 0 else statistics.remove
         known = len(statistics.labels)

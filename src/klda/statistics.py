@@ -15,6 +15,7 @@ takes the same rows away.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,16 @@ class Scatter:
         self._rows = GrowingRows(n_components, backend)
         self._gram = backend.empty((0, 0))
         self.signs = np.empty(0, np.int64)
-        self.turnover = 0.0  # sum of squares of every row ever added or taken away
+        self._turnover: Any = 0.0  # a number, or a scalar that is still on the device
+
+    @property
+    def turnover(self) -> float:
+        """Sum of squares of every row ever added or taken away."""
+        return float(self._turnover)
+
+    @turnover.setter
+    def turnover(self, value: float) -> None:
+        self._turnover = value
 
     @property
     def is_thin(self) -> bool:
@@ -101,7 +111,7 @@ class Scatter:
 
     def change(self, rows: Array, sign: int) -> None:
         """Add (``sign=+1``) or take away (``sign=-1``) the outer products of rows."""
-        self.turnover += self.backend.sum_of_squares(rows)
+        self._turnover = self._turnover + self.backend.sum_of_squares(rows)
         if self.is_thin and len(self.signs) + len(rows) <= self.n_components // 2:
             self._keep(rows, sign)
         else:

@@ -15,7 +15,7 @@ from typing import Any
 
 from klda.backend.cpu import NumpyBackend
 from klda.backend.gpu import TorchBackend
-from klda.backend.interface import Array, Backend, Grouping, is_torch
+from klda.backend.interface import Array, Backend, Grouping, Steps, is_torch
 from klda.errors import KldaError
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Backend",
     "Grouping",
     "NumpyBackend",
+    "Steps",
     "TorchBackend",
     "choose_backend",
     "is_torch",

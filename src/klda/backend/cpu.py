@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from scipy.linalg import blas, lapack
 
-from klda.backend.interface import T, is_torch
+from klda.backend.interface import Steps, T, in_order, is_torch
 
 CACHED_ROWS = 256  # rows a step, where the same rows are gone over several times
 MIRRORED = 256  # rows and columns a block, where one triangle is copied to the other
@@ -160,11 +160,11 @@ class NumpyBackend:
         for i in range(len(square)):
             square[i, : i + 1] += other[i, : i + 1]
 
-    def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
+    def factorise(self, square: np.ndarray, rho: float) -> Callable[[], np.ndarray | None]:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite.
 
-        In place: S is mirrored into the upper triangle and factored there. The two triangles
-        share the diagonal, which is put back at the end.
+        In place, and at once: S is mirrored into the upper triangle and factored there. The two
+        triangles share the diagonal, which is put back at the end.
         """
         n = len(square)
 
@@ -189,9 +189,9 @@ class NumpyBackend:
         roots = diagonal.copy()
         diagonal[:] = of_scatter
         if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
-            return None
+            return lambda: None
         _in_threads(make_unit, n, MIRRORED, n * n)
-        return roots**2
+        return lambda: roots**2
 
     def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
@@ -261,9 +261,9 @@ class NumpyBackend:
         """Return the logarithm, finite at zero."""
         return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
 
-    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
-        """Run actions one after another: each keeps all cores busy, and scratch is shared."""
-        return [action() for action in actions]
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do jobs one after another: each keeps all cores busy."""
+        return in_order(jobs)
 
 
 # A function of the module, not a closure: an estimator that holds one must survive pickling.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.backend.interface import Array, T, is_torch
+from klda.backend.interface import Array, Steps, T, in_order, is_torch
 from klda.backend.lanes import side_by_side
 
 BLOCK = 512  # columns a block, where a triangle is walked in blocks
@@ -72,7 +72,17 @@ class TorchBackend:
         """Return the values as a contiguous tensor on the device."""
         if not is_torch(values):
             values = self._torch.from_numpy(np.ascontiguousarray(values))
-        return values.detach().to(**self._options).contiguous()
+        return self._moved(values.detach()).to(**self._options).contiguous()
+
+    def _moved(self, values: Array) -> Array:
+        """Move values to the device, without waiting for it where nobody can tell.
+
+        Ordinary memory has been read when the call returns; pinned memory may be read later.
+        """
+        device = self._options["device"]
+        if device.type != "cuda" or values.device.type == "cuda":
+            return values.to(device)
+        return values.to(device, non_blocking=not values.is_pinned())
 
     def to_numpy(self, array: Array) -> np.ndarray:
         """Return a tensor as a NumPy array."""
@@ -100,7 +110,7 @@ class TorchBackend:
 
     def index(self, positions: np.ndarray) -> Array:
         """Return integer positions as a tensor on the device."""
-        return self._torch.as_tensor(np.asarray(positions, np.int64), device=self.device)
+        return self._moved(self._torch.from_numpy(np.ascontiguousarray(positions, np.int64)))
 
     def room(self, n_rows: int, width: int) -> Array | None:
         """Return None: torch keeps freed memory for the next block itself."""
@@ -121,9 +131,9 @@ class TorchBackend:
         """Return ``rows weights^T + biases``."""
         return self._torch.addmm(biases, rows, weights.T)
 
-    def sum_of_squares(self, rows: Array) -> float:
-        """Return the sum of all squared entries."""
-        return float(self._torch.linalg.vector_norm(rows)) ** 2
+    def sum_of_squares(self, rows: Array) -> Array:
+        """Return the sum of all squared entries, on the device."""
+        return self._torch.linalg.vector_norm(rows, dtype=self._torch.float64).square()
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> TorchGrouping:
         """Return what sums by group need to know."""
@@ -145,20 +155,25 @@ class TorchBackend:
         """Add the lower triangle of another square, in place."""
         square += other.tril()
 
-    def factorise(self, square: Array, rho: float) -> Array | None:
+    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
         torch = self._torch
         diagonal = square.diagonal()
         of_scatter = diagonal.clone()
         diagonal += rho
         factor, info = torch.linalg.cholesky_ex(square)
-        roots = factor.diagonal().clone()
-        done = int(info) == 0 and bool(torch.isfinite(roots).all())
-        if done:
-            factor /= roots
-            square.tril_().add_(factor.T)
         diagonal.copy_(of_scatter)
-        return roots.square() if done else None
+        roots = factor.diagonal().clone()
+
+        def finish() -> Array | None:
+            if int(info) != 0 or not bool(torch.isfinite(roots).all()):
+                return None
+            factor.div_(roots)
+            square.tril_().add_(factor.T)
+            diagonal.copy_(of_scatter)
+            return roots.square()
+
+        return finish
 
     def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
@@ -212,11 +227,11 @@ class TorchBackend:
         """Return the logarithm, finite at zero."""
         return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
 
-    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
-        """Run actions side by side on a GPU, each in a stream of its own."""
-        if len(actions) == 1 or not self.device.startswith("cuda"):
-            return [action() for action in actions]
-        return side_by_side(self.device, actions)
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do jobs side by side on a GPU, each in a stream of its own."""
+        if len(jobs) == 1 or not self.device.startswith("cuda"):
+            return in_order(jobs)
+        return side_by_side(self.device, jobs)
 
 
 # Functions of the module, not closures: an estimator that holds one must survive pickling.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
+Steps = Generator[None, None, T]  # work that says ``yield`` where it would wait for a GPU
 
 
 class Grouping(Protocol):
@@ -79,8 +80,8 @@ class Backend(Protocol):
     def linear(self, rows: Array, weights: Array, biases: Array) -> Array:
         """Return ``rows weights^T + biases``."""
 
-    def sum_of_squares(self, rows: Array) -> float:
-        """Return the sum of all squared entries."""
+    def sum_of_squares(self, rows: Array) -> Any:
+        """Return the sum of all squared entries: a number, or a scalar still on the device."""
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> Grouping:
         """Return what sums by group need to know, once for all who sum such rows."""
@@ -91,11 +92,12 @@ class Backend(Protocol):
     def add_lower(self, square: Array, other: Array) -> None:
         """Add the lower triangle of another square, in place."""
 
-    def factorise(self, square: Array, rho: float) -> Array | None:
-        """Factor ``S + rho I`` into the strict upper triangle; return pivots, None on failure.
+    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
+        """Factor ``S + rho I`` into the strict upper triangle.
 
-        Meanwhile the diagonal is not that of S: no other thread may read it, and no interrupt may
-        come in between.
+        Returns what finishes it: that gives the pivots, None on failure. In between, a GPU may do
+        other work. Until this returns, the diagonal is not that of S: no other thread may read it,
+        and no interrupt may come.
         """
 
     def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
@@ -119,11 +121,24 @@ class Backend(Protocol):
     def log(self, probabilities: Array) -> Array:
         """Return the logarithm, finite at zero."""
 
-    def each(self, actions: Sequence[Callable[[], T]]) -> list[T]:
-        """Run independent actions and return their results in order."""
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do independent jobs and return their results in order."""
 
 
 def is_torch(values: Any) -> bool:
     """Whether the values are a torch tensor, found out without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(values, torch.Tensor)
+
+
+def in_order(jobs: Sequence[Steps[T]]) -> list[T]:
+    """Do jobs one after another, each to its end."""
+    return [_result(job) for job in jobs]
+
+
+def _result(job: Steps[T]) -> T:
+    while True:
+        try:
+            next(job)
+        except StopIteration as end:
+            return end.value

@@ -1,65 +1,56 @@
-"""Threads that each feed a stream of their own on a GPU.
+"""Work on a GPU in several streams, fed in turns by one thread.
 
-One member's factorisation leaves most of a GPU idle; the work of other members fills it. Threads
-and streams last as long as the process: torch keeps freed memory for the stream that used it, so
-streams made anew each time would take new memory each time, and wait for the whole device to get
-it.
+One member's factorisation leaves most of a GPU idle; the work of other members fills it. Work
+comes in steps: a job says ``yield`` where it would wait for the device, and the next job goes on.
+Streams last as long as the process: torch keeps freed memory for the stream that used it, so
+streams made anew each time would take new memory each time.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-T = TypeVar("T")
+from klda.backend.interface import Steps, T
 
 MOST_LANES = 8
 
-_LANES: dict[str, list[_Lane]] = {}
+_STREAMS: dict[str, list[Any]] = {}
 _MAKING = threading.Lock()
 
 
-class _Lane:
-    """One thread and one stream of a device."""
+def side_by_side(device: str, jobs: Sequence[Steps[T]]) -> list[T]:
+    """Run jobs in turns, each in a stream of its own, and return what they return.
 
-    def __init__(self, torch: Any, device: str) -> None:
-        self._torch, self._device = torch, device
-        self._stream = torch.cuda.Stream(device)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="klda-lane")
-
-    def submit(self, action: Callable[[], T], ready: Any) -> Future[T]:
-        """Run an action in this lane once an event of the caller's stream has come to pass."""
-        return self._thread.submit(self._run, action, ready)
-
-    def _run(self, action: Callable[[], T], ready: Any) -> T:
-        cuda = self._torch.cuda
-        with cuda.device(self._device), cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            result = action()
-            self._stream.synchronize()
-        return result
-
-
-def side_by_side(device: str, actions: Sequence[Callable[[], T]]) -> list[T]:
-    """Run actions at the same time on a GPU; return when all are done, with their results."""
+    Work queued before in the current stream comes first, work queued after it comes last.
+    """
     import torch
 
-    lanes = _lanes(torch, device, min(len(actions), MOST_LANES))
-    ready = torch.cuda.current_stream(device).record_event()
-    futures = [lanes[i % len(lanes)].submit(action, ready) for i, action in enumerate(actions)]
-    wait(futures)
-    return [future.result() for future in futures]
+    streams = _streams(torch, device, min(len(jobs), MOST_LANES))
+    caller = torch.cuda.current_stream(device)
+    for stream in streams:
+        stream.wait_stream(caller)
+    results: dict[int, T] = {}
+    waiting = dict(enumerate(jobs))
+    try:
+        while waiting:
+            for i, job in list(waiting.items()):
+                with torch.cuda.stream(streams[i % len(streams)]):
+                    try:
+                        next(job)
+                    except StopIteration as end:
+                        results[i] = end.value
+                        del waiting[i]
+    finally:
+        for stream in streams:
+            caller.wait_stream(stream)
+    return [results[i] for i in range(len(jobs))]
 
 
-def _lanes(torch: Any, device: str, n: int) -> list[_Lane]:
+def _streams(torch: Any, device: str, n: int) -> list[Any]:
     with _MAKING:
-        if device not in _LANES:
-            # torch loads its linear algebra at the first call, and fails if that comes from two
-            # threads at once.
-            torch.linalg.cholesky_ex(torch.ones((1, 1), device=device))
-        lanes = _LANES.setdefault(device, [])
-        while len(lanes) < n:
-            lanes.append(_Lane(torch, device))
-        return lanes[:n]
+        streams = _STREAMS.setdefault(device, [])
+        while len(streams) < n:
+            streams.append(torch.cuda.Stream(device))
+        return streams[:n]
