@@ -124,6 +124,21 @@ def test_features_go_to_the_room_that_is_given(backend):
         assert np.shares_memory(found, room)
 
 
+def test_scores_are_linear_in_the_features(backend):
+    rows, weights, biases = random_rows(30, 8), random_rows(5, 8, seed=1), random_rows(1, 5)[0]
+    given = [backend.asarray(part) for part in (rows, weights, biases)]
+    expected = rows @ weights.T + biases
+    found = backend.to_numpy(backend.linear(*given))
+    np.testing.assert_allclose(found, expected, atol=tolerance(backend))
+    some = backend.linear(given[0], given[1][1:3], given[2][1:3])
+    np.testing.assert_allclose(backend.to_numpy(some), expected[:, 1:3], atol=tolerance(backend))
+
+
+def test_more_values_than_a_blas_counts_are_summed_too(monkeypatch):
+    monkeypatch.setattr(cpu, "MOST_COUNTED", 3)
+    assert NumpyBackend("float32").sum_of_squares(np.full((2, 2), 3, np.float32)) == 36
+
+
 @pytest.mark.parametrize("cores", [1, 3])
 def test_threads_change_no_value(monkeypatch, cores):
     monkeypatch.setattr(cpu, "_n_cores", lambda: cores)

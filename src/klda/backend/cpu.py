@@ -17,6 +17,7 @@ from klda.backend.interface import Steps, T, in_order, is_torch
 
 CACHED_ROWS = 256  # rows a step, where the same rows are gone over several times
 MIRRORED = 256  # rows and columns a block, where one triangle is copied to the other
+MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
 WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million
 
 
@@ -48,7 +49,11 @@ class NumpyGrouping:
 
 
 class NumpyBackend:
-    """The engine's operations on the CPU, through BLAS and LAPACK in place."""
+    """The engine's operations on the CPU, through BLAS and LAPACK in place.
+
+    All large products are SciPy's. NumPy comes with a BLAS of its own, whose threads wait busily
+    for a while after each call and would hold up those of SciPy's.
+    """
 
     device = "cpu"
 
@@ -61,16 +66,6 @@ class NumpyBackend:
 
     def _blas(self, name: str) -> Any:
         return getattr(blas, self._prefix + name)
-
-    def _product(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write ``left right`` to contiguous memory, by the BLAS that does the rest of the work.
-
-        NumPy comes with a BLAS of its own, whose threads wait busily for a while after each call
-        and would hold up those of SciPy's.
-        """
-        gemm = self._blas("gemm")
-        gemm(1.0, right.T, left.T, beta=0.0, c=out.T, overwrite_c=1)
-        return out
 
     def asarray(self, values: Any) -> np.ndarray:
         """Return the values as a contiguous array, copied only if needed."""
@@ -119,8 +114,10 @@ class NumpyBackend:
         room: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
-        room = self.empty((len(rows), frequencies.shape[1])) if room is None else room[: len(rows)]
-        mapped = self._product(rows, frequencies, room)
+        size = (len(rows), frequencies.shape[1])
+        out = self.empty(size) if room is None else room[: len(rows)]
+        gemm = self._blas("gemm")
+        mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
         factor = self.dtype.type(scale)
 
         def turn(start: int, stop: int) -> None:
@@ -134,14 +131,16 @@ class NumpyBackend:
 
     def linear(self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray) -> np.ndarray:
         """Return ``rows weights^T + biases``."""
-        scores = rows @ weights.T
-        scores += biases
-        return scores
+        scores = self.empty((len(rows), len(weights)))
+        scores[:] = biases
+        gemm = self._blas("gemm")
+        return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries."""
         flat = np.ravel(rows)
-        return float(self._blas("dot")(flat, flat))
+        dot = np.vdot if flat.size > MOST_COUNTED else self._blas("dot")
+        return float(dot(flat, flat))
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
         """Return what sums by group need to know."""
