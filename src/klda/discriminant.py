@@ -409,7 +409,7 @@ class Discriminant:
         counts = statistics.counts[order]
         anchors = choose_anchors(counts)
         anchor_means, anchor_weights = plain.of(order[anchors])
-        products = backend.widen(anchor_weights @ anchor_means.T)
+        products = backend.widen(backend.linear(anchor_weights, anchor_means))
         yield
         inner = backend.to_numpy(products)
         inner = (inner + inner.T) / 2  # rounding made it uneven
@@ -450,7 +450,7 @@ class Discriminant:
         return Solution(
             tuple(statistics.labels[i] for i in order),
             weights,
-            backend.asarray(offsets) - weights @ plain.centre,
+            backend.asarray(offsets) - backend.linear(weights, plain.centre[None])[:, 0],
             counts,
             precision.rho,
             spread,

@@ -129,10 +129,12 @@ class NumpyBackend:
         _in_threads(turn, len(mapped), CACHED_ROWS, mapped.size)
         return mapped
 
-    def linear(self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray) -> np.ndarray:
-        """Return ``rows weights^T + biases``."""
+    def linear(
+        self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return ``rows weights^T``, plus biases if there are any."""
         scores = self.empty((len(rows), len(weights)))
-        scores[:] = biases
+        scores[:] = 0 if biases is None else biases
         gemm = self._blas("gemm")
         return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
 

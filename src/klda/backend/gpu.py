@@ -127,8 +127,10 @@ class TorchBackend:
         """Return ``scale * cos(rows frequencies + phases)``."""
         return self._torch.addmm(phases, rows, frequencies).cos_().mul_(scale)
 
-    def linear(self, rows: Array, weights: Array, biases: Array) -> Array:
-        """Return ``rows weights^T + biases``."""
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
+        if biases is None:
+            return rows @ weights.T
         return self._torch.addmm(biases, rows, weights.T)
 
     def sum_of_squares(self, rows: Array) -> Array:

@@ -77,8 +77,8 @@ class Backend(Protocol):
     ) -> Array:
         """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
 
-    def linear(self, rows: Array, weights: Array, biases: Array) -> Array:
-        """Return ``rows weights^T + biases``."""
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
 
     def sum_of_squares(self, rows: Array) -> Any:
         """Return the sum of all squared entries: a number, or a scalar still on the device."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from klda._optional import require
 from klda.benchmarks import datasets
-from klda.benchmarks.resources import require_device, versions
+from klda.benchmarks.resources import describe_device, require_device, versions
 from klda.benchmarks.speed import allow_tf32
 from klda.classifiers import KLDAEnsemble
 from klda.decisions import softmax
@@ -138,9 +138,10 @@ def main(arguments: list[str] | None = None) -> None:
                 "n_members": chosen.members,
                 "random_state": seed,
             }
-            where = {"device": chosen.device, "tf32": chosen.tf32}
+            where: dict[str, Any] = {"device": chosen.device, "tf32": chosen.tf32}
             truth = np.asarray(data.train.y), np.asarray(data.test.y)
             result = compare(X, truth[0], X_test, truth[1], **where, **options)
+            where |= {"device": describe_device(chosen.device), "backbone": chosen.backbone}
             line = json.dumps(
                 {"dataset": name, **where, **options, **result, "versions": versions()}
             )

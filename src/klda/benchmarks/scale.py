@@ -32,6 +32,7 @@ import numpy as np
 
 from klda.benchmarks.resources import (
     PeakMemory,
+    describe_device,
     machine,
     require_device,
     resolve_device,
@@ -265,7 +266,8 @@ def measure_device(options: argparse.Namespace, on_line: OnLine) -> None:
     allow_tf32(options.tf32)
     precision = "tf32" if options.tf32 else "float32"
     rate = _product_rate(torch, device, options.side, options.repeats)
-    on_line({"what": "bare matrix product", "precision": precision, "flops": rate})
+    where = {"on": describe_device(device), "precision": precision}
+    on_line({"what": "bare matrix product", **where, "flops": rate})
     generator = torch.Generator(device=device).manual_seed(0)
     centres = torch.randn(options.classes, options.features, device=device, generator=generator)
 
@@ -290,7 +292,7 @@ def measure_device(options: argparse.Namespace, on_line: OnLine) -> None:
     on_line(
         {
             "what": "learning on the device",
-            "precision": precision,
+            **where,
             "rows": n,
             "learn_seconds": median,
             "runs": seconds,

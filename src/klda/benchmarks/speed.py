@@ -31,7 +31,13 @@ import numpy as np
 
 from klda.backend import choose_backend
 from klda.benchmarks.reference import AuthorsKLDA
-from klda.benchmarks.resources import PeakMemory, machine, resolve_device, versions
+from klda.benchmarks.resources import (
+    PeakMemory,
+    describe_device,
+    machine,
+    resolve_device,
+    versions,
+)
 from klda.classifiers import KLDA, KLDAEnsemble
 
 GAMMA = 0.2
@@ -115,7 +121,7 @@ def measure(
     peak = _peak_memory(sizes) if device == "cpu" else None
     return {
         "sizes": asdict(sizes),
-        "device": device,
+        "device": describe_device(device),
         "tf32": tf32,
         "machine": machine(),
         "versions": versions(),
@@ -134,15 +140,15 @@ def _in_turns(
 ) -> list[Row]:
     """Measure the floor and ours, one after another, several times."""
     ours = partial(_Ours, sizes, device, samples, labels)
-    programs: list[_Floor | _Ours] = [_Floor(sizes, device), ours(1, paper=True)]
-    programs.append(ours(1, paper=False))
+    floor = _Floor(sizes, device)
+    programs: list[_Floor | _Ours] = [floor, ours(1, paper=True), ours(1, paper=False)]
     if sizes.members > 1:
-        programs.append(ours(sizes.members, paper=True))
+        programs += [floor, ours(sizes.members, paper=True)]  # next to a floor, too: it takes long
     for i in range(ROUNDS):
         on_step(f"round {i + 1} of {ROUNDS}")
         for program in programs:
             program.go_round()
-    return [program.row() for program in programs]
+    return [program.row() for program in dict.fromkeys(programs)]
 
 
 def make_samples(sizes: Sizes, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
