@@ -6,6 +6,7 @@ import pytest
 from klda import KLDAEnsemble
 from klda.backend import NumpyBackend, TorchBackend, choose_backend, cpu
 from klda.backend.interface import in_order
+from klda.backend.lanes import take_turns
 from klda.errors import KldaError
 
 torch = pytest.importorskip("torch")
@@ -160,6 +161,44 @@ def test_fewer_threads_can_be_asked_for(monkeypatch, wanted, cores):
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     assert cpu._n_cores() == cores
+
+
+def test_jobs_take_turns_and_those_that_need_not_wait_go_first():
+    done, waits = [], {0: 3, 1: 0, 2: 1}  # how often a job is found waiting after each step
+
+    def job(i):
+        for number in range(2):
+            done.append((i, number))
+            yield
+        return f"result {i}"
+
+    jobs = [job(i) for i in range(3)]
+
+    def step(i):
+        next(jobs[i])
+        left = [waits[i]]
+
+        def ready():
+            left[0] -= 1
+            return left[0] < 0
+
+        return ready
+
+    assert take_turns(3, step) == ["result 0", "result 1", "result 2"]
+    assert done[:3] == [(0, 0), (1, 0), (2, 0)]  # each begins before any waits
+    assert done[3] == (1, 1)
+    assert sorted(done) == [(i, number) for i in range(3) for number in range(2)]
+
+
+def test_a_job_that_fails_ends_the_turns():
+    def job(i):
+        yield
+        if i:
+            raise KldaError("broken")
+
+    jobs = [job(i) for i in range(2)]
+    with pytest.raises(KldaError, match="broken"):
+        take_turns(2, lambda i: next(jobs[i]) or (lambda: True))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
