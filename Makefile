@@ -30,9 +30,9 @@ types: $(VENV)/.ready-test
 	$(BIN)/mypy
 
 # One thread a worker: two tests at a time fill two cores better than two threads in one test do.
+# Then the engine once more, on torch as on a GPU.
 tests: $(VENV)/.ready-test
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
-	# The engine once more, on torch as on a GPU.
 	KLDA_TEST_DEVICE=cpu:0 OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q \
 	  -n $(TEST_WORKERS) tests/test_classifiers.py tests/test_calibration.py tests/test_robustness.py
 

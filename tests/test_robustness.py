@@ -191,6 +191,28 @@ def test_an_interrupt_while_solving_leaves_the_scatter_as_it_was(monkeypatch):
     np.testing.assert_allclose(model.scores(X), fresh.scores(X), rtol=1e-6, atol=1e-6)
 
 
+def test_an_interrupt_while_a_factor_is_finished_is_held_back(monkeypatch):
+    X, y = reference.blobs(300, 6, 4)
+    model = make(KLDA, n_components=40).partial_fit(X, y)
+    backend, finished = type(model._members[0].backend), []
+    factorise = backend.factorise
+
+    def interrupted(self, square, rho):
+        finish = factorise(self, square, rho)
+
+        def interrupted_finish():
+            signal.raise_signal(signal.SIGINT)
+            finished.append(finish())
+            return finished[0]
+
+        return interrupted_finish
+
+    monkeypatch.setattr(backend, "factorise", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(X)
+    assert len(finished) == 1
+
+
 def test_a_small_change_in_several_blocks_is_kept_block_by_block(monkeypatch):
     X, y = reference.blobs(460, 6, 4)
     model = make(KLDA, n_components=400).partial_fit(X[:430], y[:430])

@@ -144,7 +144,8 @@ class _DensePrecision:
         with held_back():
             finish = scatter.backend.factorise(scatter.square, rho)
         yield
-        pivots = finish()
+        with held_back():
+            pivots = finish()
         if pivots is None:
             raise NotPositiveDefiniteError
         return cls(scatter, rho, pivots)

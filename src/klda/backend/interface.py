@@ -96,7 +96,7 @@ class Backend(Protocol):
         """Factor ``S + rho I`` into the strict upper triangle.
 
         Returns what finishes it: that gives the pivots, None on failure. In between, a GPU may do
-        other work. Until this returns, the diagonal is not that of S: no other thread may read it,
+        other work. Within either call the diagonal is not that of S: no other thread may read it,
         and no interrupt may come.
         """
 
