@@ -225,6 +225,32 @@ def test_the_keyboard_suffices(address, open_page):
     expect(page.locator("#search")).to_be_focused()
 
 
+def test_a_menu_stays_open_while_the_list_is_brought_up_to_date(address, open_page):
+    page = open_page(address)
+    held = []
+    page.route("**/page/classes*", lambda route: held.append(route))
+    ask(page, "please transfer money to my savings account")
+    page.locator("#answer button").first.click()
+    expect(page.locator("#answer .done")).to_contain_text("Confirmed")
+    page.focus(".classes li:nth-child(2) .edit summary")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("a better name")
+    [route] = held
+    route.continue_()
+    expect(page.locator(".classes")).to_contain_text("transfer_money 17")
+    assert page.locator(".classes li:nth-child(2) .edit").get_attribute("open") is not None
+    name = page.locator(".classes li:nth-child(2) input[name=new]")
+    expect(name).to_be_focused()
+    expect(name).to_have_value(re.compile("a better name"))
+    page.unroute("**/page/classes*")
+    page.keyboard.press("Enter")
+    expect(page.locator("#messages")).to_contain_text("Renamed")
+    expect(page.locator(".classes")).to_contain_text("a better name")
+    expect(page.locator(".classes li")).to_have_count(6)
+    expect(page.locator(".classes .edit[open]")).to_have_count(0)
+
+
 def test_enter_that_ends_a_composed_word_does_not_ask(address, open_page):
     page = open_page(address)
     page.fill("#value", "カードはどこ")
@@ -278,8 +304,8 @@ def test_too_many_requests_are_a_message(text_model, browser):
         page.wait_for_load_state("networkidle")
         for _ in range(15):  # some went on style, scripts and parts of the page
             page.fill("#value", "where is my card")
-            page.press("#value", "Enter")
-            page.wait_for_load_state("networkidle")
+            with page.expect_response("**/page/ask"):
+                page.press("#value", "Enter")
         message = page.locator("#messages .message.error span")
         expect(message).to_have_text(re.compile("^Too many requests: at most 0.01 a second"))
         page.context.close()

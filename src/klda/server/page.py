@@ -49,6 +49,9 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+# A menu that is open stays open while the list around it is brought up to date: htmx knows it
+# again by its id, which has to be a plain word.
+_environment.filters["menu_id"] = lambda label: "menu-" + digest("menu", str(label))
 _templates = Jinja2Templates(env=_environment)
 _text = TypeAdapter(schemas.Text)
 
