@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, checks, classifiers, discriminant, shrinkage
+from klda import KLDA, LDA, NCM, KLDAEnsemble, checks, discriminant, shrinkage
 from klda.backend import NumpyBackend, TorchBackend
+from klda.classifiers import blocks, discriminants
 from klda.decisions import RunningTop
 from klda.errors import KldaError
 from klda.statistics import ClassStatistics
@@ -36,8 +37,8 @@ def model(request):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(classifiers, "TILE_BYTES", {"cpu": 1, "gpu": 1})
-    monkeypatch.setattr(classifiers, "FEWEST_IN_TILE", 4)
+    monkeypatch.setattr(blocks, "TILE_BYTES", {"cpu": 1, "gpu": 1})
+    monkeypatch.setattr(blocks, "FEWEST_IN_TILE", 4)
 
 
 def dense_top(scores, k):
@@ -114,8 +115,8 @@ def test_novelty_in_tiles_is_that_of_all_scores(name, monkeypatch):
     X = np.concatenate([samples(seed=3)[0], 9 * np.ones((5, 8))])
     _, expected = model.assess(X)
     known = model.is_known(X, by_class=True)
-    monkeypatch.setattr(classifiers, "TILE_BYTES", {"cpu": 1, "gpu": 1})
-    monkeypatch.setattr(classifiers, "FEWEST_IN_TILE", 4)
+    monkeypatch.setattr(blocks, "TILE_BYTES", {"cpu": 1, "gpu": 1})
+    monkeypatch.setattr(blocks, "FEWEST_IN_TILE", 4)
     np.testing.assert_allclose(model.novelty(X), expected, rtol=1e-3)
     np.testing.assert_array_equal(model.is_known(X, by_class=True), known)
 
@@ -159,7 +160,7 @@ def test_solving_in_blocks_gives_what_solving_at_once_gives(n_anchors, priors, m
 
 def test_judging_in_blocks_gives_what_judging_at_once_gives(monkeypatch):
     whole = MODELS["KLDA"]().fit(*samples())
-    monkeypatch.setattr(classifiers, "PROBED_AT_ONCE", 60)
+    monkeypatch.setattr(discriminants, "PROBED_AT_ONCE", 60)
     parts = MODELS["KLDA"]().fit(*samples())
     assert len(parts._calibration) == len(whole._calibration) == 138
     np.testing.assert_allclose(
@@ -168,7 +169,7 @@ def test_judging_in_blocks_gives_what_judging_at_once_gives(monkeypatch):
 
 
 def test_with_many_classes_fewer_samples_are_judged(monkeypatch):
-    monkeypatch.setattr(classifiers, "MOST_PROBED", 23 * 40)
+    monkeypatch.setattr(discriminants, "MOST_PROBED", 23 * 40)
     model = MODELS["KLDA"]().fit(*samples())
     assert 30 <= len(model._calibration) <= 40
     assert len(set(model._calibration.labels)) > 10  # not of the first classes alone
@@ -237,16 +238,15 @@ def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
     monkeypatch.setattr(shrinkage, "MOST_ANCHORS", 16)
     monkeypatch.setattr(discriminant, "CLASSES_AT_ONCE", 7)
 
-    def answers(convert):
-        model = MODELS[name]().fit(convert(X), y)
+    def answers(convert, device):
+        model = MODELS[name]().set_params(device=device).fit(convert(X), y)
         model.partial_fit(convert(X[:6] + 1), ["one more"] * 6)
         labels, shares = model.predict_top(convert(asked), 3)
         novelty = model.novelty(convert(asked)) if name != "NCM" else np.zeros(1)
         return model.predict(convert(asked)), labels, shares, novelty
 
-    expected = answers(np.asarray)
-    monkeypatch.setattr(classifiers, "choose_backend", lambda *_: TorchBackend("cpu", "float32"))
-    found = answers(torch.tensor)
+    expected = answers(np.asarray, "cpu")
+    found = answers(torch.tensor, "cpu:0")
     assert (found[0] == expected[0]).mean() > 0.99
     assert (found[1] == expected[1]).mean() > 0.98
     np.testing.assert_allclose(found[2], expected[2], rtol=0.02, atol=1e-3)

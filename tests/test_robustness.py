@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.linalg import lapack
 
-from klda import KLDA, LDA, KLDAEnsemble, KldaError, classifiers
+from klda import KLDA, LDA, KLDAEnsemble, KldaError
+from klda.classifiers import blocks, from_state
 from klda.member import Member
 from tests import reference
 from tests.reference import DEVICE
@@ -159,7 +160,7 @@ class Stop:
 @pytest.mark.parametrize("calls", [1, 2, 3, 5])
 def test_an_interrupted_batch_is_undone(monkeypatch, calls, sign):
     X, y = reference.blobs(300, 6, 4)
-    monkeypatch.setattr(classifiers, "BLOCK_ROWS", {"cpu": 40, "gpu": 40})
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", {"cpu": 40, "gpu": 40})
     model = make(KLDAEnsemble).partial_fit(X[:200], y[:200])
     before, scores = model.class_count_.tolist(), model.scores(X)
     batch = (X[200:], y[200:] + 2) if sign == "partial_fit" else (X[:100], y[:100])
@@ -217,7 +218,7 @@ def test_a_small_change_in_several_blocks_is_kept_block_by_block(monkeypatch):
     X, y = reference.blobs(460, 6, 4)
     model = make(KLDA, n_components=400).partial_fit(X[:430], y[:430])
     model.predict(X[:1])
-    monkeypatch.setattr(classifiers, "BLOCK_ROWS", {"cpu": 10, "gpu": 10})
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", {"cpu": 10, "gpu": 10})
     model.partial_fit(X[430:], y[430:])
     assert [len(rows) for rows, _ in model._members[0].discriminant._pending] == [10, 10, 10]
     whole = make(KLDA, n_components=400).fit(X, y)
@@ -263,7 +264,7 @@ def test_names_of_features_are_stored():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.eye(3), columns=["x", "y", "z"])
     arrays, meta = make(LDA).partial_fit(frame, [0, 1, 2]).to_state()
-    twin = classifiers.from_state(arrays, json.loads(json.dumps(meta)))
+    twin = from_state(arrays, json.loads(json.dumps(meta)))
     with pytest.raises(ValueError, match="same order"):
         twin.predict(frame[["z", "y", "x"]])
 
@@ -290,7 +291,7 @@ def test_nothing_is_stored_of_rows_that_were_removed(dtype):
     arrays, meta = model.to_state()
     assert len(arrays["learn/0/rows"]) <= 90
     assert (arrays["learn/0/signs"] > 0).all()
-    twin = classifiers.from_state(arrays, json.loads(json.dumps(meta)))
+    twin = from_state(arrays, json.loads(json.dumps(meta)))
     never = make(KLDA, n_components=600, dtype=dtype).partial_fit(X[60:], y[60:])
     tolerance = 1e-4 if dtype == "float32" else 1e-8
     scores = never.scores(X)

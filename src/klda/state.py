@@ -24,7 +24,7 @@ from klda.member import Member
 from klda.statistics import ClassStatistics, Scatter
 
 if TYPE_CHECKING:
-    from klda.classifiers import _ContinualClassifier
+    from klda.classifiers import ContinualClassifier
 
 
 class PredictionOnlyError(KldaError):
@@ -35,7 +35,7 @@ class DamagedStateError(KldaError):
     """A state whose parts do not belong together."""
 
 
-def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
+def pack(model: ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
     """Return arrays and meta of a model; see `klda.classifiers.from_state`."""
     model._check_has_classes()
     model._settle()
@@ -75,11 +75,11 @@ def pack(model: _ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarr
 
 
 def unpack(
-    kinds: Mapping[str, type[_ContinualClassifier]],
+    kinds: Mapping[str, type[ContinualClassifier]],
     arrays: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
     device: str | None,
-) -> _ContinualClassifier:
+) -> ContinualClassifier:
     """Return the model of a packed state."""
     if meta.get("kind") not in kinds:
         raise KldaError(
@@ -101,8 +101,8 @@ def unpack(
 
 
 def _without_members(
-    kinds: Mapping[str, type[_ContinualClassifier]], meta: Mapping[str, Any], device: str | None
-) -> tuple[_ContinualClassifier, Backend]:
+    kinds: Mapping[str, type[ContinualClassifier]], meta: Mapping[str, Any], device: str | None
+) -> tuple[ContinualClassifier, Backend]:
     kind = kinds[meta["kind"]]
     unknown = sorted(set(meta["parameters"]) - set(kind._get_param_names()))
     if unknown:
@@ -140,12 +140,12 @@ def _unpack_calibration(
     return Calibration.from_state({name: arrays[prefix + name] for name in names}, meta["classes"])
 
 
-def _feature_names(model: _ContinualClassifier) -> list[str] | None:
+def _feature_names(model: ContinualClassifier) -> list[str] | None:
     names = getattr(model, "feature_names_in_", None)
     return None if names is None else names.tolist()
 
 
-def _plain_parameters(model: _ContinualClassifier) -> dict[str, Any]:
+def _plain_parameters(model: ContinualClassifier) -> dict[str, Any]:
     parameters = model.get_params()
     state = parameters.get("random_state")
     if state is not None and not isinstance(state, int | np.integer):
@@ -308,7 +308,7 @@ def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
 # Progress: all that goes on learning needs, and nothing solved
 
 
-def pack_progress(model: _ContinualClassifier) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def pack_progress(model: ContinualClassifier) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the state of a model in the middle of learning, as arrays and JSON-able values.
 
     Unlike `pack` it solves nothing and settles nothing: it costs a copy of the statistics, leaves
@@ -366,11 +366,11 @@ def _unpack_pending(
 
 
 def unpack_progress(
-    kinds: Mapping[str, type[_ContinualClassifier]],
+    kinds: Mapping[str, type[ContinualClassifier]],
     arrays: Mapping[str, np.ndarray],
     meta: Mapping[str, Any],
     device: str | None,
-) -> _ContinualClassifier:
+) -> ContinualClassifier:
     """Return the model that `pack_progress` described, ready to learn on."""
     model, backend = _without_members(kinds, meta, device)
     for i, entry in enumerate(meta["members"]):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from klda.classifiers import AUTO_RIDGES
+from klda.classifiers.discriminants import AUTO_RIDGES
 from klda.kernel import GAMMA_SCALE
 from klda.shrinkage import LEAST_OF_AVERAGE, PRIOR_WEIGHT
 
