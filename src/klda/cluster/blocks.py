@@ -22,10 +22,8 @@ from klda._optional import require
 from klda.cluster.errors import ClusterError
 from klda.errors import KldaError
 from klda.tables import (
-    FEATURE_COLUMNS,
-    IMAGE_COLUMNS,
+    INPUT_COLUMNS,
     LABEL_COLUMNS,
-    TEXT_COLUMNS,
     Chunk,
     Table,
     TableError,
@@ -33,7 +31,6 @@ from klda.tables import (
     identity,
 )
 
-INPUT_COLUMNS = {"text": TEXT_COLUMNS, "image": IMAGE_COLUMNS, "features": FEATURE_COLUMNS}
 FILES_AHEAD = 4  # opened before their turn
 CHUNKS_AHEAD = 64  # read of each file before their turn
 
