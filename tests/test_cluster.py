@@ -24,9 +24,9 @@ from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble  # noqa: E402
 from klda.cli.app import app  # noqa: E402
 from klda.cluster import ClusterError, learn  # noqa: E402
 from klda.cluster.blocks import Feed, Group, Piece, Rows  # noqa: E402
-from klda.cluster.pool import Resources, Tree, _connect  # noqa: E402
+from klda.cluster.pool import Pool, Resources, Tree, _connect  # noqa: E402
 from klda.cluster.shares import Gatherer, Recipe, add_to, merge  # noqa: E402
-from klda.cluster.workers import Answer  # noqa: E402
+from klda.cluster.workers import Answer, Worker  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
 from klda.tables import ROWS, TableError, open_table  # noqa: E402
@@ -385,6 +385,41 @@ def test_a_dataset_of_texts_is_learned_as_by_one_process(ray):
     alone = Learner("minilm", classifier=KLDA(n_components=200, gamma=0.5, random_state=0))
     alone.learn(texts, labels)
     assert_same(learner, alone, texts)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_cluster_that_others_use_is_not_waited_for_for_ever(ray, files, monkeypatch, known):
+    class Other:
+        def here(self):
+            return True
+
+    other = ray.remote(num_cpus=2)(Other).remote()
+    assert ray.get(other.here.remote())
+    learner = Learner("features", classifier=KLDA(n_components=50, gamma=0.05, random_state=0))
+    if known:
+        learner.learn(*make_rows(200))
+    before = learner.classes
+    monkeypatch.setattr("klda.cluster.pool.START_SECONDS", 1.0)
+    with pytest.raises(ClusterError, match=r"No worker could be started in 1 s.*2 CPUs"):
+        learn(files / "a.npz", learner=learner)
+    assert learner.classes == before
+    ray.kill(other)
+
+
+def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeypatch):
+    class SlowWorker(Worker):
+        def prepare(self, number):
+            time.sleep(1)
+            return super().prepare(number)
+
+    monkeypatch.setattr("klda.cluster.pool.Worker", SlowWorker)
+    foundation = Learner("features").learn(*make_rows(20)).foundation
+    pool = Pool(ray, foundation, {}, Resources(workers=1), leave_cpus=False)
+    ray.get(pool._arriving)
+    monkeypatch.setattr("klda.cluster.pool.START_SECONDS", 0.0)
+    assert pool.first() is pool._workers[0]
+    assert len(pool.infos) == 1
+    pool.close()
 
 
 def test_predictions_are_those_of_one_process_in_order(ray, files, tmp_path):

@@ -19,7 +19,7 @@ from klda.errors import KldaError
 
 LOCAL = "local"
 CONNECT_SECONDS = 5.0
-START_SECONDS = 300.0  # until the first worker has to be there
+START_SECONDS = 300.0  # until the first worker has a place; what it loads may take longer
 LOOK_SECONDS = 2.0  # between two looks at whether reading failed
 POLL_SECONDS = 0.2  # while a worker has nothing to do and rows may come in
 
@@ -224,6 +224,7 @@ class Pool:
             remote.remote(foundation, options, device, threads, name, retries)
             for _ in range(self.size)
         ]
+        self._arriving = [worker.arrive.remote() for worker in self._workers]
         self._starting = {
             worker.prepare.remote(number): worker for number, worker in enumerate(self._workers, 1)
         }
@@ -239,17 +240,20 @@ class Pool:
         """Return a worker that has started; waits for the first one."""
         if self._idle:
             return self._idle[0]
-        started, _ = self.ray.wait(list(self._starting), num_returns=1, timeout=START_SECONDS)
-        if not started:
+        self._await_arrival()
+        (ref,), _ = self.ray.wait(list(self._starting), num_returns=1)
+        self._admit(ref)
+        return self._idle[0]
+
+    def _await_arrival(self) -> None:
+        arrived, _ = self.ray.wait(self._arriving, num_returns=1, timeout=START_SECONDS)
+        if not arrived:
             has = self.ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
                 f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and others may be "
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
-        for ref in started:
-            self._admit(ref)
-        return self._idle[0]
 
     def status(self, rows: int = 0, groups: int = 0, fraction: float = 0.0) -> Status:
         """Say how far the work is."""
@@ -301,6 +305,7 @@ class Pool:
         """
         busy: dict[Any, tuple[Any, Group, Any]] = {}
         rows, groups, fraction = 0, 0, 0.0
+        self._await_arrival()
         while True:
             feed.check()
             while self._idle and (group := feed.take(*sizes, workers=self.size)) is not None:

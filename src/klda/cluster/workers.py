@@ -107,6 +107,9 @@ class Worker:
         self._encoder: features.Encoder | None = None
         self._asked: tuple[str, Learner] | None = None
 
+    def arrive(self) -> None:
+        """Tell that a place was found."""
+
     def prepare(self, number: int) -> WorkerInfo:
         """Load the foundation model."""
         self._begin(f"starting worker {number}")
