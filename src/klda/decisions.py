@@ -66,7 +66,8 @@ class Familiarity:
         centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
         root = np.sqrt(shares)
         system = np.eye(len(anchors)) + root[:, None] * centred * root
-        factor = np.linalg.cholesky(system)
+        # SciPy's, as all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
+        factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
         return cls(offsets, squares, anchors, shares, of_mean, factor)
 
     def novelty(self, scores: np.ndarray) -> np.ndarray:
