@@ -29,6 +29,9 @@ def test_quick_run_measures_every_program_and_writes_json(tmp_path, capsys):
     names = {row["name"] for row in result["rows"]}
     assert len(names) == 5
     assert all(row["learn"] > 0 for row in result["rows"])
+    ours = [row for row in result["rows"] if row["name"].startswith("klda")]
+    assert len(ours) == 3
+    assert all(row["over_floor"] > 0 for row in ours)
     assert result["peak_memory_beyond_data"] > 0
     # The authors' form takes a singular value decomposition and a loop over samples: it is slower
     # by far on any machine, however noisy.
