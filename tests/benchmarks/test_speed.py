@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -39,3 +41,33 @@ def test_quick_run_measures_every_program_and_writes_json(tmp_path, capsys):
     assert ratios["predicting, authors' form over ours, as many members"] > 5
     assert ratios["learning, authors' form over ours, as many members"] > 1
     assert "authors' form" in capsys.readouterr().out
+
+
+KEPT = """
+import resource
+import numpy as np
+from klda.benchmarks.resources import freed_memory_kept
+
+def faults_of_a_second_array():
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(16 << 20)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return after - before
+
+outside = faults_of_a_second_array()
+with freed_memory_kept() as kept:
+    inside = faults_of_a_second_array()
+print(kept, outside, inside, faults_of_a_second_array())
+"""
+
+
+def test_freed_memory_is_kept_while_programs_are_compared():
+    found = subprocess.run(
+        [sys.executable, "-c", KEPT], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    if found[0] == "False":
+        pytest.skip("the C library can't be told to keep memory")
+    outside, inside, afterwards = map(int, found[1:])
+    assert inside < 5 <= 30 < outside  # 128 MB are 64 huge pages, or many small ones
+    assert afterwards > 30

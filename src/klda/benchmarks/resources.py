@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import importlib.metadata
 import os
 import platform
 import resource
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
@@ -19,6 +21,9 @@ from klda.errors import KldaError
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+# glibc's numbers for what can be set, and what holds if nothing is.
+_M_MMAP_MAX, _MMAP_MAX = -4, 65536
+_M_TRIM_THRESHOLD, _TRIM_THRESHOLD = -1, 128 << 10
 _PACKAGES = ("klda", "numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 
@@ -185,3 +190,27 @@ def require_device(device: str) -> None:
         raise DeviceNotAvailableError(
             f"device={device!r}: PyTorch sees no CUDA GPU here. Use device='cpu' or 'auto'."
         )
+
+
+@contextlib.contextmanager
+def freed_memory_kept() -> Iterator[bool]:
+    """Have the C library keep freed memory for the process; says whether it can be told to.
+
+    Large arrays are otherwise taken from the system anew each time. Where the system is a virtual
+    machine that gives idle memory back, touching 100 MB for the first time may take as long as
+    factorising them.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        mallopt, trim = libc.mallopt, libc.malloc_trim
+    except (OSError, AttributeError, TypeError):  # not glibc
+        yield False
+        return
+    most = np.iinfo(np.int32).max
+    kept = bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, most))
+    try:
+        yield kept
+    finally:
+        mallopt(_M_MMAP_MAX, _MMAP_MAX)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
+        trim(0)
