@@ -69,5 +69,5 @@ def test_freed_memory_is_kept_while_programs_are_compared():
     if found[0] == "False":
         pytest.skip("the C library can't be told to keep memory")
     outside, inside, afterwards = map(int, found[1:])
-    assert inside < 5 <= 30 < outside  # 128 MB are 64 huge pages, or many small ones
-    assert afterwards > 30
+    assert inside < 5
+    assert min(outside, afterwards) > 30  # 128 MB are 64 huge pages, or many small ones
