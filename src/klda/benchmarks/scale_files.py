@@ -22,7 +22,7 @@ from klda.errors import KldaError
 BLOCK_ROWS = 20_000
 SPREAD = 0.7  # of the centres, relative to the noise within classes
 KILL_AFTER = 0.4  # of the rows, as the last checkpoint has them
-CHECKPOINTS = 10  # in the run that is killed, so that there is one to go on from
+CHECKPOINTS = 20  # in the run that is killed, so that there is one to go on from
 COMPARED_ROWS = 500
 
 
@@ -182,12 +182,18 @@ def _kill_and_resume(
 
 
 def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
-    """Kill a learn as soon as a checkpoint has so many rows."""
+    """Kill a learn as soon as a checkpoint has so many rows.
+
+    It stands still while it is looked at: it can't end before the look does, however busy the
+    machine is.
+    """
     while process.poll() is None:
+        os.killpg(process.pid, signal.SIGSTOP)
         if _saved_rows(model) >= rows:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return
+        os.killpg(process.pid, signal.SIGCONT)
         time.sleep(0.02)
     raise KldaError("The run ended before it could be killed half-way; use more rows.")
 
