@@ -43,6 +43,13 @@ def test_quick_run_measures_every_program_and_writes_json(tmp_path, capsys):
     assert "authors' form" in capsys.readouterr().out
 
 
+def test_memory_can_be_taken_anew(tmp_path):
+    output = tmp_path / "speed.json"
+    sizes = ["--quick", "--n-components", "100", "--members", "1", "--device", "cpu"]
+    speed.main([*sizes, "--no-reference", "--fresh-memory", "--output", str(output)])
+    assert json.loads(output.read_text())["freed_memory_kept"] is False
+
+
 KEPT = """
 import resource
 import numpy as np

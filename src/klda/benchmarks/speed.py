@@ -13,12 +13,13 @@ one machine, on synthetic features of CLINC150's size unless told otherwise:
   calls on arrays in memory, with no random features made and nothing checked. It is measured
   before and after each program of ours, which is compared with the floors next to it: what else
   the machine does then meets both. The process keeps freed memory (on Linux), so that neither
-  waits for the system to find some.
+  waits for the system to find some; ``--fresh-memory`` has it taken anew each time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import multiprocessing
@@ -90,6 +91,7 @@ def measure(
     *,
     reference: bool = True,
     tf32: bool = False,
+    fresh_memory: bool = False,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Measure all programs.
@@ -104,6 +106,8 @@ def measure(
         Whether to run the slow ones, the authors' form and (on the CPU) scikit-learn.
     tf32 : bool
         Allow TF32 in matrix products, of the floor's as of ours. On the CPU it changes nothing.
+    fresh_memory : bool
+        Take memory from the system anew each time, instead of keeping what was freed.
     on_step : callable
         Called with what is measured next.
 
@@ -116,7 +120,8 @@ def measure(
     if device != "cpu":
         allow_tf32(tf32)
     samples, labels = make_samples(sizes)
-    with freed_memory_kept():
+    memory = contextlib.nullcontext(False) if fresh_memory else freed_memory_kept()
+    with memory as kept:
         rows = _in_turns(sizes, device, samples, labels, on_step)
     if reference:
         on_step("the slow programs")
@@ -128,6 +133,7 @@ def measure(
         "sizes": asdict(sizes),
         "device": describe_device(device),
         "tf32": tf32,
+        "freed_memory_kept": kept,
         "machine": machine(),
         "versions": versions(),
         "rows": [asdict(row) for row in rows],
@@ -396,6 +402,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--n-components", type=int)
     parser.add_argument("--members", type=int)
     parser.add_argument("--tf32", action="store_true", help="allow TF32 in matrix products")
+    parser.add_argument(
+        "--fresh-memory", action="store_true", help="take memory from the system anew each time"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, a few seconds")
     parser.add_argument("--no-reference", action="store_true", help="leave out the slow programs")
     parser.add_argument("--output", type=Path, help="JSON file to write")
@@ -410,6 +419,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.device,
         reference=not options.no_reference,
         tf32=options.tf32,
+        fresh_memory=options.fresh_memory,
         on_step=lambda step: console.print(f"measuring: {step}"),
     )
     console.print(table(result))

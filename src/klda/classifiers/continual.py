@@ -333,6 +333,13 @@ class ContinualClassifier(GuardedClassifier):
         counts = self._counts()
         return np.array([counts[label] for label in self.classes_.tolist()], np.int64)
 
+    @property
+    def means_(self) -> np.ndarray:
+        """Class means in feature space, one row a class, in the order of ``classes_``."""
+        statistics = self._fitted()
+        at = statistics.locate(sorted(statistics.labels))
+        return statistics.backend.to_numpy(statistics.means)[at]
+
     def _counts(self) -> dict[Label, int]:
         self._check_started()
         return self._members[0].counts

@@ -312,13 +312,6 @@ class DiscriminantClassifier(ContinualClassifier):
         return self._members
 
     @property
-    def means_(self) -> np.ndarray:
-        """Class means in feature space, one row a class, in the order of ``classes_``."""
-        statistics = self._fitted()
-        at = statistics.locate(sorted(statistics.labels))
-        return statistics.backend.to_numpy(statistics.means)[at]
-
-    @property
     def covariance_(self) -> np.ndarray:
         """The covariance shared by all classes, without the ridge."""
         statistics = self._fitted()

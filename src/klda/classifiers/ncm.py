@@ -27,13 +27,6 @@ class NCM(ContinualClassifier):
         self.dtype = dtype
 
     @property
-    def means_(self) -> np.ndarray:
-        """Class means, one row a class, in the order of ``classes_``."""
-        statistics = self._fitted()
-        at = statistics.locate(sorted(statistics.labels))
-        return statistics.backend.to_numpy(statistics.means)[at]
-
-    @property
     def coef_(self) -> np.ndarray:
         """Class means of unit length, in the order of ``classes_``."""
         means = self.means_
