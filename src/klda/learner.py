@@ -18,9 +18,11 @@ from sklearn.base import clone
 from klda import features, state, storage
 from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
+from klda.decisions import softmax
+from klda.detached import Detached, bring_back, set_aside
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
-from klda.explanation import Explanation
+from klda.explanation import Answer, Explanation
 from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
 from klda.pipeline import Behind
@@ -163,6 +165,7 @@ class Learner:
         self._origin: tuple[Path, str] | None = None
         self._ledger: Ledger | None = Ledger() if keep else None
         self._service: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
+        self.extras: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return (
@@ -498,6 +501,125 @@ class Learner:
             self._record("merge", before, str(other._origin[0]) if other._origin else None)
         return self
 
+    # ---------------------------------------------------------------- features instead of inputs
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into the feature rows that the row-level verbs take.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n, d), float32
+        """
+        return self._encode(inputs, progress)
+
+    def learn_rows(
+        self,
+        rows: np.ndarray,
+        labels: Sequence[Label] | np.ndarray,
+        *,
+        ids: Sequence[str] | None = None,
+        source: str | None = None,
+    ) -> Self:
+        """Learn samples whose features were computed before; see :meth:`learn`."""
+        if len(rows) != len(labels):
+            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} rows.")
+        before = self.classes
+        with self._undivided():
+            lesson = Lesson(self.classifier, self._ledger)
+            lesson.take((rows, plain_labels(labels), ids))
+            self._take_over(lesson, "learn", before, source, None)
+        return self
+
+    def forget_rows(
+        self, rows: np.ndarray, labels: Sequence[Label], *, source: str | None = None
+    ) -> Self:
+        """Forget samples given by their features; see :meth:`forget`."""
+        before = self.classes
+        with self._undivided():
+            self._forget_rows(rows, listed(labels))
+            self._record("forget", before, source)
+        return self
+
+    def answer_rows(
+        self, rows: np.ndarray, *, top: int = 5, refused: float = REFUSED
+    ) -> list[Answer]:
+        """Answer for feature rows: likeliest classes, and whether anything like it is known.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d)
+            Features.
+        top : int
+            How many classes to name.
+        refused : float
+            Fraction of inputs of known classes that may be called unknown.
+
+        Returns
+        -------
+        list of Answer
+            One per row.
+        """
+        classifier, labels = self.classifier, list(self.classes)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if hasattr(classifier, "assess"):
+                scores, novelty = classifier.assess(rows)
+                probabilities = softmax(scores / classifier.temperature_)
+            else:  # the nearest class mean knows no distances
+                probabilities, novelty = classifier.predict_proba(rows), None
+        if not np.isfinite(probabilities).all():
+            raise KldaError("An input is too far from everything learned to be compared with it.")
+        limit = None
+        if novelty is not None and classifier.calibrated:
+            limit = self._threshold(refused)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        chosen = np.take_along_axis(probabilities, order, axis=1).tolist()
+        answers = []
+        for i, at in enumerate(order.tolist()):
+            new = None if novelty is None or not np.isfinite(novelty[i]) else float(novelty[i])
+            known = None if new is None or limit is None else new <= limit
+            named = [(labels[j], p) for j, p in zip(at, chosen[i], strict=True)]
+            answers.append(Answer(named, known, new))
+        return answers
+
+    def frozen(self) -> Learner:
+        """Return a learner that answers as this one does now, whatever this one learns later.
+
+        It can't learn, and shares the arrays.
+        """
+        twin = copy.copy(self)
+        twin.classifier = from_state(*self.classifier.to_state(compact=True))
+        return twin
+
+    def detach(self, label: Label) -> Detached:
+        """Forget a class, and return what :meth:`attach` needs to undo that exactly."""
+        gone = set_aside(self, [label])[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ForgetTraceWarning)
+            self.forget([label])
+        return gone
+
+    def attach(self, detached: Detached) -> Self:
+        """Bring back a class that :meth:`detach` took out."""
+        bring_back(self, self.classifier, detached)
+        return self
+
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and the document that :meth:`save` writes.
+
+        They stay as they are whatever is learned later, so that another thread can write them with
+        `klda.storage.save`.
+        """
+        arrays, document = self._packed(compact=False)
+        kept = {n: a.copy() if n.startswith("learn/") else a for n, a in arrays.items()}
+        return kept, document
+
     def copy(self) -> Learner:
         """Make an independent copy, for instance to change it while this one keeps answering.
 
@@ -800,6 +922,16 @@ class Learner:
         new = not overwrite and not self._is_from(folder)
         if new:
             storage.check_new(folder)
+        arrays, document = self._packed(compact=compact)
+        meta = document["classifier"]
+        if self._is_from(folder) and not compact and SERVICE not in meta:
+            arrays, document["classifier"] = self._with_service(arrays, meta)
+        replaces = self._origin[1] if self._origin and not new and not overwrite else None
+        stored = storage.save(folder, arrays, document, replaces=replaces, new=new)
+        if not compact:
+            self._origin = (folder, stored.generation)
+
+    def _packed(self, *, compact: bool) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays, meta = self.classifier.to_state(compact=compact)
         document = {
             "saved": _now(),
@@ -810,15 +942,12 @@ class Learner:
             "classifier": meta,
             "history": self._history,
         }
+        if self.extras and not compact:
+            document["extras"] = self.extras
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.to_state()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
-        if self._is_from(folder) and not compact and SERVICE not in meta:
-            arrays, document["classifier"] = self._with_service(arrays, meta)
-        replaces = self._origin[1] if self._origin and not new and not overwrite else None
-        stored = storage.save(folder, arrays, document, replaces=replaces, new=new)
-        if not compact:
-            self._origin = (folder, stored.generation)
+        return arrays, document
 
     def _with_service(
         self, arrays: dict[str, np.ndarray], meta: dict[str, Any]
@@ -865,6 +994,7 @@ class Learner:
             learner._history = list(stored.document["history"])
             learner._ledger = _stored_ledger(stored)
             learner._service = _stored_service(stored)
+            learner.extras = dict(stored.document.get("extras", {}))
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
