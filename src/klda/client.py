@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.labels import Label, plain

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 
 if TYPE_CHECKING:

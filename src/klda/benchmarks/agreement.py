@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.benchmarks import datasets
 from klda.benchmarks.resources import describe_device, require_device, versions
 from klda.benchmarks.speed import allow_tf32

@@ -38,7 +38,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda import cluster
-from klda._optional import require
+from klda.errors import require
 from klda.benchmarks.resources import machine, versions
 from klda.cluster.pool import Resources, connected
 from klda.learner import Learner

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.benchmarks.metrics import FINAL, METRICS
 from klda.benchmarks.tables import Table
 

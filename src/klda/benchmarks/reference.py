@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.benchmarks.peers._linear import Classes
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 
 if TYPE_CHECKING:

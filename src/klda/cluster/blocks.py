@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.cluster.errors import ClusterError
 from klda.errors import KldaError
 from klda.tables import (

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda import features
-from klda._optional import require
+from klda.errors import require
 from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError

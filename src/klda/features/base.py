@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 from klda.features.files import ModelFiles
 

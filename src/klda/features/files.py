@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 
 _HUB_TIMEOUT = 5.0  # seconds: an unreachable hub must not keep a user waiting

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 
 # Heads that features never pass through, and parameters that are another one's copy.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 from klda.features.base import (
     FrozenModel,

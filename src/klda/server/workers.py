@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server import logs

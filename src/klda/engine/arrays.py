@@ -1,24 +1,192 @@
-"""The engine's operations on the CPU: BLAS, LAPACK and NumPy."""
+"""The few array operations that the engine needs: what a backend offers, and NumPy's.
+
+Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``.
+
+A *square* is one ``(D, D)`` array that holds two things at once. Its lower triangle with the
+diagonal is the scatter matrix S. Its strict upper triangle is the unit-triangular factor of the
+last factorisation, ``S + rho I = U^T diag(pivots) U`` with ``U`` unit upper triangular, whose
+diagonal of ones needs no memory. So a model at rest holds one square and nothing else of that size.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import scipy.linalg
 from scipy.linalg import blas, lapack
 
-from klda.backend.interface import Steps, T, in_order, is_torch
+T = TypeVar("T")
+Array = Any  # numpy.ndarray or torch.Tensor, by backend
+Steps = Generator[None, None, T]  # work that yields where it would wait for a GPU
 
-CACHED_ROWS = 256  # rows a step, where the same rows are gone over several times
-MIRRORED = 256  # rows and columns a block, where one triangle is copied to the other
+CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
+MIRRORED = 256  # rows and columns per block, where one triangle is copied to the other
 MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
-WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million
+WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million of them
+
+
+def is_torch(values: Any) -> bool:
+    """Whether the values are a torch tensor, found out without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(values, torch.Tensor)
+
+
+_interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
+_holding = False
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is done: a change in place must not stop halfway.
+
+    Only the main thread is ever interrupted; elsewhere, and inside another such block, this does
+    nothing.
+    """
+    global _holding
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if _holding or not main or not callable(handler):
+        yield
+        return
+    _holding = True
+    signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        _holding = False
+        caught, _interrupts[:] = _interrupts[:], []
+        if caught:
+            handler(*caught[0])
+
+
+def let_interrupts_through() -> None:
+    """Raise an interrupt that is being held back: called where a change can be undone."""
+    if _interrupts and threading.current_thread() is threading.main_thread():
+        _interrupts.clear()
+        raise KeyboardInterrupt
+
+
+class Grouping(Protocol):
+    """Which group each row belongs to, as a backend needs it.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (n_groups,)
+        Rows of each group.
+    """
+
+    counts: np.ndarray
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def sums(self, rows: Array) -> Array:
+        """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
+
+    def subtract(self, rows: Array, centres: Array) -> None:
+        """Subtract from each row the centre of its group, in place."""
+
+
+class Backend(Protocol):
+    """Array operations of one device and one floating-point type."""
+
+    device: str
+    dtype: np.dtype
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous array of this backend, copied only if needed."""
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return an array of this backend as a NumPy array."""
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return an uninitialised array."""
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return an array of zeros."""
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+
+    def widen(self, array: Array) -> Array:
+        """Return the array in double precision."""
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join arrays along the first axis."""
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions for indexing arrays of this backend."""
+
+    def room(self, n_rows: int, width: int) -> Array | None:
+        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
+
+    def cosine_map(
+        self,
+        rows: Array,
+        frequencies: Array,
+        phases: Array,
+        scale: float,
+        room: Array | None = None,
+    ) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
+
+    def sum_of_squares(self, rows: Array) -> Any:
+        """Return the sum of all squared entries: a number, or a scalar still on the device."""
+
+    def grouping(self, groups: np.ndarray, n_groups: int) -> Grouping:
+        """Return what sums by group need to know, once for all who sum such rows."""
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle of a square, in place."""
+
+    def add_lower(self, square: Array, other: Array) -> None:
+        """Add the lower triangle of another square, in place."""
+
+    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
+        """Factor ``S + rho I`` into the strict upper triangle.
+
+        Returns what finishes it: that gives the pivots, None on failure. In between, a GPU may do
+        other work. Within either call the diagonal is not that of S: no other thread may read it,
+        and no interrupt may come.
+        """
+
+    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
+
+    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+
+    def softmax(self, scores: Array) -> Array:
+        """Return probabilities in double precision, each row summing to one."""
+
+    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+
+    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+
+    def log(self, probabilities: Array) -> Array:
+        """Return the logarithm, finite at zero."""
+
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do independent jobs and return their results in order."""
 
 
 class NumpyGrouping:
@@ -60,12 +228,10 @@ class NumpyBackend:
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
 
-    @property
-    def _prefix(self) -> str:
-        return "s" if self.dtype == np.float32 else "d"
-
-    def _blas(self, name: str) -> Any:
-        return getattr(blas, self._prefix + name)
+    def _routine(self, name: str) -> Any:
+        """Return a routine of BLAS or LAPACK for this precision."""
+        name = ("s" if self.dtype == np.float32 else "d") + name
+        return getattr(blas, name, None) or getattr(lapack, name)
 
     def asarray(self, values: Any) -> np.ndarray:
         """Return the values as a contiguous array, copied only if needed."""
@@ -102,7 +268,7 @@ class NumpyBackend:
         return positions
 
     def room(self, n_rows: int, width: int) -> np.ndarray | None:
-        """Return memory for rows: what the system gives anew for each block, it clears first."""
+        """Return memory for rows, to be used for one block after another."""
         return self.empty((n_rows, width))
 
     def cosine_map(
@@ -116,7 +282,7 @@ class NumpyBackend:
         """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
         size = (len(rows), frequencies.shape[1])
         out = self.empty(size) if room is None else room[: len(rows)]
-        gemm = self._blas("gemm")
+        gemm = self._routine("gemm")
         mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
         factor = self.dtype.type(scale)
 
@@ -135,13 +301,13 @@ class NumpyBackend:
         """Return ``rows weights^T``, plus biases if there are any."""
         scores = self.empty((len(rows), len(weights)))
         scores[:] = 0 if biases is None else biases
-        gemm = self._blas("gemm")
+        gemm = self._routine("gemm")
         return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries."""
         flat = np.ravel(rows)
-        dot = np.vdot if flat.size > MOST_COUNTED else self._blas("dot")
+        dot = np.vdot if flat.size > MOST_COUNTED else self._routine("dot")
         return float(dot(flat, flat))
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
@@ -152,7 +318,7 @@ class NumpyBackend:
         """Add ``sign * rows^T rows`` to the lower triangle, by one symmetric rank-k update."""
         # The transpose of a C-ordered array is the Fortran-ordered one that BLAS updates in place;
         # there the lower triangle is the upper one.
-        self._blas("syrk")(
+        self._routine("syrk")(
             float(sign), rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1
         )
 
@@ -185,8 +351,7 @@ class NumpyBackend:
         of_scatter = diagonal.copy()
         diagonal += self.dtype.type(rho)
         # The upper triangle of a C-ordered array is the lower one of its transpose.
-        potrf = getattr(lapack, self._prefix + "potrf")
-        _, info = potrf(square.T, lower=1, clean=0, overwrite_a=1)
+        _, info = self._routine("potrf")(square.T, lower=1, clean=0, overwrite_a=1)
         roots = diagonal.copy()
         diagonal[:] = of_scatter
         if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
@@ -196,7 +361,7 @@ class NumpyBackend:
 
     def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
-        trsm = self._blas("trsm")
+        trsm = self._routine("trsm")
         solved = np.array(rows, dtype=self.dtype, order="C")
         trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
         solved /= pivots
@@ -264,7 +429,14 @@ class NumpyBackend:
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs one after another: each keeps all cores busy."""
-        return in_order(jobs)
+        results: list[T] = []
+        for job in jobs:
+            try:
+                while True:
+                    next(job)
+            except StopIteration as end:
+                results.append(end.value)
+        return results
 
 
 # A function of the module, not a closure: an estimator that holds one must survive pickling.

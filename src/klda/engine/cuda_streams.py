@@ -3,7 +3,7 @@
 One member's factorisation leaves most of a GPU idle; the work of other members fills it. Work
 comes in steps: a job says ``yield`` where it would wait for the device, and another goes on.
 Streams last as long as the process: torch keeps freed memory for the stream that used it, so
-streams made anew each time would take new memory each time.
+new streams each time would take new memory each time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from klda.backend.interface import Steps, T
+from klda.engine.arrays import Steps, T
 
-MOST_LANES = 8
+MOST_STREAMS = 8
 
 _STREAMS: dict[str, list[Any]] = {}
 _MAKING = threading.Lock()
@@ -27,7 +27,7 @@ def side_by_side(device: str, jobs: Sequence[Steps[T]]) -> list[T]:
     """
     import torch
 
-    streams = _streams(torch, device, min(len(jobs), MOST_LANES))
+    streams = _streams(torch, device, min(len(jobs), MOST_STREAMS))
     caller = torch.cuda.current_stream(device)
     for stream in streams:
         stream.wait_stream(caller)

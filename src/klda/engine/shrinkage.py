@@ -65,6 +65,14 @@ class Mixing:
         predicted = chosen @ self.combination.T
         return predicted + self.kept * (values - predicted)
 
+    def gram(self, inner: np.ndarray) -> np.ndarray:
+        """Return the inner products of the anchors' estimated means from those of plain ones."""
+        if not len(self.anchors):
+            return inner
+        combination = self.combination[self.anchors]
+        mixed = combination @ inner @ combination.T
+        return np.asarray((mixed + mixed.T) / 2)
+
     def column(self, positions: np.ndarray) -> np.ndarray:
         """Return, for each given class c, what part it has in every class: ``F[:, c]``."""
         columns = np.zeros((len(self.kept), len(positions)))
@@ -259,13 +267,13 @@ def unmixed(n_classes: int) -> Mixing:
     return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
 
 
-def log_shares(counts: np.ndarray) -> np.ndarray:
-    """Logarithms of the classes' shares of what is to come, as the counts let one expect.
+def log_priors(counts: np.ndarray) -> np.ndarray:
+    """Return logarithms of prior probabilities: class frequencies, smoothed by the evidence.
 
-    Counts drawn from shares that a Dirichlet distribution with parameter c gave out have more
-    variance than chance, by a factor ``1 + (N - 1) / (M c + 1)``; that tells c, and the expected
-    shares are ``(n_m + c) / (N + M c)``. Where almost all classes are of one size c is large, and a
-    class of which only a few samples were seen is not taken for a rare one.
+    If priors come from a Dirichlet distribution with parameter c, counts drawn from them vary more
+    than by chance, by a factor ``1 + (N - 1) / (M c + 1)``. That determines c, and the expected
+    priors are ``(n_m + c) / (N + M c)``. If almost all classes are of one size, c is large, and a
+    class with only a few samples is not taken for a rare one.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, KLDAEnsemble, KldaError
-from klda.calibration import MOST_PENDING, Calibration, Pending, Scale
-from klda.classifiers import from_state
+from klda.engine.evidence import MOST_PENDING, Calibration, Pending, Scale
+from klda.classifiers import unpack
 from tests import reference
 from tests.reference import DEVICE
 
@@ -36,9 +36,9 @@ def expected_calibration_error(probabilities, truth, bins=15):
 def test_scores_left_out_equal_those_of_a_model_that_never_saw_the_sample(n_components):
     X, y = reference.blobs(150, 6, 4)
     model = make(n_components=n_components, small_sample_correction=False).fit(X, y)
-    member, rho = model._members[0], model._solve()[0].rho
-    Z = member.backend.to_numpy(member.transform(X))
-    ours = member.discriminant.leave_one_out(member.transform(X[:20]), y[:20].tolist())
+    member, rho = model.model_.members[0], model.solution_.rules[0].rho
+    Z = member.map.backend.to_numpy(member.map.lift(X))
+    ours = member.discriminant.leave_one_out(member.map.lift(X[:20]), y[:20].tolist())
     for i in range(20):
         rest = np.arange(150) != i
         theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=rho)[0]
@@ -51,8 +51,8 @@ def test_scores_left_out_equal_those_of_a_model_that_never_saw_the_sample(n_comp
 def test_scores_left_out_follow_fresh_models_with_estimated_means_too():
     X, y = reference.blobs(300, 8, 6, spread=2.0)
     model = make().fit(X, y)
-    member = model._members[0]
-    ours = member.discriminant.leave_one_out(member.transform(X), y.tolist())
+    member = model.model_.members[0]
+    ours = member.discriminant.leave_one_out(member.map.lift(X), y.tolist())
     fresh = np.array(
         [
             make().fit(np.delete(X, i, 0), np.delete(y, i)).predict(X[i : i + 1])[0]
@@ -66,9 +66,9 @@ def test_novelty_is_the_relative_mahalanobis_distance():
     X, y = reference.blobs(200, 6, 5)
     model = make(small_sample_correction=False).fit(X, y)
     test = np.random.default_rng(1).normal(size=(30, 6)) * 3
-    Z, z = reference.lifted(model._members[0], X), reference.lifted(model._members[0], test)
+    Z, z = reference.lifted(model.model_.members[0], X), reference.lifted(model.model_.members[0], test)
     _, counts, means, scatter = reference.statistics(Z, y)
-    within = (scatter + model._solve()[0].rho * np.eye(64)) / 200
+    within = (scatter + model.solution_.rules[0].rho * np.eye(64)) / 200
     centre = counts @ means / 200
     spread = (means - centre) * np.sqrt(counts / 200)[:, None]
     total = within + spread.T @ spread
@@ -120,8 +120,8 @@ def test_calibration_survives_a_stream_merging_removing_and_storing():
     halves = [make().partial_fit(X[a:b], y[a:b]) for a, b in ((0, 1000), (1000, 2000))]
     merged = halves[0].merge(halves[1])
     removed = make().partial_fit(X[:2500], y[:2500]).remove(X[2000:2500], y[2000:2500])
-    arrays, meta = whole.to_state()
-    stored = from_state(arrays, json.loads(json.dumps(meta)))
+    arrays, meta = whole.pack()
+    stored = unpack(arrays, json.loads(json.dumps(meta)))
     assert stored.temperature_ == whole.temperature_
     test, truth = X[2500:], y[2500:]
     np.testing.assert_array_equal(stored.is_known(test), whole.is_known(test))
@@ -134,8 +134,8 @@ def test_calibration_survives_a_stream_merging_removing_and_storing():
 def test_a_compact_state_knows_unknown_inputs():
     X, y = reference.blobs(600, 10, 5)
     model = make().fit(X, y)
-    arrays, meta = model.to_state(compact=True)
-    twin = from_state(arrays, json.loads(json.dumps(meta)))
+    arrays, meta = model.pack(compact=True)
+    twin = unpack(arrays, json.loads(json.dumps(meta)))
     np.testing.assert_allclose(twin.novelty(X[:50] * 3), model.novelty(X[:50] * 3))
     np.testing.assert_array_equal(twin.is_known(X * 3), model.is_known(X * 3))
     np.testing.assert_array_equal(twin.predict_proba(X), model.predict_proba(X))
@@ -144,16 +144,16 @@ def test_a_compact_state_knows_unknown_inputs():
 def test_a_class_that_goes_takes_its_probes_along():
     X, y = reference.blobs(300, 6, 4)
     model = make().fit(X, y)
-    assert 2 in model._calibration.labels
+    assert 2 in model.model_.evidence.labels
     model.forget(2)
-    assert 2 not in model._calibration.labels
-    before = model._calibration.labels.count(1)
+    assert 2 not in model.model_.evidence.labels
+    before = model.model_.evidence.labels.count(1)
     mine = np.flatnonzero(y == 1)
     model.remove(X[mine[: len(mine) // 2]], y[mine[: len(mine) // 2]])
-    assert model._calibration.labels.count(1) == pytest.approx(before / 2, abs=2)
+    assert model.model_.evidence.labels.count(1) == pytest.approx(before / 2, abs=2)
     model.rename(3, 33)
-    assert 33 in model._calibration.labels
-    assert 3 not in model._calibration.labels
+    assert 33 in model.model_.evidence.labels
+    assert 3 not in model.model_.evidence.labels
 
 
 def test_pending_samples_are_a_bounded_fair_choice():
@@ -217,10 +217,10 @@ def test_the_ridge_follows_the_number_of_samples_alone():
         model.partial_fit(X[rows], y[rows])
         found.append(model.ridge_)
     assert found == pytest.approx([0.2, 0.1, 0.1 * 10 ** -np.log2(1.5), 1e-2, 1e-2])
-    arrays, meta = model.remove(X[900:], y[900:]).to_state()
+    arrays, meta = model.remove(X[900:], y[900:]).pack()
     once = make(ridge="auto", n_components=600).partial_fit(X[:900], y[:900])
     assert model.ridge_ == once.ridge_ == found[2]
-    assert from_state(arrays, json.loads(json.dumps(meta))).ridge_ == found[2]
+    assert unpack(arrays, json.loads(json.dumps(meta))).ridge_ == found[2]
 
 
 @pytest.mark.parametrize("refused", [0, 1, -0.1, 2])
@@ -239,7 +239,7 @@ def test_asking_for_labels_judges_nothing_and_changes_nothing(kind):
         asked.partial_fit(X[part], y[part]).predict(X[:3])
         asked.scores(X[:3])
         asked.novelty(X[:3])
-    assert len(asked._calibration) == 0
+    assert len(asked.model_.evidence) == 0
     np.testing.assert_allclose(asked.temperature_, silent.temperature_, rtol=1e-9)
     np.testing.assert_allclose(asked.threshold(), silent.threshold(), rtol=1e-6)
 
@@ -257,7 +257,7 @@ def one_class_then_more(change):
 
 
 CHANGES = {
-    "stored": lambda model, X, y: from_state(*model.to_state()),
+    "stored": lambda model, X, y: unpack(*model.pack()),
     "merged": lambda model, X, y: make().merge(model),
     "pickled": lambda model, X, y: pickle.loads(pickle.dumps(model)),
     "renamed": lambda model, X, y: model.rename(0, 7).rename(7, 0),
@@ -272,16 +272,16 @@ def test_samples_of_an_only_class_wait_until_there_is_a_second(change):
     model, plain = one_class_then_more(change)
     assert model.temperature_ == pytest.approx(plain.temperature_, rel=0.02)
     assert model.threshold() == pytest.approx(plain.threshold(), rel=0.05)
-    assert model._calibration.labels.count(0) == plain._calibration.labels.count(0) > 50
+    assert model.model_.evidence.labels.count(0) == plain.model_.evidence.labels.count(0) > 50
 
 
 def test_what_is_removed_does_not_wait_any_more():
     X, y = reference.blobs(200, 6, 1)
     model = make().partial_fit(X, y).remove(X[:150], y[:150])
-    assert len(model._pending.labels) == 50
-    np.testing.assert_array_equal(np.array(model._pending.samples), X[150:])
+    assert len(model.model_.waiting.labels) == 50
+    np.testing.assert_array_equal(np.array(model.model_.waiting.samples), X[150:])
     model.partial_fit(X + 3, np.ones(200, int)).forget(0)
-    assert set(model._pending.labels) == {1}
+    assert set(model.model_.waiting.labels) == {1}
 
 
 def test_a_renamed_class_and_a_new_one_of_its_old_name_are_not_mixed_up():

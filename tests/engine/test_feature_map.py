@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda.backend import NumpyBackend
-from klda.kernel import RANDOM_FEATURES, FourierFeatures, median_squared_distance
+from klda.engine.arrays import NumpyBackend
+from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap, median_squared_distance
 
 
 def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
     rng = np.random.default_rng(7)
     X = rng.normal(size=(n, d)) * rng.uniform(0.1, 1.0, size=(n, 1))
-    features = FourierFeatures.draw(
+    features = FeatureMap.draw(
         d,
         D,
         gamma=gamma,
@@ -18,7 +18,7 @@ def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
         rng=np.random.RandomState(seed),
         backend=NumpyBackend("float64"),
     )
-    Z = features.transform(X)
+    Z = features.map.lift(X)
     exact = np.exp(-gamma * ((X[:, None] - X[None]) ** 2).sum(-1))
     return (Z @ Z.T - exact)[np.triu_indices(n, 1)]
 
@@ -42,7 +42,7 @@ def test_error_falls_with_the_root_of_the_number_of_features():
 
 def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
     d, D = 40, 4000
-    features = FourierFeatures.draw(
+    features = FeatureMap.draw(
         d,
         D,
         gamma=0.5,

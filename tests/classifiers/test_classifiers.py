@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
-from klda.classifiers import KINDS, from_state
-from klda.discriminant import RidgeRaisedWarning
+from klda.classifiers import KINDS, unpack
+from klda.engine.solve import RidgeRaisedWarning
 from klda.state import PredictionOnlyError
 from tests import reference
 from tests.reference import DEVICE
@@ -68,7 +68,7 @@ def test_scikit_learn_contract_with_default_parameters(kind):
 
 def expected_scores(model, X_test, X, y):
     parts = []
-    for member in model._members:
+    for member in model.model_.members:
         lift = (
             (lambda A: np.asarray(A, np.float64))
             if member.kernel is None
@@ -164,7 +164,7 @@ def test_500_low_rank_updates_agree_with_a_fresh_solve(kind):
         model.predict(X[:2])
     assert len(factorisations) < 50 if kind is KLDA else 500
     ours = model.scores(X[:500])
-    model._members[0].discriminant.reset()
+    model.model_.members[0].discriminant.reset()
     model._solutions = None
     theirs = model.scores(X[:500])
     assert reference.relative_error(ours, theirs) < 1e-3
@@ -173,8 +173,8 @@ def test_500_low_rank_updates_agree_with_a_fresh_solve(kind):
 
 def count_factorisations(model):
     calls = []
-    for member in model._members:
-        backend = copy.copy(member.backend)
+    for member in model.model_.members:
+        backend = copy.copy(member.map.backend)
         original = backend.factorise
         backend.factorise = lambda *a, original=original: calls.append(1) or original(*a)
         member.statistics.backend = member.statistics.scatter.backend = backend
@@ -231,7 +231,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
     X, y = reference.blobs(150, 6, 3)
     model = make(KLDA, n_components=SIZES[size]).partial_fit(X, y)
     name = "factorise" if size == "square" else "small_solver"
-    backend = type(model._members[0].backend)
+    backend = type(model.model_.members[0].backend)
     original, refusals = getattr(backend, name), [2]
 
     def refuse_twice(self, *arguments, **keywords):
@@ -276,9 +276,9 @@ def test_combine_averages_scores_or_probabilities():
         KLDAEnsemble(n_members=2, random_state=0, combine=combine, **options).fit(X, y)
         for combine in ("scores", "probabilities")
     ]
-    from klda.decisions import softmax
+    from klda.engine.solution import softmax
 
-    lifted = [member.backend.to_numpy(member.transform(X)) for member in both[0]._members]
+    lifted = [member.map.backend.to_numpy(member.map.lift(X)) for member in both[0].model_.members]
     coefficients = zip(both[0].coef_, both[0].intercept_, strict=True)
     parts = [Z @ W.T + b for Z, (W, b) in zip(lifted, coefficients, strict=True)]
     np.testing.assert_allclose(both[0].predict_proba(X), softmax((parts[0] + parts[1]) / 2))
@@ -306,7 +306,7 @@ def test_paper_mode_is_the_papers_formula():
 def test_fitted_attributes():
     X, y = reference.blobs(300, 6, 5)
     model = make(KLDA).partial_fit(X, y)
-    labels, counts, means, scatter = reference.statistics(reference.lifted(model._members[0], X), y)
+    labels, counts, means, scatter = reference.statistics(reference.lifted(model.model_.members[0], X), y)
     np.testing.assert_array_equal(model.classes_, labels)
     np.testing.assert_array_equal(model.class_count_, counts)
     np.testing.assert_allclose(model.means_, means)
@@ -357,8 +357,8 @@ def test_a_state_survives_a_round_trip_through_json(kind, size):
     options = {"n_components": SIZES[size]} if kind in (KLDA, KLDAEnsemble) else {}
     names = np.array(["ant", "bee", "cat", "dog"])[y]
     model = make(kind, "float32", **options).partial_fit(X[:80], names[:80])
-    arrays, meta = model.to_state()
-    twin = from_state(arrays, json.loads(json.dumps(meta)))
+    arrays, meta = model.pack()
+    twin = unpack(arrays, json.loads(json.dumps(meta)))
     np.testing.assert_array_equal(twin.scores(X), model.scores(X))
     for each in (model, twin):
         each.partial_fit(X[80:], names[80:])
@@ -370,9 +370,9 @@ def test_a_state_survives_a_round_trip_through_json(kind, size):
 def test_a_compact_state_answers_but_does_not_learn(kind):
     X, y = reference.blobs(120, 6, 4)
     model = make(kind).partial_fit(X, y)
-    arrays, meta = model.to_state(compact=True)
+    arrays, meta = model.pack(compact=True)
     assert not [name for name in arrays if name.startswith("learn/")]
-    twin = from_state(arrays, meta)
+    twin = unpack(arrays, meta)
     np.testing.assert_array_equal(twin.predict(X), model.predict(X))
     with pytest.raises(PredictionOnlyError, match="saved compact"):
         twin.partial_fit(X, y)
@@ -397,20 +397,20 @@ def test_forget_drops_a_class_and_rename_keeps_its_place(kind):
 
 def snapshot(model):
     """Everything a model holds, in a form that compares."""
-    if not hasattr(model, "_members"):
+    if not hasattr(model, "model_.members"):
         return dict(vars(model))
     state = dict(model.get_params())
-    for i, member in enumerate(model._members):
+    for i, member in enumerate(model.model_.members):
         statistics = member.statistics
         state[f"{i}.labels"] = list(statistics.labels)
         state[f"{i}.counts"] = statistics.counts.tolist()
-        state[f"{i}.means"] = member.backend.to_numpy(statistics.means).tobytes()
+        state[f"{i}.means"] = member.map.backend.to_numpy(statistics.means).tobytes()
         state[f"{i}.n"] = statistics.n_scattered
         if statistics.has_scatter:
             state[f"{i}.scatter"] = statistics.scatter.dense().tobytes()
             state[f"{i}.turnover"] = statistics.scatter.turnover
         if member.kernel is not None:
-            frequencies = member.backend.to_numpy(member.kernel.frequencies)
+            frequencies = member.map.backend.to_numpy(member.kernel.frequencies)
             state[f"{i}.frequencies"] = frequencies.tobytes()
     state["scores"] = model.scores(np.ones((2, 6)), None).tobytes()
     return state

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from klda.backend.interface import Array, Steps, T, in_order, is_torch
-from klda.backend.lanes import side_by_side
+from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
+from klda.engine.cuda_streams import side_by_side
+from klda.errors import KldaError, require
 
-BLOCK = 512  # columns a block, where a triangle is walked in blocks
+BLOCK = 512  # columns per block, where a triangle is computed in blocks
 SUMMED = 256  # rows that one thread adds up
 
 
@@ -20,7 +21,7 @@ class TorchGrouping:
     """Which group each row belongs to, on a torch device.
 
     Adding up in any order, as ``index_add_`` does, would not give the same twice. Rows are summed
-    in the order of their groups, a group in parts: one thread a column sums a part.
+    in the order of their groups, each group in parts: one thread per column sums a part.
     """
 
     def __init__(self, groups: np.ndarray, n_groups: int, backend: TorchBackend) -> None:
@@ -58,8 +59,14 @@ class TorchBackend:
     """
 
     def __init__(self, device: str, dtype: str) -> None:
-        import torch
-
+        torch = require("torch", "text")
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise KldaError(
+                f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
+                "use 'cpu', 'auto', or a device that torch sees."
+            ) from error
         self.device = device
         self.dtype = np.dtype(dtype)
         self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
@@ -232,7 +239,7 @@ class TorchBackend:
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs side by side on a GPU, each in a stream of its own."""
         if len(jobs) == 1 or not self.device.startswith("cuda"):
-            return in_order(jobs)
+            return NumpyBackend(self.dtype.name).each(jobs)
         return side_by_side(self.device, jobs)
 
 

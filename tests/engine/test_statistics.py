@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda.backend import NumpyBackend
-from klda.statistics import ClassStatistics, Scatter
+from klda.engine.arrays import NumpyBackend
+from klda.engine.statistics import ClassStatistics, Scatter
 from tests import reference
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from klda import KLDAEnsemble
-from klda.backend import NumpyBackend, TorchBackend, choose_backend, cpu
-from klda.backend.interface import in_order
-from klda.backend.lanes import take_turns
+from klda.engine.arrays import NumpyBackend, TorchBackend, choose_backend, cpu
+from klda.engine.arrays.interface import in_order
+from klda.engine.arrays.lanes import take_turns
 from klda.errors import KldaError
 
 torch = pytest.importorskip("torch")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, checks, discriminant, shrinkage
-from klda.backend import NumpyBackend, TorchBackend
+from klda.engine.arrays import NumpyBackend, TorchBackend
 from klda.classifiers import blocks, discriminants
-from klda.decisions import RunningTop
+from klda.engine.solution import RunningTop
 from klda.errors import KldaError
-from klda.statistics import ClassStatistics
+from klda.engine.statistics import ClassStatistics
 
 MODELS = {
     "KLDA": lambda: KLDA(n_components=96, gamma=0.1, random_state=0),
@@ -162,17 +162,17 @@ def test_judging_in_blocks_gives_what_judging_at_once_gives(monkeypatch):
     whole = MODELS["KLDA"]().fit(*samples())
     monkeypatch.setattr(discriminants, "PROBED_AT_ONCE", 60)
     parts = MODELS["KLDA"]().fit(*samples())
-    assert len(parts._calibration) == len(whole._calibration) == 138
+    assert len(parts.model_.evidence) == len(whole.model_.evidence) == 138
     np.testing.assert_allclose(
-        parts._calibration.losses, whole._calibration.losses, rtol=1e-3, atol=1e-9
+        parts.model_.evidence.losses, whole.model_.evidence.losses, rtol=1e-3, atol=1e-9
     )
 
 
 def test_with_many_classes_fewer_samples_are_judged(monkeypatch):
     monkeypatch.setattr(discriminants, "MOST_PROBED", 23 * 40)
     model = MODELS["KLDA"]().fit(*samples())
-    assert 30 <= len(model._calibration) <= 40
-    assert len(set(model._calibration.labels)) > 10  # not of the first classes alone
+    assert 30 <= len(model.model_.evidence) <= 40
+    assert len(set(model.model_.evidence.labels)) > 10  # not of the first classes alone
 
 
 # ---------------------------------------------------------------- growing
@@ -195,7 +195,7 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
 def test_weights_of_old_classes_stay_where_they_are_when_a_class_is_added():
     X, y = samples(n_classes=40, rows=60)
     model = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2).fit(X, y)
-    base = model._members[0].discriminant._base_weights
+    base = model.model_.members[0].discriminant._base_weights
     model.partial_fit(X[:5] + 1, ["new 0"] * 5).predict(X[:1])
     before = base.values.__array_interface__["data"][0]
     model.partial_fit(X[:5] + 2, ["new 1"] * 5).predict(X[:1])
@@ -210,11 +210,11 @@ def test_weights_of_old_classes_stay_where_they_are_when_a_class_is_added():
 def test_classes_are_sorted_again_only_when_their_labels_change():
     X, y = samples()
     model = NCM().fit(X, y)
-    statistics = model._members[0].statistics
-    order, classes = statistics.order, model._members[0].classes
+    statistics = model.model_.members[0].statistics
+    order, classes = statistics.order, model.model_.members[0].classes
     model.partial_fit(X, y)
     assert statistics.order is order
-    assert model._members[0].classes is classes
+    assert model.model_.members[0].classes is classes
     model.rename("class 00", "zebra")
     assert model.classes_[-1] == "zebra"
     model.partial_fit(X[:2], ["aardvark"] * 2)

@@ -14,7 +14,7 @@ import pytest
 from scipy.linalg import lapack
 
 from klda import KLDA, LDA, KLDAEnsemble, KldaError
-from klda.classifiers import blocks, from_state
+from klda.classifiers import blocks, unpack
 from klda.member import Member
 from tests import reference
 from tests.reference import DEVICE
@@ -167,7 +167,7 @@ def test_an_interrupted_batch_is_undone(monkeypatch, calls, sign):
     Stop(monkeypatch, calls, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         getattr(model, sign)(*batch)
-    assert [member.statistics.n_samples for member in model._members] == [200] * len(model._members)
+    assert [member.statistics.n_samples for member in model.model_.members] == [200] * len(model.model_.members)
     assert model.class_count_.tolist() == before
     np.testing.assert_allclose(model.scores(X), scores, rtol=1e-6, atol=1e-6)
     getattr(model, sign)(*batch)
@@ -195,7 +195,7 @@ def test_an_interrupt_while_solving_leaves_the_scatter_as_it_was(monkeypatch):
 def test_an_interrupt_while_a_factor_is_finished_is_held_back(monkeypatch):
     X, y = reference.blobs(300, 6, 4)
     model = make(KLDA, n_components=40).partial_fit(X, y)
-    backend, finished = type(model._members[0].backend), []
+    backend, finished = type(model.model_.members[0].backend), []
     factorise = backend.factorise
 
     def interrupted(self, square, rho):
@@ -220,7 +220,7 @@ def test_a_small_change_in_several_blocks_is_kept_block_by_block(monkeypatch):
     model.predict(X[:1])
     monkeypatch.setattr(blocks, "BLOCK_ROWS", {"cpu": 10, "gpu": 10})
     model.partial_fit(X[430:], y[430:])
-    assert [len(rows) for rows, _ in model._members[0].discriminant._pending] == [10, 10, 10]
+    assert [len(rows) for rows, _ in model.model_.members[0].discriminant.model_.waiting] == [10, 10, 10]
     whole = make(KLDA, n_components=400).fit(X, y)
     np.testing.assert_allclose(model.scores(X), whole.scores(X), rtol=1e-4, atol=1e-4)
 
@@ -263,8 +263,8 @@ def test_pandas_own_kinds_of_labels_are_taken():
 def test_names_of_features_are_stored():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.eye(3), columns=["x", "y", "z"])
-    arrays, meta = make(LDA).partial_fit(frame, [0, 1, 2]).to_state()
-    twin = from_state(arrays, json.loads(json.dumps(meta)))
+    arrays, meta = make(LDA).partial_fit(frame, [0, 1, 2]).pack()
+    twin = unpack(arrays, json.loads(json.dumps(meta)))
     with pytest.raises(ValueError, match="same order"):
         twin.predict(frame[["z", "y", "x"]])
 
@@ -288,10 +288,10 @@ def test_models_of_another_precision_do_not_merge():
 def test_nothing_is_stored_of_rows_that_were_removed(dtype):
     X, y = reference.blobs(150, 6, 3)
     model = make(KLDA, n_components=600, dtype=dtype).partial_fit(X, y).remove(X[:60], y[:60])
-    arrays, meta = model.to_state()
+    arrays, meta = model.pack()
     assert len(arrays["learn/0/rows"]) <= 90
     assert (arrays["learn/0/signs"] > 0).all()
-    twin = from_state(arrays, json.loads(json.dumps(meta)))
+    twin = unpack(arrays, json.loads(json.dumps(meta)))
     never = make(KLDA, n_components=600, dtype=dtype).partial_fit(X[60:], y[60:])
     tolerance = 1e-4 if dtype == "float32" else 1e-8
     scores = never.scores(X)
@@ -304,5 +304,5 @@ def test_nothing_is_stored_of_rows_that_were_removed(dtype):
 def test_removing_all_but_one_sample_leaves_nothing_to_store():
     model = make(KLDA, n_components=100).partial_fit(np.eye(4), [0, 0, 1, 1])
     model.remove(np.eye(4)[[0, 2, 3]], [0, 1, 1])
-    arrays, _ = model.to_state()
+    arrays, _ = model.pack()
     assert len(arrays["learn/0/rows"]) == 0

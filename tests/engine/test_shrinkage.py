@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klda import shrinkage
-from klda.shrinkage import log_shares
+from klda.engine.shrinkage import log_shares
 
 
 def relative_means(m=12, d=40, seed=0):
