@@ -29,6 +29,7 @@ from klda.classifiers.validation import (
 from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
+from klda.engine.learned import check_learned
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
@@ -124,19 +125,23 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        self.model_.remove(*self._checked_removal(X, y))
+        self._fitted.changed()
+        return self
+
+    def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
+        """Check a batch to be removed: of known classes, no more of each than it has."""
         self._check_has_classes()
         samples, groups, labels = checked_batch(self, X, y)
-        counts = self.model_.counts
-        check_labels_known(self, labels, "y")
+        check_labels_known(self.classes_, labels, "y")
+        counts = self.counts_
         for label, n in zip(labels, np.bincount(groups), strict=True):
             if n > counts[label]:
                 raise KldaError(
                     f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
                     "remove at most as many as were learned."
                 )
-        self.model_.remove(samples, groups, labels)
-        self._fitted.changed()
-        return self
+        return samples, groups, labels
 
     def forget(self, label: Label) -> Self:
         """Drop a class from the answers.
@@ -152,11 +157,29 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        self.detach(label)
+        return self
+
+    def detach(self, label: Label) -> Model:
+        """Drop a class from the answers, and return what `attach` brings it back with."""
         self._check_has_classes()
-        check_labels_known(self, [label], "label")
-        self.model_.drop(label)
+        check_labels_known(self.classes_, [label], "label")
+        part = self.model_.drop(label)
+        self._fitted.changed()
+        return part
+
+    def attach(self, part: Model) -> Self:
+        """Add a part with the same feature maps: a class that was detached, or a batch's model."""
+        self.model_.merge(part)
         self._fitted.changed()
         return self
+
+    def check_learned(self, X: Any, y: Any) -> None:
+        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
+        batch = self._checked_removal(X, y)
+        if not self.nearest_mean:
+            self._fitted.solve_again(self._settings())
+        check_learned(self.model_.members, *batch)
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name.
@@ -171,7 +194,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         self
         """
         self._check_has_classes()
-        check_labels_known(self, [old], "old")
+        check_labels_known(self.classes_, [old], "old")
         new = checked_label("new", new)
         check_label_kind(self, [new])
         if new in self.model_.statistics.positions:
@@ -373,6 +396,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self._fitted.judged_solution(self._settings())
 
     @property
+    def maps_(self) -> Sequence[FeatureMap]:
+        """The feature map of each member."""
+        return self._known().maps
+
+    @property
     def classes_(self) -> np.ndarray:
         """Labels of the classes known now, sorted."""
         return self._known().classes.copy()
@@ -386,6 +414,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def class_count_(self) -> np.ndarray:
         """Samples learned of each class, in the order of ``classes_``."""
         return self._known().class_counts.copy()
+
+    @property
+    def counts_(self) -> dict[Label, int]:
+        """Samples learned of each class, sorted by label; empty before anything was learned."""
+        if not self.__sklearn_is_fitted__():
+            return {}
+        known = self._known()
+        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
 
     @property
     def temperature_(self) -> float:
@@ -442,13 +478,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         twin._fitted = Fitted(None, self.solution_, self._settings())
         return twin
 
-    def pack(self, compact: bool = False) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(
+        self, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all that the classifier knows as named arrays and JSON-able values.
 
         Parameters
         ----------
         compact : bool
             Leave out what only learning needs: the result can answer but not learn.
+        solved : bool
+            False leaves out what only answering needs, and the time that solving takes.
 
         Returns
         -------
@@ -459,7 +499,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             Kind, parameters, labels, counts and more.
         """
         self._check_has_classes()
-        arrays, meta = self._fitted.pack(self._settings(), compact=compact)
+        arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
         return arrays, self._described() | meta
 
     @classmethod

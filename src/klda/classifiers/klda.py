@@ -43,6 +43,13 @@ def draw_maps(
     ]
 
 
+def gamma_of(estimator: KLDA | KLDAEnsemble) -> float:
+    """Return the kernel parameter that an estimator's feature maps were drawn with."""
+    gamma = estimator.maps_[0].gamma
+    assert gamma is not None
+    return gamma
+
+
 class KLDA(ContinualClassifier):
     """Kernel LDA: random Fourier features of an RBF kernel, then LDA in their space.
 
@@ -128,6 +135,11 @@ class KLDA(ContinualClassifier):
         """
         return cls(gamma=gamma, **(PAPER | parameters))
 
+    @property
+    def gamma_(self) -> float:
+        """The kernel parameter in use."""
+        return gamma_of(self)
+
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, 1, samples, backend)
 
@@ -183,6 +195,11 @@ device, dtype
     def paper(cls, *, gamma: float, **parameters: Any) -> Self:
         """Return exactly the paper's KLDA-E: five members, averaged probabilities."""
         return cls(gamma=gamma, **(PAPER | {"combine": "probabilities"} | parameters))
+
+    @property
+    def gamma_(self) -> float:
+        """The kernel parameter in use."""
+        return gamma_of(self)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, int(self.n_members), samples, backend)

@@ -98,13 +98,20 @@ class Fitted:
             if self._judged_with != _judging(settings):  # the evidence is of another classifier
                 model.evidence, self._judged_with = Evidence(), _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
-                if any(member.solver.solved is None for member in model.members):
-                    solution = solve(model, settings)
+                self.solve_again(settings)
+                solution = self.solution(settings)
                 model.evidence = judge(model, solution)
                 model.waiting = Waiting(model.waiting.rows[:0])
             if solution.evidence is not model.evidence:
                 self._solution = solution = replace(solution, evidence=model.evidence)
             return solution
+
+    def solve_again(self, settings: Settings) -> None:
+        """Solve from the statistics unless that was done here: a stored solution is not enough."""
+        with self._lock:
+            if any(member.solver.solved is None for member in self.model.members):
+                self.changed()
+            self.solution(settings)
 
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
@@ -114,9 +121,15 @@ class Fitted:
         return [each / max(self.model.statistics.n_scattered, 1) for each in found]
 
     def pack(
-        self, settings: Settings, *, compact: bool = False
+        self, settings: Settings, *, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return all of it as named arrays and JSON-able values; compact, without the model."""
+        """Return named arrays and JSON-able values: ``compact`` without the model.
+
+        Not ``solved``, the model alone, without the time that solving takes.
+        """
+        if not solved:
+            arrays, meta = self.model.pack()
+            return arrays, meta | {"compact": False}
         arrays, meta = self.judged_solution(settings).pack()
         if not compact:
             learned, of_model = self.model.pack()

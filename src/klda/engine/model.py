@@ -357,12 +357,15 @@ class Model:
 
     # ---------------------------------------------------------------- storage
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return all of it as named arrays and JSON-able values; later changes leave them alone."""
+    def pack(self, *, maps: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all of it as named arrays and JSON-able values; later changes leave them alone.
+
+        Without ``maps``, the feature maps have to be given when it is unpacked.
+        """
         arrays: dict[str, np.ndarray] = {}
         members = []
         for i, member in enumerate(self.members):
-            of_map, map_meta = member.map.pack(f"predict/{i}/")
+            of_map, map_meta = member.map.pack(f"predict/{i}/") if maps else ({}, {})
             learned, meta = member.statistics.pack(f"learn/{i}/")
             arrays |= of_map | learned
             members.append(map_meta | meta)
@@ -381,13 +384,20 @@ class Model:
 
     @classmethod
     def unpack(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        backend: Backend,
+        *,
+        maps: Sequence[FeatureMap] = (),
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
         counts = dict(zip(meta["classes"], meta["counts"], strict=True))
         members = []
         for i, entry in enumerate(meta["members"]):
-            own_map = FeatureMap.unpack(f"predict/{i}/", arrays, entry, meta["n_features"], backend)
+            size = meta["n_features"]
+            unpacked = maps or [FeatureMap.unpack(f"predict/{i}/", arrays, entry, size, backend)]
+            own_map = unpacked[i if maps else 0]
             own = ClassStatistics.unpack(f"learn/{i}/", arrays, entry, counts, backend)
             members.append(Member(own_map, own))
         waiting = None

@@ -293,24 +293,38 @@ class ClassStatistics:
         return rows
 
     def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
-        at, batch, before = self.backend.index(here), groups.counts, self.counts[here]
+        means, counts, centres = self._moved(rows, groups, here, sign)
+        if self.scatter is not None:
+            groups.subtract(rows, centres)
+            self.scatter.change(rows, sign)
+        self.means[self.backend.index(here)] = means
+        self.counts[here] = counts
+        self.n_scattered += sign * len(groups)
+
+    def _moved(
+        self, rows: Array, groups: Grouping, here: np.ndarray, sign: int
+    ) -> tuple[Array, np.ndarray, Array]:
+        """Compute a change: new means and counts of its classes, and what to centre rows on."""
+        batch, before = groups.counts, self.counts[here]
         after = before + sign * batch
         batch_means = groups.sums(rows)
         batch_means /= self.backend.asarray(batch[:, None])
-        gap = batch_means - self.means[at]
-        moved = self.means[at] + gap * self.backend.asarray(
-            (sign * batch / np.maximum(after, 1))[:, None]
-        )
+        means = self.means[self.backend.index(here)]
+        gap = batch_means - means
+        means += gap * self.backend.asarray((sign * batch / np.maximum(after, 1))[:, None])
         # Without the batch (n1 = before when adding, after when removing) and with it:
         without, whole = (before, after) if sign > 0 else (after, before)
-        if self.scatter is not None:
-            distance = gap if sign > 0 else batch_means - moved
-            pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
-            groups.subtract(rows, batch_means - pull * distance)
-            self.scatter.change(rows, sign)
-        self.means[at] = moved
-        self.counts[here] = after
-        self.n_scattered += sign * len(groups)
+        distance = gap if sign > 0 else batch_means - means
+        pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
+        return means, after, batch_means - pull * distance
+
+    def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+        """Return the rows that removing samples would remove from the scatter.
+
+        Nothing changes but ``rows``, which is overwritten.
+        """
+        groups.subtract(rows, self._moved(rows, groups, self.locate(labels), -1)[2])
+        return rows
 
     def merge(self, other: ClassStatistics) -> None:
         """Add all that another model learned."""
