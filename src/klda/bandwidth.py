@@ -8,7 +8,7 @@ unrelated sentences is a property of the model, so it is measured on a fixed set
 
 from __future__ import annotations
 
-from klda.features import Encoder
+from klda.encoders import Encoder
 from klda.kernel import GAMMA_SCALE, median_squared_distance
 
 # Unrelated on purpose, of different lengths and kinds: requests, questions, statements, headlines.

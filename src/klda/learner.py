@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from klda import features, state, storage
+from klda import encoders, state, storage
 from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
 from klda.errors import KldaError
@@ -103,7 +103,7 @@ class Learner:
     Parameters
     ----------
     model : str, Path or Encoder
-        The frozen foundation model: a name out of ``klda.features.MODELS``, a hub name, a local
+        The frozen foundation model: a name out of ``klda.encoders.MODELS``, a hub name, a local
         folder, ``"features"`` for rows computed elsewhere, or an encoder.
     classifier : estimator, optional
         KLDA, KLDAEnsemble, LDA or NCM. By default a KLDA with fixed random features, so that
@@ -114,7 +114,7 @@ class Learner:
         classes and single samples can then be forgotten exactly, and the classifier rebuilt with
         other parameters. By default nothing of a sample is kept.
     **options
-        Passed to :func:`klda.features.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
+        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
         named model best.
 
@@ -143,7 +143,7 @@ class Learner:
 
     def __init__(
         self,
-        model: str | Path | features.Encoder = "minilm",
+        model: str | Path | encoders.Encoder = "minilm",
         *,
         classifier: Any = None,
         keep: str | None = None,
@@ -156,7 +156,7 @@ class Learner:
             device = options.get("device", "auto")
             classifier = KLDA(gamma=gamma_for(encoder), random_state=0, device=device)
         self.classifier = classifier
-        self._encoder: features.Encoder | None = encoder
+        self._encoder: encoders.Encoder | None = encoder
         self._options: dict[str, Any] = options
         self._foundation: dict[str, Any] = encoder.fingerprint()
         self._history: list[dict[str, Any]] = []
@@ -173,7 +173,7 @@ class Learner:
     # ---------------------------------------------------------------- what it is
 
     @property
-    def encoder(self) -> features.Encoder:
+    def encoder(self) -> encoders.Encoder:
         """The frozen foundation model; one of a loaded learner is opened when first needed."""
         if self._encoder is None:
             encoder = _open_stored(self._foundation["name"], self._foundation, self._options)
@@ -479,7 +479,7 @@ class Learner:
                 "Learner('features', classifier=...)."
             )
         other._check_whole()
-        if not features.same_features(self._foundation, other._foundation):
+        if not encoders.same_features(self._foundation, other._foundation):
             raise FoundationModelError(
                 f"other was made with {_name(other._foundation)}, this learner with "
                 f"{_name(self._foundation)}: only learners with the same foundation model merge."
@@ -832,7 +832,7 @@ class Learner:
         cls,
         path: str | Path,
         *,
-        model: str | Path | features.Encoder | None = None,
+        model: str | Path | encoders.Encoder | None = None,
         verify: bool = False,
         **options: Any,
     ) -> Self:
@@ -848,7 +848,7 @@ class Learner:
         verify : bool
             Read every file and compare its checksum.
         **options
-            Passed to :func:`klda.features.load`: ``device``, ``batch_size``, ``cache``,
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``, ``cache``,
             ``trust_remote_code`` (never taken from the model folder).
 
         Returns
@@ -1099,13 +1099,13 @@ def _parts(batch: Any) -> Parts:
 
 
 def _open_encoder(
-    model: str | Path | features.Encoder, options: dict[str, Any]
-) -> features.Encoder:
+    model: str | Path | encoders.Encoder, options: dict[str, Any]
+) -> encoders.Encoder:
     if not isinstance(model, str | Path):
         return model
-    if str(model) not in features.MODELS and Path(model).is_dir():
+    if str(model) not in encoders.MODELS and Path(model).is_dir():
         model = Path(model).resolve()  # the model folder must find it from any working directory
-    return features.load(model, **({"layers": "auto"} | options))
+    return encoders.load(model, **({"layers": "auto"} | options))
 
 
 def _check_texts(inputs: Sequence[Any]) -> None:
@@ -1115,18 +1115,18 @@ def _check_texts(inputs: Sequence[Any]) -> None:
 
 
 def _open_stored(
-    model: str | Path | features.Encoder, foundation: dict[str, Any], options: dict[str, Any]
-) -> features.Encoder:
+    model: str | Path | encoders.Encoder, foundation: dict[str, Any], options: dict[str, Any]
+) -> encoders.Encoder:
     """Open a foundation model with the layers and the modality that a model was made with."""
     fixed = {"layers": foundation["layers"], "modality": foundation["modality"]}
     return _open_encoder(model, fixed | options)
 
 
 def _check_same(
-    stored: dict[str, Any], encoder: features.Encoder, origin: tuple[Path, str] | None
+    stored: dict[str, Any], encoder: encoders.Encoder, origin: tuple[Path, str] | None
 ) -> None:
     found = encoder.fingerprint()
-    if not features.same_features(stored, found):
+    if not encoders.same_features(stored, found):
         raise FoundationModelError(
             f"The model in {origin[0] if origin else 'memory'} was made with the foundation model "
             f"{_name(stored)}, but the one at hand is {_name(found)}. Its features would mean "

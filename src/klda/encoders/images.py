@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from klda._optional import require
-from klda.errors import KldaError
-from klda.features.base import (
+from klda.encoders.base import (
     FrozenModel,
     Layers,
     Precision,
@@ -24,13 +23,14 @@ from klda.features.base import (
     resolve_layers,
     unit_rows,
 )
-from klda.features.files import ModelFiles
-from klda.features.networks import (
+from klda.encoders.files import ModelFiles
+from klda.encoders.networks import (
     final_norm,
     load_image_processor,
     load_network,
     narrow_range,
 )
+from klda.errors import KldaError
 
 _READERS = min(8, os.cpu_count() or 1)
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
@@ -191,7 +191,7 @@ class VisionEncoder(ImageEncoder):
     files : ModelFiles
         Its files.
     device, layers, batch_size, precision, trust_remote_code
-        As in :func:`klda.features.load`.
+        As in :func:`klda.encoders.load`.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class EfficientNetLite(ImageEncoder):
     files : ModelFiles
         The weights.
     device, batch_size, precision
-        As in :func:`klda.features.load`.
+        As in :func:`klda.encoders.load`.
     """
 
     _SIZE = 224

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from klda.encoders.base import Encoder, Modality
 from klda.errors import KldaError
-from klda.features.base import Encoder, Modality
 
 _FORMAT = 1
 _LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from klda.features.base import Layers, Modality
-from klda.features.files import cached_snapshot, package_folder
+from klda.encoders.base import Layers, Modality
+from klda.encoders.files import cached_snapshot, package_folder
 
 
 @dataclass(frozen=True)

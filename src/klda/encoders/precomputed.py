@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from klda.encoders.base import Modality
 from klda.errors import KldaError
-from klda.features.base import Modality
 
 
 class PrecomputedFeatures:

