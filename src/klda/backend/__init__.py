@@ -61,7 +61,7 @@ def _automatic_device(values: Any) -> str:
 
 
 def _checked_device(device: str) -> str:
-    from klda._optional import require
+    from klda.errors import require
 
     torch = require("torch", "text")
     try:

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.benchmarks import datasets
 from klda.benchmarks.resources import describe_device, require_device, versions
 from klda.benchmarks.speed import allow_tf32
 from klda.classifiers import KLDAEnsemble
 from klda.decisions import softmax
+from klda.errors import require
 
 CUT_OFF = 1e-15  # of torch.pinverse, relative to the largest eigenvalue
 

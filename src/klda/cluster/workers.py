@@ -15,12 +15,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda import encoders
-from klda._optional import require
 from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.pipeline import Behind
 

@@ -11,9 +11,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda._optional import require
 from klda.encoders.files import ModelFiles
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 Modality = Literal["text", "image", "features"]
 Layers = tuple[int, ...] | Literal["last"]

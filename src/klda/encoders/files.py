@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 _HUB_TIMEOUT = 5.0  # seconds: an unreachable hub must not keep a user waiting
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.encoders.base import (
     FrozenModel,
     Layers,
@@ -30,7 +29,7 @@ from klda.encoders.networks import (
     load_network,
     narrow_range,
 )
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 _READERS = min(8, os.cpu_count() or 1)
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"

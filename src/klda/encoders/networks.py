@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 # Heads that features never pass through, and parameters that are another one's copy.
 _UNUSED = ("pooler", "lm_head", "position_ids", "mask_token", "embed_tokens", "logit_")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.encoders.base import (
     FrozenModel,
     Layers,
@@ -29,7 +28,7 @@ from klda.encoders.networks import (
     narrow_range,
     quiet,
 )
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 _WINDOW = 16384  # texts tokenised at a time: bounds memory, still sorts well by length
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}

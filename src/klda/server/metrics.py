@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.server.service import Service
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
