@@ -22,14 +22,22 @@ def efficientnet():
     return encoders.load("efficientnet-lite0", device="cpu")
 
 
+def pixels_of(encoder, pictures: np.ndarray) -> torch.Tensor:
+    """All pictures as the model's own image processor scales them."""
+    processed = encoder.network.processor(list(pictures), return_tensors="np")
+    return torch.from_numpy(processed.pixel_values)
+
+
 def test_dinov2_gives_the_class_token_of_the_last_layer(tiny_dinov2, pictures):
     encoder = encoders.load(tiny_dinov2, device="cpu")
     rows = encoder.encode(pictures)
-    assert type(encoder._network).__name__ == "Dinov2Model"
+    assert type(encoder.network.model).__name__ == "Dinov2Model"
     assert encoder.modality == "image"
     assert rows.shape == (8, encoder.dimension) == (8, 32)
     model = transformers.Dinov2Model.from_pretrained(tiny_dinov2).eval()
-    pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
+    pixels = torch.from_numpy(
+        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
+    )
     with torch.inference_mode():
         expected = model(pixels).last_hidden_state[:, 0].numpy()
     np.testing.assert_allclose(rows, expected, atol=1e-5)
@@ -45,7 +53,9 @@ def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pic
     unit = last / np.linalg.norm(last, axis=1, keepdims=True)
     np.testing.assert_allclose(rows[:, 32:], unit, atol=1e-5)
     model = transformers.Dinov2Model.from_pretrained(tiny_dinov2).eval()
-    pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
+    pixels = torch.from_numpy(
+        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
+    )
     with torch.inference_mode():
         hidden = model(pixels, output_hidden_states=True).hidden_states[2]
         early = model.layernorm(hidden)[:, 0].numpy()
@@ -72,7 +82,9 @@ def test_convolutional_networks_are_pooled_over_positions(tmp_path, tiny_dinov2,
     processor = (tiny_dinov2 / "preprocessor_config.json").read_text()
     (tmp_path / "preprocessor_config.json").write_text(processor)
     encoder = encoders.load(tmp_path, device="cpu")
-    pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
+    pixels = torch.from_numpy(
+        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
+    )
     with torch.inference_mode():
         expected = model(pixels).last_hidden_state.mean(dim=(2, 3)).numpy()
     np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
@@ -94,7 +106,9 @@ def test_clip_needs_a_modality_and_then_gives_its_pooled_image(tmp_path, tiny_di
     with pytest.raises(KldaError, match="modality="):
         encoders.load(tmp_path, device="cpu")
     encoder = encoders.load(tmp_path, device="cpu", modality="image")
-    pixels = torch.from_numpy(encoder._processor(list(pictures), return_tensors="np").pixel_values)
+    pixels = torch.from_numpy(
+        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
+    )
     with torch.inference_mode():
         expected = model.vision_model(pixels).pooler_output.numpy()
     np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
@@ -171,7 +185,7 @@ def test_efficientnet_sees_what_its_own_forward_pass_sees(efficientnet, pictures
     assert rows.shape == (8, efficientnet.dimension) == (8, 1280)
     network = EfficientNet.from_name("efficientnet-lite0").eval()
     network.load_state_dict(torch.load(efficientnet.files.weights[0], weights_only=True))
-    pixels = np.stack([efficientnet._prepare(picture, 0) for picture in pictures])
+    pixels = np.stack([efficientnet.network.pixels(open_image(picture, 0)) for picture in pictures])
     with torch.inference_mode():
         expected = network(torch.from_numpy(pixels)).numpy()
         answer = network._fc(torch.from_numpy(rows)).numpy()

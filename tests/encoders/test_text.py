@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from klda import encoders
-from klda.encoders.base import length_batches
+from klda.encoders.text import length_batches
 from klda.errors import KldaError
 
 # The paper's models, the class that has to run them, and how many layers the tiny ones have.
@@ -57,7 +57,7 @@ def reference(folder, texts: list[str]) -> np.ndarray:
 def test_paper_model_runs_through_its_architecture_and_pools_the_mean(name, tiny_models, texts):
     encoder = encoders.load(tiny_models(name), device="cpu")
     rows = encoder.encode(texts)
-    assert type(encoder._network).__name__ == PAPER[name][0]
+    assert type(encoder.network.model).__name__ == PAPER[name][0]
     assert rows.shape == (len(texts), encoder.dimension) == (6, 32)
     assert rows.dtype == np.float32
     np.testing.assert_allclose(rows, reference(tiny_models(name), texts), atol=1e-5)
@@ -156,7 +156,7 @@ def test_padding_token_is_taken_from_eos_where_missing(tiny_models):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_models("mistral-7b"))
     assert tokenizer.pad_token is None
     encoder = encoders.load(tiny_models("mistral-7b"), device="cpu")
-    assert encoder._pad == tokenizer.eos_token_id
+    assert encoder.network.pad_token == tokenizer.eos_token_id
 
 
 @everyone
@@ -165,7 +165,7 @@ def test_long_texts_are_cut_at_the_model_s_limit(name, tiny_models):
     long = "my card is lost " * 300
     rows = encoder.encode([long, long + "and more"])
     np.testing.assert_array_equal(rows[0], rows[1])
-    assert encoder.max_length == (128 if name == "mistral-7b" else 64)
+    assert encoder.network.max_length == (128 if name == "mistral-7b" else 64)
 
 
 def test_roberta_without_a_stated_length_stays_inside_its_position_table(tiny_models, tmp_path):
@@ -174,7 +174,7 @@ def test_roberta_without_a_stated_length_stays_inside_its_position_table(tiny_mo
     settings.pop("model_max_length", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     encoder = encoders.load(folder, device="cpu")
-    assert encoder.max_length == 64  # 66 positions, counted from the padding index on
+    assert encoder.network.max_length == 64  # 66 positions, counted from the padding index on
     assert np.isfinite(encoder.encode(["my card " * 200])).all()
 
 
@@ -217,7 +217,7 @@ def test_no_texts_give_no_rows(tiny_models):
 def test_an_empty_text_is_encoded_or_refused_by_its_position(tiny_models, tmp_path):
     encoder = encoders.load(tiny_models("bert-base"), device="cpu")
     assert np.isfinite(encoder.encode(["", "  "])).all()
-    encoder._tokenizer = lambda texts, **_: {"input_ids": [[5]] * (len(texts) - 1) + [[]]}
+    encoder.network.tokenizer = lambda texts, **_: {"input_ids": [[5]] * (len(texts) - 1) + [[]]}
     with pytest.raises(KldaError, match=r"inputs\[1\] is empty"):
         encoder.encode(["a", ""])
 
@@ -279,7 +279,7 @@ def test_a_gpu_gives_the_cpu_s_features_to_half_precision(name, layers, tiny_mod
     full = encoders.load(folder, layers=layers, precision="float32").encode(texts)
     np.testing.assert_allclose(full, expected, atol=2e-3)  # the GPU may use TF32
     half = encoders.load(folder, layers=layers)
-    assert half._device.type == "cuda"
+    assert half.network.device.type == "cuda"
     assert half.precision == ("bfloat16" if name == "t5-3b" else "float16")
     error = np.linalg.norm(half.encode(texts) - expected) / np.linalg.norm(expected)
     assert error < (0.05 if half.precision == "bfloat16" else 0.01)

@@ -17,6 +17,7 @@ from klda import encoders
 from klda.baselines import UnsuitableBackboneError
 from klda.benchmarks.resources import is_unreachable
 from klda.encoders import OfflineModelError
+from klda.encoders.images import open_image
 from klda.errors import KldaError, MissingDependencyError
 
 IGNORED = -100
@@ -179,17 +180,19 @@ class VisionNetwork(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         encoder: Any = encoders.load(name, device="cpu", precision="float32", modality="image")
-        self._encoder = encoder
-        self.model = encoder._network.requires_grad_(True)
+        self._network = encoder.network
+        self.model = encoder.network.model.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
     def read(self, image: Any, position: int) -> Tensor:
         """Pixels of one image, as the network expects them."""
-        return torch.from_numpy(np.array(self._encoder._prepare(image, position), np.float32))
+        return torch.from_numpy(
+            np.array(self._network.pixels(open_image(image, position)), np.float32)
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._encoder._forward(pixels)
+        return self._network.forward(pixels)
 
     def of(self, batch: dict[str, Tensor]) -> Tensor:
         """Features of a batch of pixels."""

@@ -12,8 +12,8 @@ from klda.encoders.base import Encoder, same_features
 from klda.encoders.cache import FeatureCache, FeatureCacheWarning
 from klda.encoders.files import OfflineModelError
 from klda.encoders.loading import load, modality_of
+from klda.encoders.models import MODELS, ModelInfo
 from klda.encoders.precomputed import PrecomputedFeatures
-from klda.encoders.registry import MODELS, ModelInfo
 
 __all__ = [
     "MODELS",

