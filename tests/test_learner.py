@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
-from klda.bandwidth import gamma_for
 from klda.demo import examples
+from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError

@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.base import clone
 
 from klda import encoders, state, storage
-from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
+from klda.encoders.probes import gamma_for
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation

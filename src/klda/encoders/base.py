@@ -40,10 +40,35 @@ class Encoder(Protocol):
         """Length of a feature row (0 for precomputed features of any length)."""
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn n inputs into a float32 array (n, dimension), in the given order."""
+        """Turn inputs into features.
+
+        Parameters
+        ----------
+        inputs : sequence
+            The texts, images or feature rows.
+        progress : bool, default=False
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n, dimension), float32
+            One row per input, in the given order.
+
+        Raises
+        ------
+        KldaError
+            If an input is of the wrong kind or can't be read; the message says which.
+        """
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features as JSON-serializable values; see :func:`same_features`."""
+        """Describe the features in JSON-serializable values.
+
+        Returns
+        -------
+        dict
+            Name, modality, source, revision (digest of the weights), pooling, layers and
+            dimension; compared by :func:`same_features`.
+        """
 
 
 def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
@@ -52,15 +77,7 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
     Modality, weights, pooling, layers and dimension decide. The name, the folder or package that
     holds the files, the device and the numeric precision do not.
 
-    Parameters
-    ----------
-    first, second : dict
-        Results of ``Encoder.fingerprint()``, possibly read back from JSON.
-
-    Returns
-    -------
-    bool
-        True if a classifier that learned from one encoder's features can use the other's.
+    A fingerprint may have been read back from JSON.
     """
     for key in _IDENTITY:
         one, other = first.get(key), second.get(key)
@@ -87,17 +104,7 @@ class Network(Protocol):
 
 
 class FrozenModel:
-    """What the encoders that run a network have in common: identity and bookkeeping.
-
-    Parameters
-    ----------
-    name : str
-        Name that the model was requested by.
-    files : ModelFiles
-        The model's files.
-    network : Network
-        What computes the rows.
-    """
+    """What the encoders that run a network have in common: identity and bookkeeping."""
 
     modality: Modality
 
@@ -112,14 +119,7 @@ class FrozenModel:
         self.lock = threading.Lock()
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features.
-
-        Returns
-        -------
-        dict
-            JSON-serializable: name, modality, source, revision (digest of the weights), pooling,
-            layers and dimension.
-        """
+        """Describe the features; see :meth:`Encoder.fingerprint`."""
         return {
             "name": self.name,
             "modality": self.modality,
@@ -131,14 +131,7 @@ class FrozenModel:
         }
 
     def cache_key(self) -> dict[str, Any]:
-        """Describe the features bit for bit, for a cache.
-
-        Returns
-        -------
-        dict
-            The fingerprint's identity, a digest of the settings files (tokenizer, image size) and
-            the numeric precision.
-        """
+        """Describe what the features depend on bit by bit, tokenizer and precision included."""
         fingerprint = self.fingerprint()
         key = {part: fingerprint[part] for part in _IDENTITY}
         return key | {"settings": self.files.settings_digest, "precision": self.precision}
@@ -146,27 +139,7 @@ class FrozenModel:
     def collect(
         self, count: int, batches: Iterator[tuple[np.ndarray, np.ndarray]], *, progress: bool
     ) -> np.ndarray:
-        """Put the rows of all batches into one array.
-
-        Parameters
-        ----------
-        count : int
-            Number of inputs.
-        batches : iterator of (positions, rows)
-            The rows of each batch, and where its inputs are among all inputs.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of shape (count, dimension), float32
-            One row per input.
-
-        Raises
-        ------
-        KldaError
-            If a row is not finite, because of half precision or damaged weights.
-        """
+        """Put batches, pairs of positions and rows, into one array of `count` rows."""
         features = np.empty((count, self.dimension), dtype=np.float32)
         with progress_bar(f"Encoding with {self.name}", count, show=progress) as report:
             done = 0

@@ -72,18 +72,7 @@ class FeatureCache:
         self.max_bytes = max_bytes
 
     def get(self, keys: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Look up rows.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Digests of model and input.
-
-        Returns
-        -------
-        list of ndarray or None
-            The float32 row of each key; None if there is none.
-        """
+        """Return the float32 row of each key, a digest of model and input; None if absent."""
         found: dict[bytes, np.ndarray] = {}
         if not self.path.exists():
             return [None] * len(keys)
@@ -103,15 +92,7 @@ class FeatureCache:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:
-        """Write rows, all or none of them.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Digests of model and input.
-        rows : array of shape (n, d)
-            The features; a row of the same key is replaced.
-        """
+        """Write one row per key, replacing older ones: all of them or none."""
         blobs = [row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f4")]
         values = [(key, _digest(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
         with self._guard("write"), self._open() as connection:
@@ -202,15 +183,7 @@ def _is_whole(key: Any, digest: Any, row: Any) -> bool:
 
 
 class CachedEncoder:
-    """An encoder with a cache.
-
-    Parameters
-    ----------
-    encoder : Encoder
-        Computes the features that are not in the cache.
-    cache : FeatureCache
-        Where features are stored.
-    """
+    """An encoder that computes only the features that are not in a cache."""
 
     def __init__(self, encoder: Encoder, cache: FeatureCache) -> None:
         self.encoder = encoder
@@ -227,20 +200,7 @@ class CachedEncoder:
         return self.encoder.fingerprint()
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn inputs into features; compute only those that are not in the cache.
-
-        Parameters
-        ----------
-        inputs : sequence
-            The texts or images.
-        progress : bool, default=False
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of shape (n, dimension), float32
-            One row per input, in the given order.
-        """
+        """Turn inputs into features; compute only those that are not in the cache."""
         if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
             return self.encoder.encode(inputs, progress=progress)  # which raises the error
         keys = [self._key(item) for item in inputs]

@@ -29,31 +29,15 @@ class OfflineModelError(KldaError):
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of one model on this computer.
+    """The files of one model on this computer."""
 
-    Parameters
-    ----------
-    source : str
-        Hub name or folder that the files come from: what to request to get them again.
-    folder : Path
-        Folder that holds the files.
-    weights : tuple of Path
-        The files that hold the weights.
-    """
-
-    source: str
+    source: str  # hub name or folder: what to request to get the files again
     folder: Path
     weights: tuple[Path, ...]
 
     @classmethod
     def in_folder(cls, folder: Path, source: str) -> ModelFiles:
-        """Describe a model in a folder, as ``save_pretrained`` writes it.
-
-        Raises
-        ------
-        KldaError
-            If it is not a folder, or a part of the model is missing.
-        """
+        """Describe a complete model in a folder, as ``save_pretrained`` writes it."""
         if not folder.is_dir():
             raise KldaError(f"The model {source!r} is a file, not a folder with a model's files.")
         weights = _find_weights(folder)
@@ -163,19 +147,9 @@ def hub_cache(hub_id: str = "") -> Path:
 
 
 def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
-    """Find a complete model in the hub's cache.
+    """Find the folder of a complete model in the hub's cache; None if a part of it is missing.
 
-    Parameters
-    ----------
-    hub_id : str
-        Name on the hub, as ``"facebook/bart-base"``.
-    revision : str, optional
-        Branch, tag or commit; ``main``, else the newest snapshot, if not given.
-
-    Returns
-    -------
-    Path or None
-        The snapshot's folder; None if the model or a part of it is missing.
+    Without a `revision` (branch, tag or commit) it is ``main``, else the newest snapshot.
     """
     folder = hub_cache(hub_id)
     reference = folder / "refs" / (revision or "main")
@@ -190,18 +164,7 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
 def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
     """Return the files of a hub model, downloading them on first use.
 
-    Parameters
-    ----------
-    hub_id : str
-        Name on the hub.
-    revision : str or None
-        Branch, tag or commit.
-
-    Raises
-    ------
-    OfflineModelError
-        If the model is not on this computer and the hub can't be reached or does not have it; the
-        message is the reason alone.
+    If there are none, the message of the OfflineModelError is the reason alone.
     """
     folder = cached_snapshot(hub_id, revision)
     if folder is None:

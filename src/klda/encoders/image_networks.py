@@ -26,7 +26,7 @@ _CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")
 
 
 def load_network(name: str, files: ModelFiles, options: Options) -> ImageNetwork:
-    """Load the network of an image model; parameters as for `VisionNetwork`."""
+    """Load the network of an image model."""
     network = EfficientNetLite if name == "efficientnet-lite0" else VisionNetwork
     return network(name, files, options)
 
@@ -38,15 +38,6 @@ class VisionNetwork:
     (DINOv2, ViT), else the model's own pooled output, else the mean over positions. With layer
     numbers it is the same for each of these layers, scaled to unit length and concatenated, from
     one forward pass; earlier layers pass through the network's final normalization first.
-
-    Parameters
-    ----------
-    name : str
-        The model, for error messages.
-    files : ModelFiles
-        The model's files.
-    options : Options
-        How to run it.
     """
 
     def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
@@ -114,19 +105,7 @@ class VisionNetwork:
 
 
 class EfficientNetLite:
-    """EfficientNet-Lite0, whose weights are in a Python package.
-
-    A row is the global average of the last convolution's 1,280 channels.
-
-    Parameters
-    ----------
-    name : str
-        The model, for error messages.
-    files : ModelFiles
-        The weights.
-    options : Options
-        How to run it; ``layers`` must be ``"last"``.
-    """
+    """EfficientNet-Lite0: the global average of the last convolution's 1,280 channels."""
 
     layers: Layers = "last"
     pooling = "average"

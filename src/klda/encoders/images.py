@@ -34,17 +34,7 @@ class ImageNetwork(Network, Protocol):
 
 
 class ImageEncoder(FrozenModel):
-    """Images to rows: reads the next batch while the network runs on one.
-
-    Parameters
-    ----------
-    name : str
-        Name that the model was requested by.
-    files : ModelFiles
-        The model's files.
-    network : ImageNetwork
-        What turns images into pixels, and pixels into rows.
-    """
+    """Images to rows: reads the next batch while the network runs on one."""
 
     modality = "image"
 
@@ -53,25 +43,7 @@ class ImageEncoder(FrozenModel):
         self.network = network
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn images into features.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Paths, PIL images, bytes of image files or uint8 arrays.
-        progress : bool, default=False
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of shape (n, dimension), float32
-            One row per image, in the given order.
-
-        Raises
-        ------
-        KldaError
-            If an input can't be read as an image; the message says which.
-        """
+        """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)
         return self.collect(len(images), self._batches(images), progress=progress)
 

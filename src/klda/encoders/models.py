@@ -24,64 +24,24 @@ from klda.errors import KldaError
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A named foundation model.
-
-    Parameters
-    ----------
-    name : str
-        Short name.
-    hub_id : str
-        Name on the model hub; empty if the model is not there.
-    modality : {"text", "image"}
-        Kind of inputs.
-    dimension : int
-        Length of a feature row with ``layers="last"``.
-    pooling : str
-        How token features become one row with ``layers="last"``.
-    gamma : float or None
-        Kernel bandwidth that the authors of KLDA used (the paper's "sigma"); None for models that
-        they did not use.
-    note : str
-        One line for a list of models.
-    n_parameters : str
-        Approximate size.
-    default_layers : "last" or tuple of int
-        What ``layers="auto"`` means.
-    package : str
-        Module of a Python package that contains the weights; empty if there is none.
-    package_path : str
-        Path of the weights inside the package.
-    extra : str
-        The extra of klda that installs what the model needs.
-    sha256 : str
-        Digest of the published weights, checked on loading; empty if not checked.
-    wide_range : bool
-        Whether half precision on a GPU must be bfloat16.
-    """
+    """A named foundation model."""
 
     name: str
-    hub_id: str
+    hub_id: str  # name on the model hub; empty if the model is not there
     modality: Modality
-    dimension: int
-    pooling: str
-    gamma: float | None
-    note: str
-    n_parameters: str
-    default_layers: Layers = "last"
-    package: str = ""
-    package_path: str = ""
-    extra: str = "text"
-    sha256: str = ""
-    wide_range: bool = False
+    dimension: int  # length of a row with layers="last"
+    gamma: float | None  # bandwidth that KLDA's authors used (the paper's "sigma"), if they did
+    note: str  # one line for a list of models
+    n_parameters: str  # approximate
+    default_layers: Layers = "last"  # the meaning of layers="auto"
+    package: str = ""  # module of a Python package that contains the weights
+    package_path: str = ""  # path of the weights inside the package
+    extra: str = "text"  # the extra of klda that installs what the model needs
+    sha256: str = ""  # of the published weights, checked on loading; empty if not checked
+    wide_range: bool = False  # half precision on a GPU must be bfloat16
 
     def available_offline(self) -> bool:
-        """Check whether the weights are on this computer, without loading them.
-
-        Returns
-        -------
-        bool
-            True if the package with the weights is installed, or the hub's cache holds them.
-        """
+        """Check whether the weights are in an installed package or in the hub's cache."""
         if self.package and package_path(self.package, self.package_path) is not None:
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
@@ -95,24 +55,9 @@ class ModelInfo:
         return f"{install}; weights are downloaded from the hub on first use"
 
     def locate(self, revision: str | None = None) -> ModelFiles:
-        """Find the model's files, downloading them on first use if they are on the hub.
+        """Find the model's files and check that the weights are the published ones.
 
-        Parameters
-        ----------
-        revision : str, optional
-            Branch, tag or commit on the hub; without it, an installed package comes first.
-
-        Returns
-        -------
-        ModelFiles
-            The files, with the published weights.
-
-        Raises
-        ------
-        OfflineModelError
-            If the model is not on this computer and can't be downloaded.
-        KldaError
-            If the weights are not the published ones.
+        An installed package comes first, unless a `revision` on the hub is given.
         """
         files = self._find(revision)
         if self.sha256 and sha256(files.weights[0]) != self.sha256:
@@ -143,7 +88,6 @@ _MODELS = (
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
         modality="text",
         dimension=384,
-        pooling="mean+unit",
         gamma=None,
         note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
         n_parameters="22M",
@@ -158,7 +102,6 @@ _MODELS = (
         hub_id="facebook/bart-base",
         modality="text",
         dimension=768,
-        pooling="mean",
         gamma=1e-4,
         note="the paper's main model",
         n_parameters="139M",
@@ -168,7 +111,6 @@ _MODELS = (
         hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
         modality="text",
         dimension=384,
-        pooling="mean",
         gamma=1e-2,
         note="the paper's smallest model",
         n_parameters="17M",
@@ -178,7 +120,6 @@ _MODELS = (
         hub_id="google-bert/bert-base-uncased",
         modality="text",
         dimension=768,
-        pooling="mean",
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
@@ -188,7 +129,6 @@ _MODELS = (
         hub_id="FacebookAI/roberta-large",
         modality="text",
         dimension=1024,
-        pooling="mean",
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
@@ -198,7 +138,6 @@ _MODELS = (
         hub_id="google-t5/t5-3b",
         modality="text",
         dimension=1024,
-        pooling="mean",
         gamma=5e-2,
         note="from the paper; the encoder half",
         n_parameters="1.2B",
@@ -209,7 +148,6 @@ _MODELS = (
         hub_id="mistralai/Mistral-7B-v0.1",
         modality="text",
         dimension=4096,
-        pooling="mean",
         gamma=5e-6,
         note="from the paper; needs a GPU",
         n_parameters="7B",
@@ -220,7 +158,6 @@ _MODELS = (
         hub_id="facebook/dinov2-small",
         modality="image",
         dimension=384,
-        pooling="cls",
         gamma=1e-4,
         note="the paper's image model; class token of the last layer",
         n_parameters="22M",
@@ -231,7 +168,6 @@ _MODELS = (
         hub_id="facebook/dinov2-base",
         modality="image",
         dimension=768,
-        pooling="cls",
         gamma=1e-4,
         note="the paper's image model, larger; class token of the last layer",
         n_parameters="86M",
@@ -242,7 +178,6 @@ _MODELS = (
         hub_id="",
         modality="image",
         dimension=1280,
-        pooling="average",
         gamma=None,
         note="small image model in a Python package",
         n_parameters="5M",

@@ -26,25 +26,7 @@ class PrecomputedFeatures:
         self.dimension = dimension
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Check feature rows.
-
-        Parameters
-        ----------
-        inputs : array-like of shape (n, d)
-            The features.
-        progress : bool, default=False
-            Has no effect.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-            The same rows.
-
-        Raises
-        ------
-        KldaError
-            If it is not a 2-D array of finite numbers with rows of the required length.
-        """
+        """Return feature rows, a 2-D array of finite numbers, as float32."""
         try:
             rows = np.asarray(inputs)
             # Checked before the conversion, which would turn "1.5" into a number.
@@ -60,13 +42,7 @@ class PrecomputedFeatures:
         return np.ascontiguousarray(rows)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features.
-
-        Returns
-        -------
-        dict
-            As for every encoder; only the dimension varies.
-        """
+        """Describe the features; only the dimension varies."""
         return {
             "name": self.name,
             "modality": self.modality,

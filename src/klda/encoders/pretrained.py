@@ -51,21 +51,9 @@ def choose_device(device: str) -> Any:
 def choose_dtype(precision: Precision, device: Any, config: dict[str, Any]) -> Any:
     """Choose the number format of the weights.
 
-    Parameters
-    ----------
-    precision : {"auto", "float32", "float16", "bfloat16"}
-        ``"auto"`` is float32 on a CPU and half precision on a GPU: bfloat16 for models that exceed
-        float16's range (T5) or were published in bfloat16, else float16, whose rounding error is
-        an eighth of bfloat16's.
-    device : torch.device
-        Where the model runs.
-    config : dict
-        The model's ``config.json``.
-
-    Returns
-    -------
-    torch.dtype
-        The format.
+    ``"auto"`` is float32 on a CPU and half precision on a GPU: bfloat16 for models that exceed
+    float16's range (T5) or were published in bfloat16, as their `config` says, else float16, whose
+    rounding error is an eighth of bfloat16's.
     """
     torch = require("torch", "text")
     formats = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
@@ -111,25 +99,10 @@ def quiet(name: str) -> Iterator[None]:
 
 
 def from_folder(kind: str, name: str, folder: Path, options: Options, **settings: Any) -> Any:
-    """Load a part of a model (network, tokenizer, image processor) without asking the hub.
+    """Load a part of a model from its folder, without asking the hub.
 
-    Parameters
-    ----------
-    kind : str
-        Class of transformers, as ``"AutoTokenizer"``.
-    name : str
-        The model, for error messages.
-    folder : Path
-        Folder of the part.
-    options : Options
-        Says whether code in the folder may run.
-    **settings
-        Passed to ``from_pretrained``.
-
-    Returns
-    -------
-    object
-        What ``from_pretrained`` returns.
+    `kind` is a class of transformers, as ``"AutoTokenizer"``; its ``from_pretrained`` also gets the
+    `settings`.
     """
     loader = getattr(require("transformers", "text"), kind)
     with quiet(name):
@@ -144,12 +117,9 @@ def from_folder(kind: str, name: str, folder: Path, options: Options, **settings
 def load_frozen(
     kind: str, name: str, folder: Path, options: Options, *, dtype: Any, device: Any
 ) -> Any:
-    """Load a frozen network from a folder; parameters as for :func:`from_folder`.
+    """Load a frozen network from its folder.
 
-    Raises
-    ------
-    KldaError
-        If some of the weights are missing: transformers would fill them with random numbers.
+    Missing weights are an error: transformers would fill them with random numbers.
     """
     network, report = from_folder(
         kind, name, folder, options, dtype=dtype, output_loading_info=True
@@ -180,22 +150,7 @@ def final_norm(network: Any) -> Any:
 
 
 def resolve_layers(layers: tuple[int, ...], n_layers: int, name: str) -> tuple[int, ...]:
-    """Replace negative layer numbers; reject layers that the model does not have.
-
-    Parameters
-    ----------
-    layers : tuple of int
-        Layer 0 is the embedding, layer ``n_layers`` the last one.
-    n_layers : int
-        Number of layers of the model.
-    name : str
-        The model, for error messages.
-
-    Returns
-    -------
-    tuple of int
-        Layer numbers from 0 to ``n_layers``.
-    """
+    """Return layer numbers from 0 (the embedding) to `n_layers`; -1 is the last layer."""
     resolved = tuple(n_layers + 1 + layer if layer < 0 else layer for layer in layers)
     outside = [layer for layer, at in zip(layers, resolved, strict=True) if not 0 <= at <= n_layers]
     if outside:
@@ -211,23 +166,9 @@ def resolve_layers(layers: tuple[int, ...], n_layers: int, name: str) -> tuple[i
 def concatenate_layers(
     states: list[Any], layers: tuple[int, ...], norm: Any, pool: Callable[[Any], Any]
 ) -> Any:
-    """Pool each of several layers, scale it to unit length, and concatenate the results.
+    """Pool the hidden states of some layers, scale each to unit length, and concatenate them.
 
-    Parameters
-    ----------
-    states : list of Tensor
-        Hidden states of all layers.
-    layers : tuple of int
-        The layers to use.
-    norm : torch.nn.Module or None
-        The network's final normalization; all layers but the last still have to pass through it.
-    pool : callable
-        Turns the hidden states of one layer into one row per input.
-
-    Returns
-    -------
-    Tensor of shape (n, d)
-        One row per input.
+    `norm` is the network's final normalization: all layers but the last still need it.
     """
     import torch
 

@@ -11,22 +11,10 @@ from collections.abc import Callable, Iterator
 def progress_bar(
     doing: str, total: float | None = None, *, show: bool = True
 ) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error if it is a terminal.
+    """Show a progress bar on standard error if it is a terminal and `show` is true.
 
-    Parameters
-    ----------
-    doing : str
-        What is being done, as ``"Learning"``.
-    total : float, optional
-        The amount of work; None if it is not known.
-    show : bool, default=True
-        Whether to show a bar at all.
-
-    Yields
-    ------
-    callable
-        ``report(done, note="")`` sets the amount of work done so far, and a note such as
-        ``"1,200 rows"``.
+    `doing` names the work, as ``"Learning"``; `total` is the amount of it, None if unknown. Yields
+    ``report(done, note="")``, which sets how much is done and a note such as ``"1,200 rows"``.
     """
     if not (show and sys.stderr.isatty()):
         yield lambda done, note="": None

@@ -18,13 +18,7 @@ _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts wel
 
 @dataclass(frozen=True)
 class Tokens:
-    """Texts as token ids: what :meth:`TextEncoder.prepare` returns and ``encode`` accepts.
-
-    Parameters
-    ----------
-    ids : list of list
-        The tokens of each text.
-    """
+    """The tokens of each text: what `TextEncoder.prepare` returns and ``encode`` accepts."""
 
     ids: list[list[Any]]
 
@@ -46,17 +40,7 @@ class TextNetwork(Network, Protocol):
 
 
 class TextEncoder(FrozenModel):
-    """Texts to rows: tokenizes, groups texts of similar length, and runs a network on them.
-
-    Parameters
-    ----------
-    name : str
-        Name that the model was requested by.
-    files : ModelFiles
-        The model's files.
-    network : TextNetwork
-        Tokenizer and network.
-    """
+    """Texts to rows: tokenizes, groups texts of similar length, and runs a network on them."""
 
     modality = "text"
 
@@ -66,41 +50,12 @@ class TextEncoder(FrozenModel):
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn texts into features.
-
-        Parameters
-        ----------
-        inputs : sequence of str, or Tokens
-            The texts.
-        progress : bool, default=False
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of shape (n, dimension), float32
-            One row per text, in the given order.
-
-        Raises
-        ------
-        KldaError
-            If an input is not a text; the message says which.
-        """
+        """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
         checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
         return self.collect(len(checked), self._batches(checked), progress=progress)
 
     def prepare(self, inputs: Any) -> Tokens:
-        """Tokenize texts, for instance in a thread while the network encodes others.
-
-        Parameters
-        ----------
-        inputs : sequence of str
-            The texts.
-
-        Returns
-        -------
-        Tokens
-            Accepted by `encode` instead of the texts, with the same result.
-        """
+        """Tokenize texts, for instance in a thread while the network encodes others."""
         texts = check_texts(inputs)
         windows = range(0, len(texts), _WINDOW)
         parts = [self._tokenize(texts[start : start + _WINDOW], start) for start in windows]
@@ -132,23 +87,7 @@ class TextEncoder(FrozenModel):
 
 
 def check_texts(inputs: Any) -> list[str]:
-    """Return texts as a list.
-
-    Parameters
-    ----------
-    inputs : sequence of str
-        A list, tuple, array or column of texts.
-
-    Returns
-    -------
-    list of str
-        The same texts.
-
-    Raises
-    ------
-    KldaError
-        If it is a single text, not a sequence, or contains something that is not a text.
-    """
+    """Return a list, tuple, array or column of texts as a list; reject anything else."""
     if isinstance(inputs, str | bytes):
         raise KldaError("inputs is one text: give a list of texts, [text] for one.")
     try:
@@ -172,20 +111,9 @@ def length_batches(
 ) -> Iterator[np.ndarray]:
     """Group items of similar length, so that there is almost no padding.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Length of each item.
-    batch_size : int
-        Maximum number of items in a batch.
-    max_tokens : int
-        Maximum number of tokens in a batch, padding included; a longer item is a batch of its own.
-
-    Yields
-    ------
-    ndarray of int
-        Positions of a batch's items. The longest batches come first, so that a lack of memory
-        shows at once and not after an hour.
+    Yields the positions of at most `batch_size` items, which have at most `max_tokens` tokens with
+    padding; a longer item is a batch of its own. The longest come first, so that a lack of memory
+    shows at once and not after an hour.
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     start = 0

@@ -39,28 +39,16 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model makes one row out of token features.
+    """How a model makes one row out of token features."""
 
-    Parameters
-    ----------
-    folder : str
-        Subfolder with the network and the tokenizer.
-    pooling : {"mean", "cls", "mean+unit", "cls+unit"}
-        Mean of the tokens of the last hidden state, or its first token; scaled to unit length.
-    max_length : int or None
-        Maximum number of tokens, where the model's folder states it.
-    lowercase : bool
-        Whether texts are converted to lower case first.
-    """
-
-    folder: str = ""
-    pooling: str = "mean"
-    max_length: int | None = None
+    folder: str = ""  # subfolder with the network and the tokenizer
+    pooling: str = "mean"  # or "cls", the first token; "+unit" scales rows to unit length
+    max_length: int | None = None  # in tokens, where the model's folder states it
     lowercase: bool = False
 
 
 def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
-    """Load the network that fits a model's folder; parameters as for `TransformerNetwork`."""
+    """Load the network that fits a model's folder."""
     recipe = read_recipe(files)
     if recipe is None:
         return SentenceTransformersNetwork(name, files, options)
@@ -70,17 +58,9 @@ def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
 def read_recipe(files: ModelFiles) -> Recipe | None:
     """Read how a model's features are made.
 
-    Parameters
-    ----------
-    files : ModelFiles
-        A plain transformers folder (mean pooling over the last hidden state, as in the paper) or a
-        sentence-transformers folder (as its modules say).
-
-    Returns
-    -------
-    Recipe or None
-        None for a sentence-transformers folder with more than a transformer, pooling and
-        normalization, which only sentence-transformers itself can run.
+    A plain transformers folder means mean pooling over the last hidden state, as in the paper; a
+    sentence-transformers folder describes its modules. None for a folder with more than a
+    transformer, pooling and normalization, which only sentence-transformers itself can run.
     """
     modules = files.read_json("modules.json")
     if modules is None:
@@ -125,17 +105,6 @@ class TransformerNetwork:
     length and concatenated, from one forward pass. Layer 0 is the embedding; BART's layers are
     counted through the encoder and then the decoder. If a network normalizes only at its end (T5,
     Mistral), earlier layers pass through that final normalization first.
-
-    Parameters
-    ----------
-    name : str
-        The model, for error messages.
-    files : ModelFiles
-        The model's files.
-    recipe : Recipe
-        How its features are made.
-    options : Options
-        How to run it.
     """
 
     def __init__(self, name: str, files: ModelFiles, recipe: Recipe, options: Options) -> None:
@@ -219,17 +188,7 @@ class TransformerNetwork:
 
 
 class SentenceTransformersNetwork:
-    """A model run by sentence-transformers itself, for folders with other kinds of modules.
-
-    Parameters
-    ----------
-    name : str
-        The model, for error messages.
-    files : ModelFiles
-        The model's files.
-    options : Options
-        How to run it; ``layers`` must be ``"last"``.
-    """
+    """A model run by sentence-transformers itself, for folders with other kinds of modules."""
 
     layers: Layers = "last"
     pooling = "sentence-transformers"
