@@ -15,7 +15,7 @@ from klda.errors import KldaError
 
 
 class Counting:
-    """An encoder whose features follow from the text, and which counts what it is asked for."""
+    """An encoder whose features depend on the text, and which records the texts it gets."""
 
     name = "counting"
     modality = "text"
@@ -39,7 +39,7 @@ def expected(texts: list[str], revision: str = "1") -> np.ndarray:
 
 
 def write(folder: Path, worker: int) -> None:
-    """Encode half-shared texts, as one of several processes."""
+    """Encode texts, half of which another process encodes too."""
     encoder = CachedEncoder(Counting(), encoders.FeatureCache(folder))
     for start in range(0, 200, 20):
         encoder.encode([f"text {worker * 100 + number}" for number in range(start, start + 20)])
@@ -62,7 +62,7 @@ def test_an_input_is_encoded_once(cache):
     assert len(cache) == 4
 
 
-def test_features_outlive_the_process_and_stay_with_their_model(cache):
+def test_features_are_found_again_only_by_the_same_model(cache):
     texts = [f"text {number}" for number in range(2000)]
     CachedEncoder(Counting(), cache).encode(texts)
     warm = Counting()
@@ -75,7 +75,7 @@ def test_features_outlive_the_process_and_stay_with_their_model(cache):
     assert other.encoded == texts
 
 
-def test_it_looks_like_the_encoder_inside(cache):
+def test_a_cached_encoder_describes_the_encoder_inside(cache):
     encoder = CachedEncoder(Counting(), cache)
     assert isinstance(encoder, encoders.Encoder)
     assert (encoder.name, encoder.modality, encoder.dimension) == ("counting", "text", 5)
@@ -83,7 +83,7 @@ def test_it_looks_like_the_encoder_inside(cache):
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(0, 100)])
-def test_a_damaged_file_is_put_aside_with_a_warning(part, cache):
+def test_a_damaged_file_is_renamed_with_a_warning(part, cache):
     texts = [f"text {number}" for number in range(1000)]
     CachedEncoder(Counting(), cache).encode(texts)
     content = bytearray(cache.path.read_bytes())
@@ -126,7 +126,7 @@ def test_random_damage_never_gives_wrong_features(cache):
         np.testing.assert_array_equal(rows, expected(texts))
 
 
-def test_a_changed_row_is_computed_anew(cache):
+def test_a_changed_row_is_computed_again(cache):
     texts = ["a", "b", "c"]
     CachedEncoder(Counting(), cache).encode(texts)
     with sqlite3.connect(cache.path) as connection:
@@ -140,7 +140,7 @@ def test_a_changed_row_is_computed_anew(cache):
     assert inner.encoded == ["b"]
 
 
-def test_a_row_under_another_s_key_is_not_taken(cache):
+def test_a_row_stored_under_another_key_is_rejected(cache):
     CachedEncoder(Counting(), cache).encode(["a", "b"])
     with sqlite3.connect(cache.path) as connection:
         (one, digest), (other, _) = connection.execute("SELECT row, digest FROM features")
@@ -151,7 +151,7 @@ def test_a_row_under_another_s_key_is_not_taken(cache):
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
-def test_a_folder_that_can_t_be_written_costs_a_warning_only(tmp_path):
+def test_a_folder_that_cannot_be_written_gives_only_a_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
     encoder = CachedEncoder(Counting(), encoders.FeatureCache(tmp_path / "file"))
     with pytest.warns(encoders.FeatureCacheWarning):
@@ -159,7 +159,7 @@ def test_a_folder_that_can_t_be_written_costs_a_warning_only(tmp_path):
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
-def test_the_size_stays_within_the_bound(tmp_path):
+def test_the_file_stays_below_max_bytes(tmp_path):
     cache = encoders.FeatureCache(tmp_path, max_bytes=200_000)
     for start in range(40):
         keys = [f"{start} {number}".encode() for number in range(50)]
@@ -201,7 +201,7 @@ def test_threads_share_a_cache(cache):
             np.testing.assert_array_equal(rows, expected(job))
 
 
-def test_bad_inputs_get_the_encoder_s_own_error(cache, tiny_models, tiny_dinov2):
+def test_bad_inputs_raise_the_error_of_the_encoder(cache, tiny_models, tiny_dinov2):
     text = encoders.load(tiny_models("bert-base"), device="cpu", cache=cache)
     image = encoders.load(tiny_dinov2, device="cpu", cache=cache)
     with pytest.raises(KldaError, match=r"\[text\]"):
@@ -212,7 +212,7 @@ def test_bad_inputs_get_the_encoder_s_own_error(cache, tiny_models, tiny_dinov2)
         image.encode(["nowhere.png"])
 
 
-def test_load_takes_a_cache_and_pictures_are_found_by_content(
+def test_load_accepts_a_cache_and_finds_images_by_content(
     tmp_path, tiny_dinov2, pictures, monkeypatch
 ):
     image_module = pytest.importorskip("PIL.Image")

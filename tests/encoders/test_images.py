@@ -23,7 +23,7 @@ def efficientnet():
 
 
 def pixels_of(encoder, pictures: np.ndarray) -> torch.Tensor:
-    """All pictures as the model's own image processor scales them."""
+    """Pixels of all images, from the model's image processor."""
     processed = encoder.network.processor(list(pictures), return_tensors="np")
     return torch.from_numpy(processed.pixel_values)
 
@@ -44,7 +44,7 @@ def test_dinov2_gives_the_class_token_of_the_last_layer(tiny_dinov2, pictures):
     assert np.linalg.norm(rows[0] - rows[1]) > 0.1
 
 
-def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pictures):
+def test_dinov2_layers_are_normalized_and_concatenated_class_tokens(tiny_dinov2, pictures):
     last = encoders.load(tiny_dinov2, device="cpu").encode(pictures)
     encoder = encoders.load(tiny_dinov2, device="cpu", layers=(2, -1))
     rows = encoder.encode(pictures)
@@ -64,7 +64,7 @@ def test_dinov2_layers_are_normalised_class_tokens_side_by_side(tiny_dinov2, pic
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_a_gpu_gives_the_cpu_s_features_to_half_precision(tiny_dinov2, pictures):
+def test_gpu_features_equal_cpu_features_to_half_precision(tiny_dinov2, pictures):
     expected = encoders.load(tiny_dinov2, device="cpu").encode(pictures)
     encoder = encoders.load(tiny_dinov2)
     assert encoder.precision == "float16"
@@ -91,7 +91,7 @@ def test_convolutional_networks_are_pooled_over_positions(tmp_path, tiny_dinov2,
     assert encoders.load(tmp_path, device="cpu", layers=(1, 2)).dimension == 8 + 16
 
 
-def test_clip_needs_a_modality_and_then_gives_its_pooled_image(tmp_path, tiny_dinov2, pictures):
+def test_clip_needs_a_modality_and_gives_its_pooled_image_features(tmp_path, tiny_dinov2, pictures):
     torch.manual_seed(0)
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.CLIPConfig(
@@ -127,7 +127,7 @@ def test_paths_images_bytes_and_arrays_give_the_same_features(tiny_dinov2, pictu
     np.testing.assert_allclose(encoder.encode(blobs), stacked, atol=1e-5)
 
 
-def test_an_image_alone_or_among_others_has_the_same_features(tiny_dinov2, pictures):
+def test_the_features_of_an_image_do_not_depend_on_its_batch(tiny_dinov2, pictures):
     encoder = encoders.load(tiny_dinov2, device="cpu", batch_size=3)
     alone = np.concatenate([encoder.encode(pictures[at : at + 1]) for at in range(8)])
     np.testing.assert_allclose(encoder.encode(pictures), alone, atol=1e-5)
@@ -145,13 +145,17 @@ def test_an_image_alone_or_among_others_has_the_same_features(tiny_dinov2, pictu
         (17, r"inputs\[1\] must be a path.*int"),
     ],
 )
-def test_an_image_that_can_t_be_read_is_named(bad, says, tiny_dinov2, pictures):
+def test_errors_name_the_image_that_cannot_be_read(bad, says, tiny_dinov2, pictures):
     encoder = encoders.load(tiny_dinov2, device="cpu")
     with pytest.raises(KldaError, match=says):
         encoder.encode([pictures[0], bad, pictures[1]])
 
 
-def test_a_truncated_file_is_named(tiny_dinov2, pictures, tmp_path):
+def test_no_images_give_no_rows(tiny_dinov2):
+    assert encoders.load(tiny_dinov2, device="cpu").encode([]).shape == (0, 32)
+
+
+def test_errors_name_a_truncated_file(tiny_dinov2, pictures, tmp_path):
     path = tmp_path / "cut.jpg"
     Image.fromarray(pictures[0]).save(path)
     path.write_bytes(path.read_bytes()[:-400])
@@ -160,15 +164,15 @@ def test_a_truncated_file_is_named(tiny_dinov2, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("single", ["a.png", b"bytes", np.zeros((4, 4, 3), np.uint8), 3])
-def test_inputs_that_are_not_a_list_are_refused(single, tiny_dinov2):
+def test_inputs_that_are_not_a_list_are_rejected(single, tiny_dinov2):
     with pytest.raises(KldaError, match="list of images"):
         encoders.load(tiny_dinov2, device="cpu").encode(single)
 
 
-def test_images_are_turned_upright_and_brought_to_rgb(pictures):
+def test_images_are_rotated_upright_and_converted_to_rgb(pictures):
     upright = Image.fromarray(pictures[0])
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise
     buffer = io.BytesIO()
     upright.rotate(90, expand=True).save(buffer, "png", exif=exif)
     np.testing.assert_array_equal(np.asarray(open_image(buffer.getvalue(), 0)), pictures[0])
@@ -177,8 +181,8 @@ def test_images_are_turned_upright_and_brought_to_rgb(pictures):
     assert open_image(pictures[0][:, :, 0], 0).mode == "RGB"
 
 
-def test_efficientnet_sees_what_its_own_forward_pass_sees(efficientnet, pictures):
-    """The features, put through the untouched network's classifier, are the network's answer."""
+def test_efficientnet_features_give_the_output_of_its_own_forward_pass(efficientnet, pictures):
+    """The original network's classifier, applied to the features, gives the network's output."""
     from efficientnet_lite_pytorch import EfficientNet
 
     rows = efficientnet.encode(pictures)
@@ -194,8 +198,8 @@ def test_efficientnet_sees_what_its_own_forward_pass_sees(efficientnet, pictures
 
 
 @pytest.mark.data
-def test_efficientnet_tells_ships_from_horses(efficientnet, data_dir):
-    """The nearest class mean of real weights is far above chance on CIFAR-10's pictures."""
+def test_efficientnet_separates_ships_from_horses(efficientnet, data_dir):
+    """Nearest class means on real features are far above chance on CIFAR-10."""
     folder = data_dir / "paper" / "cifar10_subset"
     with np.load(folder / "train.npz", allow_pickle=False) as file:
         images, labels = file["images"], file["labels"]

