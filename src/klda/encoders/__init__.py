@@ -1,9 +1,13 @@
-"""Frozen foundation models: from a text or an image to a feature row.
+"""Frozen foundation models: one feature row per text or image.
 
 >>> from klda import encoders
 >>> encoder = encoders.load("minilm")
 >>> encoder.encode(["where is my card?"]).shape
 (1, 384)
+
+An encoder is any object with the attributes and methods of :class:`Encoder`. `text` and `images`
+turn inputs into batches for a network; `text_networks` and `image_networks` run it; `models` is the
+table of named models and `loading` builds an encoder from a name.
 """
 
 from __future__ import annotations
