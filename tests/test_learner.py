@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
-from klda.bandwidth import gamma_for
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
 from klda.demo import examples
+from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError
@@ -46,7 +46,7 @@ PROBE = blobs("abcdef", rows=20, seed=50)[0]
 
 @pytest.fixture(scope="module")
 def minilm():
-    return features.load("minilm", layers="auto")
+    return encoders.load("minilm", layers="auto")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_texts_are_learned_well(at_once, texts):
 def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm):
     assert gamma_for(minilm) == gamma_for(minilm)
     assert 0.01 < gamma_for(minilm) < 0.5
-    assert gamma_for(features.load("features")) == "auto"
+    assert gamma_for(encoders.load("features")) == "auto"
 
 
 @pytest.mark.parametrize(
@@ -682,7 +682,7 @@ def test_a_loaded_learner_opens_the_foundation_model_it_was_made_with(tmp_path, 
     loaded = Learner.load(tmp_path / "m")
     assert loaded._encoder is None
     assert loaded.predict(["hello", "goodbye"]).tolist() == ["a", "b"]
-    assert features.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
+    assert encoders.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
 
 
 def test_a_moved_folder_is_the_same_model(tmp_path):

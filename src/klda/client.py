@@ -13,8 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from klda.errors import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.evaluation import Evaluation
 from klda.labels import Label, plain
 from klda.server.settings import MAX_TOP

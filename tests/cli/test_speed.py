@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from klda import KLDA, features
+from klda import KLDA, encoders
 from klda.cli import predict
 from klda.cli.reading import batches, open_tables
 from klda.demo import examples
@@ -33,7 +33,7 @@ def best_of(attempts, measure, limit):
 
 @pytest.mark.slow
 def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path):
-    encoder = features.load("minilm", layers="auto")
+    encoder = encoders.load("minilm", layers="auto")
     rng = np.random.default_rng(0)
     texts = [f"{rng.integers(1000)} {example.text}" for example in examples()] * 2
     path = tmp_path / "texts.csv"

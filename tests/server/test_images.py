@@ -17,7 +17,7 @@ pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
 from klda.client import Client
-from klda.features.images import open_image
+from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.errors import ServiceError
 from klda.server.images import read_images

@@ -44,10 +44,10 @@ class Data:
     """Features of the paper's text sets, encoded once and cached."""
 
     def __init__(self, folder: str | None, layers: str) -> None:
-        from klda import features
+        from klda import encoders
 
         self.folder, self.layers = folder, layers
-        self.encoder = features.load("minilm", layers=layers, cache=True)
+        self.encoder = encoders.load("minilm", layers=layers, cache=True)
 
     def load(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return training features and labels, test features and labels."""

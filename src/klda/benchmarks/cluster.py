@@ -38,9 +38,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda import cluster
-from klda.errors import require
 from klda.benchmarks.resources import machine, versions
 from klda.cluster.pool import Resources, connected
+from klda.errors import require
 from klda.learner import Learner
 from klda.tables import open_table, read
 

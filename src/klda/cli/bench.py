@@ -449,7 +449,7 @@ def memory(
     console = _console()
     with _errors():
         from klda.benchmarks import datasets, experiments
-        from klda.features import MODELS
+        from klda.encoders import MODELS
 
         if backbone not in MODELS:
             raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")

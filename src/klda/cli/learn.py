@@ -257,7 +257,7 @@ def _modality(foundation: str | None) -> str | None:
     """Tell what a new model takes by its foundation model: a column of paths may be texts."""
     if foundation is None:
         return None
-    from klda.features import modality_of
+    from klda.encoders import modality_of
 
     return modality_of(foundation)
 

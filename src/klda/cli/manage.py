@@ -179,7 +179,7 @@ def models(json: options.Json = False) -> None:
 
     Any other model works too, by its hub name or as a folder.
     """
-    from klda.features import MODELS
+    from klda.encoders import MODELS
 
     if json:
         print_json(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.errors import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 if TYPE_CHECKING:
     from klda.evaluation import Evaluation

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.errors import require
 from klda.cluster.errors import ClusterError
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.tables import (
     INPUT_COLUMNS,
     LABEL_COLUMNS,

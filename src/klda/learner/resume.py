@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from klda import __version__, features, storage
+from klda import __version__, encoders, storage
 from klda.errors import KldaError
 from klda.learner import Learner, Lesson
 from klda.tables import (
@@ -330,7 +330,7 @@ class Job:
         """Refuse a new learner that is made in another way than the one that was cut off."""
         assert self._stored is not None
         document = self._stored.document
-        if not features.same_features(learner.foundation, document["foundation_model"]):
+        if not encoders.same_features(learner.foundation, document["foundation_model"]):
             name = document["foundation_model"]["name"]
             raise self._refused(f"it was begun with another foundation model, {name}. Give that")
         if ("ledger" in document) != (learner.ledger is not None):

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from klda.errors import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.server import logs
 from klda.server.settings import Settings
 

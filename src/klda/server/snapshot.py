@@ -16,8 +16,8 @@ import numpy as np
 
 from klda.classifiers import from_state
 from klda.decisions import softmax
+from klda.encoders import Encoder
 from klda.errors import KldaError
-from klda.features import Encoder
 from klda.learner import Learner
 from klda.server.changes import Label
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda.errors import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.server import logs
 from klda.server.errors import BusyError

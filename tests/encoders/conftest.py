@@ -1,4 +1,4 @@
-"""Models of the paper's architectures with a few random weights, tokenizers included."""
+"""Tiny models of the paper's architectures with random weights, and their tokenizers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _unigram(folder: Path) -> int:
 
 
 def _llama_bpe(folder: Path) -> int:
-    """Like Mistral's: byte fallback, a first token, no padding token, no length limit."""
+    """Like Mistral's: byte fallback, a start token, no padding token, no length limit."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>"]
@@ -200,13 +200,13 @@ BUILDERS: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def texts() -> list[str]:
-    """Six texts, of one word to a long sentence."""
+    """Six texts, from one word to a long sentence."""
     return list(TEXTS)
 
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory) -> Callable[[str], Path]:
-    """Folder of a tiny model with the architecture of a named one; made on first use."""
+    """Folder of a tiny model with the architecture of a named one; created on first use."""
     made: dict[str, Path] = {}
 
     def folder_of(name: str) -> Path:
@@ -219,7 +219,7 @@ def tiny_models(tmp_path_factory) -> Callable[[str], Path]:
     return folder_of
 
 
-# The published file's, on smaller pictures.
+# As in the published file, for smaller images.
 DINOV2_IMAGES = {
     "image_processor_type": "BitImageProcessor",
     "do_resize": True,
@@ -257,5 +257,5 @@ def tiny_dinov2(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def pictures() -> np.ndarray:
-    """Eight random pictures, stacked."""
+    """A stack of eight random images."""
     return np.random.default_rng(0).integers(0, 256, size=(8, 40, 50, 3), dtype=np.uint8)

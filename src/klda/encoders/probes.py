@@ -1,17 +1,17 @@
-"""The kernel's bandwidth for a foundation model, before any data has been seen.
+"""The kernel's bandwidth for a text encoder, from fixed probe texts.
 
-A bandwidth taken from the first batch depends on what that batch happens to be: a file learned at
-once and the same file learned class by class would get different kernels, and two learners made
-apart could not be merged. For texts there is a way out: how far apart a foundation model puts
-unrelated sentences is a property of the model, so it is measured on a fixed set of them.
+A bandwidth taken from the first batch would depend on that batch: a file learned at once and the
+same file learned class by class would get different kernels, and models trained separately could
+not be merged. The distance between unrelated sentences is a property of the encoder, so it is
+measured on a fixed set of them.
 """
 
 from __future__ import annotations
 
-from klda.features import Encoder
-from klda.kernel import GAMMA_SCALE, median_squared_distance
+from klda.encoders.base import Encoder
+from klda.engine.feature_map import GAMMA_SCALE, median_squared_distance
 
-# Unrelated on purpose, of different lengths and kinds: requests, questions, statements, headlines.
+# Unrelated texts of different lengths and kinds: requests, questions, statements, headlines.
 PROBE_TEXTS = (
     "where is my parcel?",
     "I'd like to change the address on my account",
@@ -57,21 +57,13 @@ PROBE_TEXTS = (
 
 
 def gamma_for(encoder: Encoder) -> float | str:
-    """Return the kernel parameter for the features of an encoder.
+    """Return the kernel's ``gamma`` for the features of an encoder.
 
-    Parameters
-    ----------
-    encoder : Encoder
-        A frozen foundation model.
-
-    Returns
-    -------
-    float or "auto"
-        For texts a number that depends on the encoder alone. For images and for features computed
-        elsewhere there is nothing to probe with: ``"auto"`` takes it from the first batch.
+    For texts it depends on the encoder alone. There are no probes for images and precomputed
+    features: ``"auto"`` takes it from the first batch.
     """
     if encoder.modality != "text":
         return "auto"
     gamma = GAMMA_SCALE / median_squared_distance(encoder.encode(list(PROBE_TEXTS)))
-    # Rounded, so that the same weights on another machine or in half precision give the same one.
+    # Rounded, so that another machine or half precision gives the same value.
     return float(f"{gamma:.2g}")

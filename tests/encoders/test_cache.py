@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import features
+from klda import encoders
+from klda.encoders.cache import CachedEncoder, default_cache_folder
 from klda.errors import KldaError
-from klda.features.cache import CachedEncoder, default_cache_folder
 
 
 class Counting:
-    """An encoder whose features follow from the text, and which counts what it is asked for."""
+    """An encoder whose features depend on the text, and which records the texts it gets."""
 
     name = "counting"
     modality = "text"
@@ -39,15 +39,15 @@ def expected(texts: list[str], revision: str = "1") -> np.ndarray:
 
 
 def write(folder: Path, worker: int) -> None:
-    """Encode half-shared texts, as one of several processes."""
-    encoder = CachedEncoder(Counting(), features.FeatureCache(folder))
+    """Encode texts, half of which another process encodes too."""
+    encoder = CachedEncoder(Counting(), encoders.FeatureCache(folder))
     for start in range(0, 200, 20):
         encoder.encode([f"text {worker * 100 + number}" for number in range(start, start + 20)])
 
 
 @pytest.fixture
-def cache(tmp_path) -> features.FeatureCache:
-    return features.FeatureCache(tmp_path / "cache")
+def cache(tmp_path) -> encoders.FeatureCache:
+    return encoders.FeatureCache(tmp_path / "cache")
 
 
 def test_an_input_is_encoded_once(cache):
@@ -62,11 +62,11 @@ def test_an_input_is_encoded_once(cache):
     assert len(cache) == 4
 
 
-def test_features_outlive_the_process_and_stay_with_their_model(cache):
+def test_features_are_found_again_only_by_the_same_model(cache):
     texts = [f"text {number}" for number in range(2000)]
     CachedEncoder(Counting(), cache).encode(texts)
     warm = Counting()
-    reopened = CachedEncoder(warm, features.FeatureCache(cache.folder))
+    reopened = CachedEncoder(warm, encoders.FeatureCache(cache.folder))
     np.testing.assert_array_equal(reopened.encode(texts[::-1]), expected(texts[::-1]))
     assert warm.encoded == []
     other = Counting(revision="2")
@@ -75,21 +75,21 @@ def test_features_outlive_the_process_and_stay_with_their_model(cache):
     assert other.encoded == texts
 
 
-def test_it_looks_like_the_encoder_inside(cache):
+def test_a_cached_encoder_describes_the_encoder_inside(cache):
     encoder = CachedEncoder(Counting(), cache)
-    assert isinstance(encoder, features.Encoder)
+    assert isinstance(encoder, encoders.Encoder)
     assert (encoder.name, encoder.modality, encoder.dimension) == ("counting", "text", 5)
     assert encoder.fingerprint() == Counting().fingerprint()
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(0, 100)])
-def test_a_damaged_file_is_put_aside_with_a_warning(part, cache):
+def test_a_damaged_file_is_renamed_with_a_warning(part, cache):
     texts = [f"text {number}" for number in range(1000)]
     CachedEncoder(Counting(), cache).encode(texts)
     content = bytearray(cache.path.read_bytes())
     content[part] = b"\xa5" * len(content[part])
     cache.path.write_bytes(content)
-    with pytest.warns(features.FeatureCacheWarning):
+    with pytest.warns(encoders.FeatureCacheWarning):
         rows = CachedEncoder(Counting(), cache).encode(texts)
     np.testing.assert_array_equal(rows, expected(texts))
 
@@ -101,7 +101,7 @@ def test_a_truncated_file_never_gives_wrong_features(fraction, cache):
     content = cache.path.read_bytes()
     cache.path.write_bytes(content[: int(fraction * len(content))])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", features.FeatureCacheWarning)
+        warnings.simplefilter("ignore", encoders.FeatureCacheWarning)
         for _ in range(3):
             rows = CachedEncoder(Counting(), cache).encode(texts)
             np.testing.assert_array_equal(rows, expected(texts))
@@ -121,18 +121,18 @@ def test_random_damage_never_gives_wrong_features(cache):
             content[position] ^= int(generator.integers(1, 256))
         cache.path.write_bytes(content)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", features.FeatureCacheWarning)
+            warnings.simplefilter("ignore", encoders.FeatureCacheWarning)
             rows = CachedEncoder(Counting(), cache).encode(texts)
         np.testing.assert_array_equal(rows, expected(texts))
 
 
-def test_a_changed_row_is_computed_anew(cache):
+def test_a_changed_row_is_computed_again(cache):
     texts = ["a", "b", "c"]
     CachedEncoder(Counting(), cache).encode(texts)
     with sqlite3.connect(cache.path) as connection:
         connection.execute("UPDATE features SET row = zeroblob(20) WHERE number = 2")
     inner = Counting()
-    with pytest.warns(features.FeatureCacheWarning, match="1 of its rows"):
+    with pytest.warns(encoders.FeatureCacheWarning, match="1 of its rows"):
         rows = CachedEncoder(inner, cache).encode(texts)
     np.testing.assert_array_equal(rows, expected(texts))
     assert inner.encoded == ["b"]
@@ -140,27 +140,27 @@ def test_a_changed_row_is_computed_anew(cache):
     assert inner.encoded == ["b"]
 
 
-def test_a_row_under_another_s_key_is_not_taken(cache):
+def test_a_row_stored_under_another_key_is_rejected(cache):
     CachedEncoder(Counting(), cache).encode(["a", "b"])
     with sqlite3.connect(cache.path) as connection:
         (one, digest), (other, _) = connection.execute("SELECT row, digest FROM features")
         assert one != other
         connection.execute("UPDATE features SET row = ?, digest = ?", (one, digest))
-    with pytest.warns(features.FeatureCacheWarning):
+    with pytest.warns(encoders.FeatureCacheWarning):
         rows = CachedEncoder(Counting(), cache).encode(["a", "b"])
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
-def test_a_folder_that_can_t_be_written_costs_a_warning_only(tmp_path):
+def test_a_folder_that_cannot_be_written_gives_only_a_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    encoder = CachedEncoder(Counting(), features.FeatureCache(tmp_path / "file"))
-    with pytest.warns(features.FeatureCacheWarning):
+    encoder = CachedEncoder(Counting(), encoders.FeatureCache(tmp_path / "file"))
+    with pytest.warns(encoders.FeatureCacheWarning):
         rows = encoder.encode(["a", "b"])
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
-def test_the_size_stays_within_the_bound(tmp_path):
-    cache = features.FeatureCache(tmp_path, max_bytes=200_000)
+def test_the_file_stays_below_max_bytes(tmp_path):
+    cache = encoders.FeatureCache(tmp_path, max_bytes=200_000)
     for start in range(40):
         keys = [f"{start} {number}".encode() for number in range(50)]
         cache.put(keys, np.full((50, 100), start, dtype=np.float32))
@@ -169,7 +169,7 @@ def test_the_size_stays_within_the_bound(tmp_path):
     assert all(row is not None and row[0] == 39 for row in newest)
     assert cache.get([b"0 0"]) == [None]
     with pytest.raises(KldaError, match="max_bytes"):
-        features.FeatureCache(tmp_path, max_bytes=0)
+        encoders.FeatureCache(tmp_path, max_bytes=0)
 
 
 def test_clear_empties_it(cache):
@@ -201,9 +201,9 @@ def test_threads_share_a_cache(cache):
             np.testing.assert_array_equal(rows, expected(job))
 
 
-def test_bad_inputs_get_the_encoder_s_own_error(cache, tiny_models, tiny_dinov2):
-    text = features.load(tiny_models("bert-base"), device="cpu", cache=cache)
-    image = features.load(tiny_dinov2, device="cpu", cache=cache)
+def test_bad_inputs_raise_the_error_of_the_encoder(cache, tiny_models, tiny_dinov2):
+    text = encoders.load(tiny_models("bert-base"), device="cpu", cache=cache)
+    image = encoders.load(tiny_dinov2, device="cpu", cache=cache)
     with pytest.raises(KldaError, match=r"\[text\]"):
         text.encode("one text")
     with pytest.raises(KldaError, match=r"inputs\[1\] must be a text"):
@@ -212,13 +212,13 @@ def test_bad_inputs_get_the_encoder_s_own_error(cache, tiny_models, tiny_dinov2)
         image.encode(["nowhere.png"])
 
 
-def test_load_takes_a_cache_and_pictures_are_found_by_content(
+def test_load_accepts_a_cache_and_finds_images_by_content(
     tmp_path, tiny_dinov2, pictures, monkeypatch
 ):
     image_module = pytest.importorskip("PIL.Image")
     path = tmp_path / "picture.png"
     image_module.fromarray(pictures[0]).save(path)
-    encoder = features.load(tiny_dinov2, device="cpu", cache=tmp_path / "cache")
+    encoder = encoders.load(tiny_dinov2, device="cpu", cache=tmp_path / "cache")
     inputs = [path, pictures[1], image_module.fromarray(pictures[2])]
     first = encoder.encode(inputs)
     calls = []
@@ -234,18 +234,18 @@ def test_the_tokenizer_is_part_of_the_key(tmp_path, tiny_models, texts):
     import shutil
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    cache = features.FeatureCache(tmp_path / "cache")
-    features.load(folder, device="cpu", cache=cache).encode(texts)
+    cache = encoders.FeatureCache(tmp_path / "cache")
+    encoders.load(folder, device="cpu", cache=cache).encode(texts)
     assert len(cache) == 6
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
-    features.load(folder, device="cpu", cache=cache).encode(texts)
+    encoders.load(folder, device="cpu", cache=cache).encode(texts)
     assert len(cache) == 12
 
 
 def test_the_default_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
     assert default_cache_folder() == tmp_path
-    assert features.FeatureCache().folder == tmp_path
+    assert encoders.FeatureCache().folder == tmp_path
     monkeypatch.delenv("KLDA_CACHE")
     assert default_cache_folder().name == "klda"

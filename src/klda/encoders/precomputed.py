@@ -1,4 +1,4 @@
-"""Features that the user has computed go straight through."""
+"""Features that the user has computed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from klda.encoders.base import Modality
 from klda.errors import KldaError
-from klda.features.base import Modality
 
 
 class PrecomputedFeatures:
-    """The encoder of ``modality="features"``: checks rows and passes them on.
+    """The encoder of ``modality="features"``: checks rows and returns them.
 
     Parameters
     ----------
     dimension : int, default=0
-        Length that every row must have; 0 leaves it to the classifier, which holds all later
-        batches to the length of the first.
+        Required length of a row; with 0, the classifier requires the length of its first batch.
     """
 
     name = "features"
@@ -27,47 +26,23 @@ class PrecomputedFeatures:
         self.dimension = dimension
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Check feature rows.
-
-        Parameters
-        ----------
-        inputs : array-like of shape (n, d)
-            The features.
-        progress : bool, default=False
-            Accepted for the sake of the interface; there is nothing to wait for.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-            The same rows.
-
-        Raises
-        ------
-        KldaError
-            If it is not a table of finite numbers with rows of the right length.
-        """
+        """Return feature rows, a 2-D array of finite numbers, as float32."""
         try:
             rows = np.asarray(inputs)
-            # Checked before the conversion, so that "1.5" is not taken for a number.
+            # Checked before the conversion, which would turn "1.5" into a number.
             if rows.dtype.kind not in "fiub":
                 raise TypeError(f"got values of type {rows.dtype}")
             with np.errstate(over="ignore"):
                 rows = rows.astype(np.float32, copy=False)
         except (TypeError, ValueError) as error:
             raise KldaError(
-                f"inputs must be a 2-D array of numbers, one feature row a sample: {error}."
+                f"inputs must be a 2-D array of numbers, one feature row per sample: {error}."
             ) from error
         self._check_rows(rows)
         return np.ascontiguousarray(rows)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features.
-
-        Returns
-        -------
-        dict
-            As every encoder's; there is no source, so only the dimension says anything.
-        """
+        """Describe the features; only the dimension varies."""
         return {
             "name": self.name,
             "modality": self.modality,
@@ -81,17 +56,17 @@ class PrecomputedFeatures:
     def _check_rows(self, rows: np.ndarray) -> None:
         if rows.ndim != 2 or rows.shape[1] == 0:
             raise KldaError(
-                f"inputs must be a 2-D array, one feature row a sample; got shape {rows.shape}. "
-                "A single row x goes in as x[None, :]."
+                f"inputs must be a 2-D array, one feature row per sample; got shape {rows.shape}. "
+                "For a single row x, give x[None, :]."
             )
         if self.dimension and rows.shape[1] != self.dimension:
             raise KldaError(
-                f"inputs has rows of length {rows.shape[1]}, the features in use have "
+                f"inputs has rows of length {rows.shape[1]}, but the model uses rows of length "
                 f"{self.dimension}: compute them with the same foundation model."
             )
         broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if len(broken):
             raise KldaError(
                 f"inputs[{broken[0]}] is not finite in float32 (NaN, infinite or too large): "
-                "leave such rows out or repair them."
+                "remove or repair such rows."
             )
