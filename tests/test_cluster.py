@@ -27,9 +27,9 @@ from klda.cluster.blocks import Feed, Group, Piece, Rows  # noqa: E402
 from klda.cluster.pool import Pool, Resources, Tree, _connect  # noqa: E402
 from klda.cluster.shares import Gatherer, Recipe, add_to, merge  # noqa: E402
 from klda.cluster.workers import Answer, Worker  # noqa: E402
+from klda.data import ROWS, TableError, open_table  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
-from klda.tables import ROWS, TableError, open_table  # noqa: E402
 
 CLASSES = 12
 DIMENSION = 10

@@ -18,12 +18,12 @@ from sklearn.base import clone
 from klda import features, state, storage
 from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
+from klda.data.pipeline import Behind
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
 from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
-from klda.pipeline import Behind
 
 Batch = tuple[Any, Sequence[Label] | np.ndarray]
 Parts = tuple[Any, Sequence[Label] | np.ndarray, Sequence[str] | None]

@@ -23,9 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from klda import __version__, features, storage
-from klda.errors import KldaError
-from klda.learner import Learner, Lesson
-from klda.tables import (
+from klda.data import (
     Columns,
     Piece,
     Place,
@@ -36,6 +34,8 @@ from klda.tables import (
     open_table,
     read,
 )
+from klda.errors import KldaError
+from klda.learner import Learner, Lesson
 
 EVERY = 180.0  # seconds between checkpoints
 LARGEST_SHARE = 0.05  # of the time, that checkpoints may take
@@ -66,7 +66,7 @@ def learn_files(
     learner : Learner
         A new one, or one loaded from ``folder``.
     paths : str, Path, or iterable of them
-        Files, folders and patterns, as `klda.tables.find_files` takes them.
+        Files, folders and patterns, as `klda.data.find_files` takes them.
     folder : str or Path
         The model folder; it changes once, at the end.
     columns : Columns, optional

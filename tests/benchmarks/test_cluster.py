@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ray")
 
 from klda.benchmarks import cluster as benchmark
-from klda.tables import open_table
+from klda.data import open_table
 
 
 def test_texts_are_the_same_each_time_and_can_be_read(tmp_path):

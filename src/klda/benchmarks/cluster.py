@@ -41,8 +41,8 @@ from klda import cluster
 from klda._optional import require
 from klda.benchmarks.resources import machine, versions
 from klda.cluster.pool import Resources, connected
+from klda.data import open_table, read
 from klda.learner import Learner
-from klda.tables import open_table, read
 
 TOPICS = (
     *("parcel", "invoice", "password", "subscription", "refund", "flight", "hotel", "card"),

@@ -13,9 +13,9 @@ from klda.cli import reading
 from klda.cli.console import results
 
 if TYPE_CHECKING:
+    from klda.data import Chunk
     from klda.explanation import Explanation
     from klda.learner import Learner
-    from klda.tables import Chunk
 
 FEWEST = 3  # classes to show: fewer explain nothing
 

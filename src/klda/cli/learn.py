@@ -17,9 +17,9 @@ from klda.cli.console import print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Piece
     from klda.learner import Learner
     from klda.streaming import Job
-    from klda.tables import Piece
 
 NEW = "For a new model"
 LONG = "For a long learn"

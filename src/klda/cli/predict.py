@@ -20,8 +20,8 @@ from klda.cli.console import output, results
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Chunk
     from klda.learner import Learner
-    from klda.tables import Chunk
 
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
 Answer = tuple[Any, list[tuple[Any, float]]]
@@ -151,7 +151,7 @@ def _explain_as_json(format: Format | None) -> bool:
 def _chunks(
     modality: str, file: Path | None, texts: Sequence[str], input_column: str | None
 ) -> Iterator[Chunk]:
-    from klda.tables import Chunk, read_lines
+    from klda.data import Chunk, read_lines
 
     if texts or file is None or str(file) == "-":
         if modality != "text":

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from klda.cli.console import messages, printable
-from klda.tables import (
+from klda.data import (
     Chunk,
     Columns,
     Piece,

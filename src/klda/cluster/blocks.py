@@ -20,8 +20,7 @@ import numpy as np
 
 from klda._optional import require
 from klda.cluster.errors import ClusterError
-from klda.errors import KldaError
-from klda.tables import (
+from klda.data import (
     INPUT_COLUMNS,
     LABEL_COLUMNS,
     Chunk,
@@ -30,6 +29,7 @@ from klda.tables import (
     as_label,
     identity,
 )
+from klda.errors import KldaError
 
 FILES_AHEAD = 4  # opened before their turn
 CHUNKS_AHEAD = 64  # read of each file before their turn

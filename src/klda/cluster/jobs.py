@@ -18,10 +18,10 @@ from klda.cluster.pool import Pool, Resources, Tree, connected
 from klda.cluster.progress import Report, shown
 from klda.cluster.shares import Recipe, add_to, base_of
 from klda.cluster.workers import Answer
+from klda.data import ROWS, Columns, Table, find_files, open_table
 from klda.errors import KldaError
 from klda.features import Encoder
 from klda.learner import REFUSED, Learner
-from klda.tables import ROWS, Columns, Table, find_files, open_table
 
 # A share costs as much to ship and merge as some thousand rows do to learn, see docs/cluster.md.
 SHARE_ROWS_A_COMPONENT = 10

@@ -20,9 +20,9 @@ from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
+from klda.data.pipeline import Behind
 from klda.errors import KldaError
 from klda.learner import Learner
-from klda.pipeline import Behind
 
 Spans = Sequence[tuple[int, int, int]]
 

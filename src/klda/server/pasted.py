@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from klda.data import LABEL_COLUMNS, TEXT_COLUMNS
 from klda.server import names
 from klda.server.errors import ServiceError
 from klda.server.settings import MAX_TEXT_LENGTH
-from klda.tables import LABEL_COLUMNS, TEXT_COLUMNS
 
 MOST_ROWS = 100_000
 _CONTROL = "".join(map(chr, range(0x21)))

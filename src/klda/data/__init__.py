@@ -8,12 +8,12 @@ Three kinds of input come out, named as the modalities of the foundation models 
 - ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
 """
 
-from klda.tables.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
-from klda.tables.columns import INPUT_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from klda.tables.files import find_files, identity
-from klda.tables.lines import read_lines
-from klda.tables.reading import ROWS, Piece, Place, as_label, read
-from klda.tables.table import Table, open_table
+from klda.data.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
+from klda.data.columns import INPUT_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from klda.data.files import find_files, identity
+from klda.data.lines import read_lines
+from klda.data.reading import ROWS, Piece, Place, as_label, read
+from klda.data.table import Table, open_table
 
 __all__ = [
     "CHUNK_ROWS",

@@ -10,8 +10,8 @@ from zlib import error as zlib_error
 
 import numpy as np
 
-from klda.tables.chunk import Chunk, Modality, TableError
-from klda.tables.columns import (
+from klda.data.chunk import Chunk, Modality, TableError
+from klda.data.columns import (
     FEATURE_COLUMNS,
     LABEL_COLUMNS,
     Chosen,
@@ -21,7 +21,7 @@ from klda.tables.columns import (
 )
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 SEEK_BYTES = 1 << 20
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klda._optional import require
-from klda.tables.chunk import Chunk, Columns, Modality, TableError
-from klda.tables.columns import (
+from klda.data.chunk import Chunk, Columns, Modality, TableError
+from klda.data.columns import (
     FEATURE_COLUMNS,
     LABEL_COLUMNS,
     TEXT_COLUMNS,
@@ -22,7 +22,7 @@ from klda.tables.columns import (
 )
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 
 def _open_parquet(path: Path) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+from klda.data.chunk import Chunk, Modality
+from klda.data.pipeline import ahead
+from klda.data.table import Table
 from klda.errors import KldaError
-from klda.pipeline import ahead
-from klda.tables.chunk import Chunk, Modality
-from klda.tables.table import Table
 
 # Rows read, encoded and learned at once.
 ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}

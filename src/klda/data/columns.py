@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from klda.tables.chunk import TableError
+from klda.data.chunk import TableError
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 TEXT_COLUMNS = (
     *("text", "texts", "sentence", "utterance", "query", "question", "message", "content"),

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from klda.tables.arrays import npz_modalities, read_npy, read_npz
-from klda.tables.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
-from klda.tables.files import kind_of
-from klda.tables.folders import read_folder
-from klda.tables.lines import read_delimited, read_jsonl, read_text
-from klda.tables.parquet import parquet_modalities, read_parquet
+from klda.data.arrays import npz_modalities, read_npy, read_npz
+from klda.data.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
+from klda.data.files import kind_of
+from klda.data.folders import read_folder
+from klda.data.lines import read_delimited, read_jsonl, read_text
+from klda.data.parquet import parquet_modalities, read_parquet
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from klda import pipeline
-from klda.pipeline import Behind, ahead
+from klda.data import pipeline
+from klda.data.pipeline import Behind, ahead
 
 
 def helpers():

@@ -125,7 +125,7 @@ class Behind(Generic[T]):
 
     Examples
     --------
-    >>> from klda.pipeline import Behind
+    >>> from klda.data.pipeline import Behind
     >>> done = []
     >>> with Behind(done.append) as worker:
     ...     for item in range(3):

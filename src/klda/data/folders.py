@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klda.tables.chunk import Chunk, TableError
+from klda.data.chunk import Chunk, TableError
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from klda.tables.chunk import TableError
-from klda.tables.folders import IMAGE_SUFFIXES, images_in, is_hidden
+from klda.data.chunk import TableError
+from klda.data.folders import IMAGE_SUFFIXES, images_in, is_hidden
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
 IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one

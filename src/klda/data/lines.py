@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from zlib import error as zlib_error
 
-from klda.tables.chunk import CHUNK_ROWS, Chunk, TableError
-from klda.tables.columns import Chosen, choose_columns, input_of, label_of
-from klda.tables.files import kind_of
+from klda.data.chunk import CHUNK_ROWS, Chunk, TableError
+from klda.data.columns import Chosen, choose_columns, input_of, label_of
+from klda.data.files import kind_of
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 LONGEST_FIELD = 1 << 24  # characters in a field of a CSV file; Python's own limit is 131,072
 
