@@ -18,7 +18,7 @@ from sklearn.base import clone
 from klda import features, state, storage
 from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
-from klda.data.pipeline import Behind
+from klda.data.threads import work_behind
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
@@ -304,9 +304,7 @@ class Learner:
             for batch in encoded:
                 take(batch)
             return
-        with Behind(take) as behind:
-            for batch in encoded:
-                behind.put(batch)
+        work_behind(take, encoded)
 
     def forget(
         self,

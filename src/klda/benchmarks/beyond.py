@@ -61,8 +61,8 @@ class Data:
         path = Path(folder or ".") / "clinc150_oos" / "oos_test.csv.gz"
         if not path.exists():
             return None
-        chunks = open_table(path).chunks(labels=False)
-        return self.encoder.encode([text for chunk in chunks for text in chunk.inputs])
+        batches = open_table(path).batches(labels=False)
+        return self.encoder.encode([text for batch in batches for text in batch.inputs])
 
 
 def accuracy(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:

@@ -176,8 +176,8 @@ def _one_process(file: Path, n_components: int) -> tuple[Learner, Run]:
     learner = _learner(n_components)
     start = time.perf_counter()
     with _one_thread():
-        pieces = read([open_table(file, modality="text")], labels=True)
-        learner.learn((piece.chunk.inputs, piece.chunk.labels) for piece in pieces)
+        batches = read([open_table(file, modality="text")], labels=True)
+        learner.learn((batch.inputs, batch.labels) for batch in batches)
     end = time.perf_counter()
     return learner, Run("one process", 0, learner.samples, end - start, end - start, None, None)
 

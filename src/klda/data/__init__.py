@@ -1,37 +1,38 @@
-"""Reading rows from files, a chunk at a time: a million-row file never sits in memory.
+"""Users' rows, read in batches: a file of a million rows is never in memory as a whole.
 
-Three kinds of input come out, named as the modalities of the foundation models are:
+The command line, the page, Python and the cluster all read through this package. A `Table` is a
+file whose columns are chosen, a `Batch` some of its rows. There are three kinds of rows, named as
+the modalities of the foundation models:
 
-- ``text``: CSV, TSV, JSONL (each also as ``.gz``), parquet, and ``.txt`` (one text a line);
-- ``image``: a folder with one folder a class, a folder of images, an ``.npz`` with ``images``, or a
-  table with a column of paths;
+- ``text``: CSV, TSV, JSONL (each also as ``.gz``), parquet, and ``.txt`` (one text per line);
+- ``image``: a folder with one folder per class, a folder of images, an ``.npz`` with ``images``, or
+  a table with a column of paths;
 - ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
 """
 
-from klda.data.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
-from klda.data.columns import INPUT_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
+from klda.data.columns import INPUT_COLUMNS, LABEL_COLUMNS, Columns, as_label
 from klda.data.files import find_files, identity
 from klda.data.lines import read_lines
-from klda.data.reading import ROWS, Piece, Place, as_label, read
-from klda.data.table import Table, open_table
+from klda.data.table import Table, open_pasted, open_table, open_tables, read
 
 __all__ = [
-    "CHUNK_ROWS",
+    "BATCH_ROWS",
     "INPUT_COLUMNS",
     "LABEL_COLUMNS",
-    "ROWS",
-    "TEXT_COLUMNS",
-    "Chunk",
+    "START",
+    "Batch",
     "Columns",
     "Modality",
-    "Piece",
-    "Place",
+    "Position",
     "Table",
     "TableError",
     "as_label",
     "find_files",
     "identity",
+    "open_pasted",
     "open_table",
+    "open_tables",
     "read",
     "read_lines",
 ]

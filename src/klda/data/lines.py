@@ -1,45 +1,40 @@
-"""Text files, plain or gzipped: CSV, TSV, JSONL, and one text a line."""
+"""Text files, plain or gzipped: lines decoded and counted; JSONL, and one text per line."""
 
 from __future__ import annotations
 
-import csv
 import gzip
+import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import error as zlib_error
 
-from klda.data.chunk import CHUNK_ROWS, Chunk, TableError
-from klda.data.columns import Chosen, choose_columns, input_of, label_of
-from klda.data.files import kind_of
+from klda.data.batch import BATCH_ROWS, Batch, TableError
+from klda.data.columns import check_input, check_label, choose_columns
 
 if TYPE_CHECKING:
     from klda.data.table import Table
 
-LONGEST_FIELD = 1 << 24  # characters in a field of a CSV file; Python's own limit is 131,072
+# The number of a line, and what is in the input and the label column there.
+Row = tuple[int, Any, Any]
 
 
-class _Row(NamedTuple):
-    line: int
-    values: dict[str, Any]
+class TextFile:
+    """The decoded lines of a table, and how much of it has been read."""
 
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        if table.content is not None:
+            self._raw: BinaryIO = io.BytesIO(table.content)
+            self._size = len(table.content)
+        else:
+            self._raw = table.path.open("rb")
+            self._size = table.path.stat().st_size
+        compressed = table.content is None and table.path.suffix.lower() == ".gz"
+        self._file: Any = gzip.GzipFile(fileobj=self._raw) if compressed else self._raw
 
-class _Source:
-    """The lines of a text file, plain or gzipped, decoded one by one and counted."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.line = 0
-        self._size = max(path.stat().st_size, 1)
-        self._raw = path.open("rb")
-        compressed = path.suffix.lower() == ".gz"
-        self._file: BinaryIO = (
-            gzip.GzipFile(fileobj=self._raw) if compressed else self._raw  # type: ignore[assignment]
-        )
-
-    def __enter__(self) -> _Source:
+    def __enter__(self) -> TextFile:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -48,187 +43,121 @@ class _Source:
 
     @property
     def fraction(self) -> float:
-        return min(1.0, self._raw.tell() / self._size)
+        """How much of the file has been read, between 0 and 1."""
+        return min(1.0, self._raw.tell() / max(self._size, 1))
 
-    def __iter__(self) -> Iterator[str]:
-        lines = iter(self._file)
-        while True:
-            try:
-                raw = next(lines)
-            except StopIteration:
-                return
-            except (EOFError, gzip.BadGzipFile, zlib_error) as error:
-                raise TableError(
-                    f"{self.path}, after line {self.line}: the gzip file is damaged or cut short "
-                    f"({error})."
-                ) from error
-            self.line += 1
-            yield self._decode(raw)
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return decoded(self._lines(), str(self.table.path))
 
-    def _decode(self, raw: bytes) -> str:
-        if self.line == 1:
-            if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise TableError(f"{self.path} is UTF-16: save it as UTF-8.")
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
+    def _lines(self) -> Iterator[bytes]:
+        done = 0
         try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
+            for line in self._file:
+                yield line
+                done += 1
+        except (EOFError, gzip.BadGzipFile, zlib_error) as error:
             raise TableError(
-                f"{self.path}, line {self.line}: not UTF-8 (byte 0x{raw[error.start]:02x} at "
-                f"position {error.start + 1}). Save the file as UTF-8."
+                f"{self.table.path}, after line {done}: the gzip file is damaged or cut short "
+                f"({error})."
             ) from error
 
 
-def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
-    """Read the rows of a CSV or TSV file."""
-    if csv.field_size_limit() < LONGEST_FIELD:
-        csv.field_size_limit(LONGEST_FIELD)  # holds for the whole process: never lowered
-    with _Source(table.path) as source:
-        lines = iter(source)
-        first = next((line for line in lines if line.strip()), "")
-        blank = ["\n"] * (source.line - 1)  # so that the reader counts lines as the file does
-        delimiter = "\t" if kind_of(table.path) == ".tsv" else _delimiter(first)
-        text = itertools.chain(blank, [first], lines)
-        reader = csv.reader(text, delimiter=delimiter, strict=True)
-        header = next(filter(None, _checked_rows(reader, table.path)), None)
-        if not header:
-            raise TableError(f"{table.path} is empty: it has no header and no rows.")
-        names = [name.strip() for name in header]
-        if len(set(names)) != len(names):
-            raise TableError(
-                f"{table.path}, line {len(blank) + 1}: a column name occurs twice: {names}."
-            )
-        chosen = choose_columns(table, names, labels)
-        parsed = itertools.islice(_dict_rows(reader, table.path, names, chosen.label), skip, None)
-        yield from _group(parsed, table, chosen, source, rows)
-
-
-def _delimiter(header: str) -> str:
-    """Return the separator of a .csv file: spreadsheets write semicolons in many countries."""
-    return ";" if ";" in header and "," not in header else ","
-
-
-def _checked_rows(reader: Any, path: Path) -> Iterator[list[str]]:
-    while True:
-        start = reader.line_num + 1
+def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers, from 1; a lone carriage return ends a line, too."""
+    parts = (part for line in lines for part in line.splitlines(keepends=True))
+    for number, raw in enumerate(parts, 1):
+        if number == 1:
+            if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise TableError(f"{name} is UTF-16: save it as UTF-8.")
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise TableError(f"{path}, line {start}: {_broken(str(error))}") from error
-
-
-def _broken(reason: str) -> str:
-    if "field limit" in reason:
-        return (
-            f"a field is longer than {csv.field_size_limit():,} characters. Close the quote that "
-            "opens it, or shorten the text."
-        )
-    hint = " (an opening quote that is never closed?)" if "end of data" in reason else ""
-    return f"broken row: {reason}{hint}."
-
-
-def _dict_rows(reader: Any, path: Path, names: list[str], label: str | None) -> Iterator[_Row]:
-    start = reader.line_num + 1
-    for values in _checked_rows(reader, path):
-        line, start = start, reader.line_num + 1
-        if not values:
-            continue
-        if len(values) != len(names):
+            yield number, raw.decode("utf-8")
+        except UnicodeDecodeError as error:
             raise TableError(
-                f"{path}, line {line}: broken row: {len(values)} fields where the header has "
-                f"{len(names)}. Quote fields that contain the separator."
-            )
-        row = dict(zip(names, values, strict=True))
-        if label is not None:  # "hello, pin" is of the class "pin"
-            row[label] = row[label].strip()
-        yield _Row(line, row)
+                f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
+                f"{error.start + 1}). Save it as UTF-8."
+            ) from error
 
 
-def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
+def grouped(
+    rows: Iterator[Row], file: TextFile, has_labels: bool, size: int, skip: int
+) -> Iterator[Batch]:
+    """Check rows and put them into batches."""
+    inputs: list[Any] = []
+    labels: list[Any] = []
+    for line, value, label in itertools.islice(rows, skip, None):
+        inputs.append(check_input(value, file.table, f"line {line}"))
+        if has_labels:
+            labels.append(check_label(label, file.table, f"line {line}"))
+        if len(inputs) == size:
+            yield Batch(inputs, labels if has_labels else None, file.fraction)
+            inputs, labels = [], []
+    if inputs:
+        yield Batch(inputs, labels if has_labels else None)
+
+
+def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
     """Read the rows of a JSONL file."""
-    with _Source(table.path) as source:
-        parsed = _json_rows(source)
+    with TextFile(table) as file:
+        parsed = _objects(file)
         first = next(parsed, None)
         if first is None:
             return
-        chosen = choose_columns(table, list(first.values), labels)
-        all_rows = itertools.islice(itertools.chain([first], parsed), skip, None)
-        yield from _group(all_rows, table, chosen, source, rows)
+        inputs, label = choose_columns(table, list(first[1]), labels)
+        cells = (
+            (line, values.get(inputs), None if label is None else values.get(label))
+            for line, values in itertools.chain([first], parsed)
+        )
+        yield from grouped(cells, file, label is not None, rows, skip)
 
 
-def _json_rows(source: _Source) -> Iterator[_Row]:
-    for text in source:
+def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, text in file:
         if not text.strip():
             continue
+        where = f"{file.table.path}, line {line}"
         try:
             values = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             reason = getattr(error, "msg", "nested too deeply")
-            raise TableError(
-                f"{source.path}, line {source.line}: broken row: not JSON ({reason})."
-            ) from error
+            raise TableError(f"{where}: broken row: not JSON ({reason}).") from error
         if not isinstance(values, dict):
             raise TableError(
-                f"{source.path}, line {source.line}: broken row: expected one JSON object a line, "
-                f'as {{"text": "...", "label": "..."}}.'
+                f"{where}: broken row: expected one JSON object per line, such as "
+                '{"text": "...", "label": "..."}.'
             )
-        yield _Row(source.line, values)
+        yield line, values
 
 
-def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
-    """Read a file of texts, one a line."""
+def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+    """Read a file of texts, one per line."""
     if labels:
         raise TableError(
             f"{table.path}: a .txt file has no labels. Give a CSV, TSV or JSONL file with a column "
-            "of texts and one of labels."
+            "of texts and a column of labels."
         )
-    with _Source(table.path) as source:
-        named = (
-            _Row(source.line, {"text": text.rstrip("\r\n")}) for text in source if text.strip()
-        )
-        wanted = itertools.islice(named, skip, None)
-        yield from _group(wanted, table, Chosen("text", None), source, rows)
+    with TextFile(table) as file:
+        cells = ((line, text.rstrip("\r\n"), None) for line, text in file if text.strip())
+        yield from grouped(cells, file, False, rows, skip)
 
 
-def read_lines(lines: Iterable[str], *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
-    """Chunks of texts, one a line, from any iterable of lines; empty lines are left out.
+def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:
+    """Read texts from a stream, one per line; empty lines are skipped.
 
     Parameters
     ----------
-    lines : iterable of str
-        For instance standard input.
-    rows : int
-        Largest number of rows in a chunk.
+    lines : iterable of bytes
+        For instance ``sys.stdin.buffer``.
+    name : str
+        What errors call it.
+    rows : int, optional
+        Most rows in a batch.
 
     Yields
     ------
-    Chunk
+    Batch
         Texts without labels.
     """
-    texts: list[str] = []
-    for line in lines:
-        if text := line.strip():
-            texts.append(text)
-        if len(texts) == rows:
-            yield Chunk(texts, None)
-            texts = []
-    if texts:
-        yield Chunk(texts, None)
-
-
-def _group(
-    rows: Iterator[_Row], table: Table, chosen: Chosen, source: _Source, size: int
-) -> Iterator[Chunk]:
-    inputs: list[Any] = []
-    labels: list[str] | None = None if chosen.label is None else []
-    for row in rows:
-        inputs.append(input_of(row.values.get(chosen.input), table, f"line {row.line}"))
-        if labels is not None and chosen.label is not None:
-            labels.append(label_of(row.values.get(chosen.label), table, f"line {row.line}"))
-        if len(inputs) == size:
-            yield Chunk(inputs, labels, source.fraction)
-            inputs, labels = [], (None if labels is None else [])
-    if inputs:
-        yield Chunk(inputs, labels)
+    texts = (text.rstrip("\r\n") for _, text in decoded(lines, name) if text.strip())
+    while batch := list(itertools.islice(texts, rows or BATCH_ROWS["text"])):
+        yield Batch(batch, None)

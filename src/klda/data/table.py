@@ -1,66 +1,85 @@
-"""A file of rows, whatever its kind."""
+"""A file of rows, whatever its kind; and several of them, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klda.data.arrays import npz_modalities, read_npy, read_npz
-from klda.data.chunk import CHUNK_ROWS, Chunk, Columns, Modality, TableError
-from klda.data.files import kind_of
+from klda.data.arrow import parquet_modalities, read_parquet
+from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
+from klda.data.columns import GUESSED, Columns
+from klda.data.delimited import find_header, read_delimited
+from klda.data.files import find_files, kind_of
 from klda.data.folders import read_folder
-from klda.data.lines import read_delimited, read_jsonl, read_text
-from klda.data.parquet import parquet_modalities, read_parquet
+from klda.data.lines import read_jsonl, read_text
+from klda.data.threads import read_ahead
+from klda.labels import Label
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows, opened anew each time :meth:`chunks` is called.
+    """A file of rows, opened each time :meth:`batches` is called.
 
     Attributes
     ----------
     path : Path
-        The file or folder.
+        The file or folder; the name that errors call it by.
+    kind : str
+        How it is read: a suffix, or ``"folder"``.
     modality : {"text", "image", "features"}
         What its rows are.
+    columns : Columns
+        The columns that were asked for.
+    classes : collection of label
+        Classes of the model that the rows are for: labels are read as `as_label` says.
+    content : bytes, optional
+        What is in it, if it is not a file on disk.
+    header : bool
+        Whether the first line of a CSV or TSV file names the columns; if not, each line is a text
+        and its label.
     """
 
     path: Path
+    kind: str
     modality: Modality
-    columns: Columns = field(default_factory=Columns)
+    columns: Columns = GUESSED
+    classes: Collection[Label] = field(default=(), repr=False)
+    content: bytes | None = field(default=None, repr=False)
+    header: bool = True
 
-    def chunks(
-        self, *, labels: bool = True, rows: int = CHUNK_ROWS, skip: int = 0
-    ) -> Iterator[Chunk]:
-        """Read the file in chunks.
+    def batches(
+        self, *, labels: bool = True, rows: int | None = None, skip: int = 0
+    ) -> Iterator[Batch]:
+        """Read the file in batches.
 
         Parameters
         ----------
         labels : bool
-            Whether each row must have a label; without, labels are read where they are found.
-        rows : int
-            Largest number of rows in a chunk.
+            Whether each row must have a label; if not, labels are read where there are any.
+        rows : int, optional
+            Most rows in a batch; by default what is usual for the modality.
         skip : int
-            Rows at the beginning to leave out. A multiple of ``rows`` leaves the chunks after them
-            as they are.
+            Rows to skip at the beginning. A multiple of ``rows`` leaves the batches after them as
+            they are.
 
         Yields
         ------
-        Chunk
-            Consecutive rows; none empty, and at least one chunk unless rows are left out.
+        Batch
+            Consecutive rows; never empty, and at least one batch unless rows are skipped.
         """
-        reader = _READERS[kind_of(self.path)]
         seen = skip
         try:
-            for chunk in reader(self, labels, rows, skip):
+            size = rows or BATCH_ROWS[self.modality]
+            for batch in _READERS[self.kind](self, labels, size, skip):
                 if self.modality == "features":
-                    _check_finite(self.path, chunk.inputs, seen)
-                seen += len(chunk)
-                yield chunk
+                    _check_finite(self.path, batch.inputs, seen)
+                seen += len(batch)
+                yield replace(batch, end=Position(0, seen))
         except OSError as error:
             raise TableError(f"{self.path}: {error.strerror or error}") from error
         if not seen:
@@ -68,7 +87,11 @@ class Table:
 
 
 def open_table(
-    path: str | Path, *, modality: Modality | None = None, columns: Columns | None = None
+    path: str | Path,
+    *,
+    modality: Modality | None = None,
+    columns: Columns = GUESSED,
+    classes: Collection[Label] = (),
 ) -> Table:
     """Find out what a file holds, without reading its rows.
 
@@ -77,9 +100,11 @@ def open_table(
     path : str or Path
         A file, or a folder of images.
     modality : {"text", "image", "features"}, optional
-        What its rows are, where the file's kind alone doesn't tell; a mismatch is an error.
-    columns : Columns, optional
+        What its rows are, where the kind of file doesn't tell; a mismatch is an error.
+    columns : Columns
         Names of the columns, where they can't be guessed.
+    classes : collection of label
+        Classes of the model that the rows are for.
 
     Returns
     -------
@@ -103,7 +128,90 @@ def open_table(
             f"{path} holds {' or '.join(possible)} rows, but {modality} rows are needed here. "
             f"Give {_EXAMPLES[modality]}."
         )
-    return Table(path, modality, columns or Columns())
+    return Table(path, kind, modality, columns, frozenset(classes))
+
+
+def open_tables(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    modality: Modality | None = None,
+    columns: Columns = GUESSED,
+    classes: Collection[Label] = (),
+) -> list[Table]:
+    """Open files that all hold the same kind of rows.
+
+    Parameters
+    ----------
+    paths : str, Path, or iterable of them
+        Files, folders and patterns, as `find_files` takes them.
+    modality : {"text", "image", "features"}, optional
+        What the rows are; by default what the first file holds.
+    columns, classes
+        As for `open_table`.
+
+    Returns
+    -------
+    list of Table
+        In the order given; those of a folder or a pattern sorted.
+    """
+    tables: list[Table] = []
+    for path in find_files(paths):
+        expected = tables[0].modality if tables else modality
+        tables.append(open_table(path, modality=expected, columns=columns, classes=classes))
+    if not tables:
+        raise TableError("paths is empty: name at least one file.")
+    return tables
+
+
+def open_pasted(content: bytes, *, name: str, classes: Collection[Label] = ()) -> Table:
+    """Open text that someone pasted or uploaded: CSV or TSV, with a header or without.
+
+    Parameters
+    ----------
+    content : bytes
+        In UTF-8. The first line names a text and a label column, or each line is a text and its
+        label.
+    name : str
+        What errors call it.
+    classes : collection of label
+        Classes of the model that the rows are for.
+
+    Returns
+    -------
+    Table
+        Ready to be read; its ``header`` says whether the first line names the columns.
+    """
+    table = Table(Path(name), ".csv", "text", classes=frozenset(classes), content=content)
+    return replace(table, header=find_header(table))
+
+
+def read(
+    tables: Sequence[Table], *, labels: bool, start: Position = START
+) -> Generator[Batch, None, None]:
+    """Read tables one after the other, a few batches ahead of the caller.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        The files.
+    labels : bool
+        Whether each row must have a label.
+    start : Position
+        Where to begin: the ``end`` of the last batch that was used.
+
+    Yields
+    ------
+    Batch
+        In order.
+    """
+    yield from read_ahead(_batches(tables, labels, start))
+
+
+def _batches(tables: Sequence[Table], labels: bool, start: Position) -> Iterator[Batch]:
+    for i in range(start.file, len(tables)):
+        skip = start.rows if i == start.file else 0
+        for batch in tables[i].batches(labels=labels, skip=skip):
+            yield replace(batch, end=Position(i, batch.end.rows))
 
 
 def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:
@@ -120,15 +228,15 @@ def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:
 
 _EXAMPLES: dict[Modality, str] = {
     "text": "a CSV, TSV, JSONL or parquet file with a column of texts",
-    "image": "a folder with one folder of images a class",
+    "image": "a folder with one folder of images per class",
     "features": "a .npy, .npz or parquet file of feature rows",
 }
 
 
 def _check_finite(path: Path, rows: Any, before: int) -> None:
-    """Refuse features that are no numbers, by the row of the file that they are in."""
+    """Refuse features that are not numbers, and name the row of the file they are in."""
     if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-        return  # not feature rows at all, which the encoder says
+        return  # not feature rows at all: the encoder says so
     with np.errstate(over="ignore"):
         finite = np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1)
     if not finite.all():
@@ -138,7 +246,7 @@ def _check_finite(path: Path, rows: Any, before: int) -> None:
         )
 
 
-_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Chunk]]] = {
+_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Batch]]] = {
     ".csv": read_delimited,
     ".tsv": read_delimited,
     ".jsonl": read_jsonl,
