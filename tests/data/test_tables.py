@@ -642,7 +642,7 @@ def test_labels_are_read_for_the_classes_of_the_model(tmp_path, kind):
     write("a\u00a0", " b ", "12")
     assert sorted(read_labels({"a\u00a0": 3, "b": 1})) == ["12", "a\u00a0", "b"]
     assert sorted(read_labels(())) == ["12", "a", "b"]
-    with pytest.raises(TableError, match=r"(line|row|folder) .*is not an integer, but the classes"):
+    with pytest.raises(TableError, match=r"(line|row) .*is not an integer, but the classes"):
         read_labels([1, 2])
     if kind == "folder":
         (path / "a\u00a0").rename(path / "-7")

@@ -22,6 +22,7 @@ from klda._optional import require
 from klda.cluster.errors import ClusterError
 from klda.data import Batch, Columns, Table, TableError, identity
 from klda.data.arrow import input_values
+from klda.data.batch import RawBatch
 from klda.data.columns import check_label_type, choose_columns
 from klda.errors import KldaError
 
@@ -360,7 +361,7 @@ class Rows:
         if self.modality == "image" and str(column.type) not in ("string", "large_string", "null"):
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(rows)
             return list(accessor.to_numpy(name))
-        return input_values([column], table, row)
+        return table.check(RawBatch(input_values([column], table, row), None), row).inputs
 
     def _labels(self, column: Any, table: Table, row: int) -> list[Any]:
         labels = column.to_pylist()

@@ -10,8 +10,8 @@ from zlib import error as zlib_error
 
 import numpy as np
 
-from klda.data.batch import Batch, Modality, TableError
-from klda.data.columns import check_label, choose_columns
+from klda.data.batch import Modality, RawBatch, TableError
+from klda.data.columns import choose_columns
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SEEK_BYTES = 1 << 20
 
 
-def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of a .npy file."""
     if labels:
         raise TableError(
@@ -33,7 +33,7 @@ def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch
     _check_matrix(table.path, "the array", features.shape, 2)
     for start in range(skip, len(features), rows):
         block = np.array(features[start : start + rows])
-        yield Batch(block, None, min(1.0, (start + rows) / len(features)))
+        yield RawBatch(block, None, min(1.0, (start + rows) / len(features)))
 
 
 def _open_npz(path: Path) -> zipfile.ZipFile:
@@ -49,39 +49,26 @@ def npz_modalities(path: Path) -> tuple[Modality, ...]:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
-def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of an .npz file, and their labels."""
     with _open_npz(table.path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        chosen, label = choose_columns(table, names, labels)
+        members = [name.removesuffix(".npy") for name in archive.namelist()]
+        chosen, label = choose_columns(table, members, labels)
         with _Member(table.path, archive, chosen) as inputs:
             _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
             if label is None:
                 for block, fraction in inputs.blocks(rows, skip):
-                    yield Batch(block, None, fraction)
+                    yield RawBatch(block, None, fraction)
                 return
-            with _Member(table.path, archive, label) as found:
-                if found.shape != inputs.shape[:1]:
+            with _Member(table.path, archive, label) as names:
+                if names.shape != inputs.shape[:1]:
                     raise TableError(
                         f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has "
-                        f"shape {found.shape}; expected one label per row."
+                        f"shape {names.shape}; expected one label per row."
                     )
-                yield from _labelled(table, inputs, found, rows, skip)
-
-
-def _labelled(
-    table: Table, inputs: _Member, labels: _Member, rows: int, skip: int
-) -> Iterator[Batch]:
-    done = skip
-    for (block, fraction), (values, _) in zip(
-        inputs.blocks(rows, skip), labels.blocks(rows, skip), strict=True
-    ):
-        names = [
-            check_label(value, table, f"row {done + i}")
-            for i, value in enumerate(values.tolist(), 1)
-        ]
-        done += len(names)
-        yield Batch(block, names, fraction)
+                both = zip(inputs.blocks(rows, skip), names.blocks(rows, skip), strict=True)
+                for (block, fraction), (values, _) in both:
+                    yield RawBatch(block, values.tolist(), fraction)
 
 
 def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int) -> None:

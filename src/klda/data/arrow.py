@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klda._optional import require
-from klda.data.batch import Batch, Modality, TableError
+from klda.data.batch import Modality, RawBatch, TableError
 from klda.data.columns import (
     FEATURE_COLUMNS,
     GUESSED,
     TEXT_COLUMNS,
     Columns,
-    check_input,
-    check_label,
     choose_columns,
     choose_label,
 )
@@ -38,7 +36,7 @@ def parquet_modalities(path: Path) -> tuple[Modality, ...]:
     return ("text", "image", "features")
 
 
-def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of a parquet file."""
     with _open(table.path) as file:
         schema = file.schema_arrow
@@ -57,38 +55,17 @@ def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[B
         wanted = [*inputs, *([] if label is None else [label])]
         for part in _record_batches(file, wanted, rows, skip):
             values = input_values([part.column(name) for name in inputs], table, done)
-            names = None if label is None else _label_values(part.column(label), table, done)
+            names = None if label is None else part.column(label).to_pylist()
             done += len(values)
             if len(values):
-                yield Batch(values, names, done / total)
+                yield RawBatch(values, names, done / total)
 
 
 def input_values(columns: Sequence[Any], table: Table, before: int) -> Any:
-    """Return the inputs in Arrow columns.
-
-    Parameters
-    ----------
-    columns : sequence of Arrow arrays
-        One column; or, of features, one column per feature.
-    table : Table
-        Where they come from.
-    before : int
-        Rows before these, for errors.
-
-    Returns
-    -------
-    list or ndarray
-        Texts or paths, or one row of features per sample.
-    """
+    """Return the inputs in one Arrow column, or in one column per feature, after so many rows."""
     if table.modality == "features":
         return _feature_matrix([_plain(column) for column in columns], table, before)
-    values = columns[0].to_pylist()
-    return [check_input(value, table, f"row {before + i}") for i, value in enumerate(values, 1)]
-
-
-def _label_values(column: Any, table: Table, before: int) -> list[Any]:
-    values = column.to_pylist()
-    return [check_label(value, table, f"row {before + i}") for i, value in enumerate(values, 1)]
+    return columns[0].to_pylist()
 
 
 def _feature_matrix(columns: Sequence[Any], table: Table, before: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,15 @@ class Position(NamedTuple):
 
 
 START = Position()
+
+
+class RawBatch(NamedTuple):
+    """Rows as the reader of a kind of file finds them: `Table.check` makes a `Batch` of them."""
+
+    inputs: Any
+    labels: Sequence[Any] | None
+    fraction: float = 1.0
+    lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
 
 
 @dataclass(frozen=True)

@@ -43,19 +43,7 @@ GUESSED = Columns()
 def choose_columns(table: Table, names: Sequence[str], need_labels: bool) -> tuple[str, str | None]:
     """Return the input and the label column: those asked for, or guessed from their names.
 
-    Parameters
-    ----------
-    table : Table
-        Has the columns that were asked for.
-    names : sequence of str
-        The columns there are.
-    need_labels : bool
-        Whether there must be a label column.
-
-    Returns
-    -------
-    tuple
-        Name of the input column, and of the label column or None.
+    `names` are the columns there are; without `need_labels` there may be no label column.
     """
     inputs = _find(table, names, "input_column", INPUT_COLUMNS[table.modality])
     label = _find(table, names, "label_column", LABEL_COLUMNS)
@@ -115,6 +103,8 @@ def check_input(value: Any, table: Table, where: str) -> str | Path:
     """Return the input in a cell; the path of an image is relative to the table."""
     if value is None or (isinstance(value, str) and not value.strip()):
         raise TableError(f"{table.path}, {where}: the {table.modality} is empty.")
+    if isinstance(value, Path):
+        return value
     if not isinstance(value, str):
         raise TableError(
             f"{table.path}, {where}: the {table.modality} is {value!r}; expected a string."

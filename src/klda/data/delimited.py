@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from klda.data.batch import Batch, TableError
+from klda.data.batch import RawBatch, TableError
 from klda.data.columns import LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
 from klda.data.lines import TextFile, grouped
 
@@ -23,7 +23,7 @@ DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
 WITHOUT_HEADER = ["text", "label"]
 
 
-def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of a CSV or TSV file."""
     with TextFile(table) as file:
         lines = _rows(file)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from klda.data.batch import Batch, TableError
-from klda.data.columns import check_label
+from klda.data.batch import RawBatch, TableError
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -18,7 +17,7 @@ IMAGE_SUFFIXES = frozenset(
 )
 
 
-def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
     classes = sorted(
         entry for entry in table.path.iterdir() if entry.is_dir() and not is_hidden(entry)
@@ -35,8 +34,7 @@ def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Ba
             raise TableError(
                 f"{folder} holds no images; known suffixes are {', '.join(sorted(IMAGE_SUFFIXES))}."
             )
-        label = check_label(folder.name, table, f"folder {folder.name!r}")
-        pairs.extend((image, label) for image in images)
+        pairs.extend((image, folder.name) for image in images)
     if not classes:
         pairs.extend((image, None) for image in images_in(table.path))
     if labels:
@@ -45,7 +43,7 @@ def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Ba
     for start in range(skip, len(pairs), rows):
         block = pairs[start : start + rows]
         names = None if not classes else [label for _, label in block]
-        yield Batch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+        yield RawBatch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
 
 
 def images_in(folder: Path) -> list[Path]:

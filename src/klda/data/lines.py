@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import error as zlib_error
 
-from klda.data.batch import BATCH_ROWS, Batch, TableError
-from klda.data.columns import check_input, check_label, choose_columns
+from klda.data.batch import BATCH_ROWS, Batch, RawBatch, TableError
+from klda.data.columns import choose_columns
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -81,22 +81,16 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 def grouped(
     rows: Iterator[Row], file: TextFile, has_labels: bool, size: int, skip: int
-) -> Iterator[Batch]:
-    """Check rows and put them into batches."""
-    inputs: list[Any] = []
-    labels: list[Any] = []
-    for line, value, label in itertools.islice(rows, skip, None):
-        inputs.append(check_input(value, file.table, f"line {line}"))
-        if has_labels:
-            labels.append(check_label(label, file.table, f"line {line}"))
-        if len(inputs) == size:
-            yield Batch(inputs, labels if has_labels else None, file.fraction)
-            inputs, labels = [], []
-    if inputs:
-        yield Batch(inputs, labels if has_labels else None)
+) -> Iterator[RawBatch]:
+    """Put rows into batches."""
+    wanted = itertools.islice(rows, skip, None)
+    while part := list(itertools.islice(wanted, size)):
+        lines, inputs, labels = zip(*part, strict=True)
+        fraction = file.fraction if len(part) == size else 1.0
+        yield RawBatch(list(inputs), labels if has_labels else None, fraction, lines)
 
 
-def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of a JSONL file."""
     with TextFile(table) as file:
         parsed = _objects(file)
@@ -129,7 +123,7 @@ def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, values
 
 
-def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read a file of texts, one per line."""
     if labels:
         raise TableError(

@@ -11,8 +11,8 @@ import numpy as np
 
 from klda.data.arrays import npz_modalities, read_npy, read_npz
 from klda.data.arrow import parquet_modalities, read_parquet
-from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
-from klda.data.columns import GUESSED, Columns
+from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, RawBatch, TableError
+from klda.data.columns import GUESSED, Columns, check_input, check_label
 from klda.data.delimited import find_header, read_delimited
 from klda.data.files import find_files, kind_of
 from klda.data.folders import read_folder
@@ -75,15 +75,31 @@ class Table:
         seen = skip
         try:
             size = rows or BATCH_ROWS[self.modality]
-            for batch in _READERS[self.kind](self, labels, size, skip):
-                if self.modality == "features":
-                    _check_finite(self.path, batch.inputs, seen)
-                seen += len(batch)
-                yield replace(batch, end=Position(0, seen))
+            for raw in _READERS[self.kind](self, labels, size, skip):
+                batch = self.check(raw, seen)
+                seen = batch.end.rows
+                yield batch
         except OSError as error:
             raise TableError(f"{self.path}: {error.strerror or error}") from error
         if not seen:
             raise TableError(f"{self.path} is empty: it holds no rows.")
+
+    def check(self, raw: RawBatch, before: int) -> Batch:
+        """Return rows, each checked; `before` is the number of rows before them."""
+        end = before + len(raw.inputs)
+        where = (
+            [f"row {number}" for number in range(before + 1, end + 1)]
+            if raw.lines is None
+            else [f"line {number}" for number in raw.lines]
+        )
+        inputs, labels = raw.inputs, None
+        if self.modality == "features":
+            _check_finite(self.path, inputs, before)
+        elif isinstance(inputs, list):
+            inputs = [check_input(value, self, at) for value, at in zip(inputs, where, strict=True)]
+        if raw.labels is not None:
+            labels = [check_label(i, self, at) for i, at in zip(raw.labels, where, strict=True)]
+        return Batch(inputs, labels, raw.fraction, Position(0, end))
 
 
 def open_table(
@@ -138,21 +154,9 @@ def open_tables(
     columns: Columns = GUESSED,
     classes: Collection[Label] = (),
 ) -> list[Table]:
-    """Open files that all hold the same kind of rows.
+    """Open all files that `find_files` finds, as `open_table` does.
 
-    Parameters
-    ----------
-    paths : str, Path, or iterable of them
-        Files, folders and patterns, as `find_files` takes them.
-    modality : {"text", "image", "features"}, optional
-        What the rows are; by default what the first file holds.
-    columns, classes
-        As for `open_table`.
-
-    Returns
-    -------
-    list of Table
-        In the order given; those of a folder or a pattern sorted.
+    All must hold the same kind of rows: by default what the first one holds.
     """
     tables: list[Table] = []
     for path in find_files(paths):
@@ -246,7 +250,7 @@ def _check_finite(path: Path, rows: Any, before: int) -> None:
         )
 
 
-_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Batch]]] = {
+_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[RawBatch]]] = {
     ".csv": read_delimited,
     ".tsv": read_delimited,
     ".jsonl": read_jsonl,
