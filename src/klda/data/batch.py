@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from klda.errors import KldaError
-from klda.labels import Label
+
+if TYPE_CHECKING:
+    from klda.labels import Label
 
 Modality = Literal["text", "image", "features"]
 

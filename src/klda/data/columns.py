@@ -11,10 +11,10 @@ import numpy as np
 
 from klda.data.batch import TableError
 from klda.errors import KldaError
-from klda.labels import Label
 
 if TYPE_CHECKING:
     from klda.data.table import Table
+    from klda.labels import Label
 
 TEXT_COLUMNS = (
     *("text", "texts", "sentence", "utterance", "query", "question", "message", "content"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from klda.data.files import find_files, kind_of
 from klda.data.folders import read_folder
 from klda.data.lines import read_jsonl, read_text
 from klda.data.threads import read_ahead
-from klda.labels import Label
+
+if TYPE_CHECKING:
+    from klda.labels import Label
 
 
 @dataclass(frozen=True)
