@@ -27,9 +27,9 @@ from klda.cluster.blocks import Feed, Group, Piece, Rows  # noqa: E402
 from klda.cluster.pool import Pool, Resources, Tree, _connect  # noqa: E402
 from klda.cluster.shares import Gatherer, Recipe, add_to, merge  # noqa: E402
 from klda.cluster.workers import Answer, Worker  # noqa: E402
+from klda.data import BATCH_ROWS, TableError, open_table  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
-from klda.tables import ROWS, TableError, open_table  # noqa: E402
 
 CLASSES = 12
 DIMENSION = 10
@@ -45,11 +45,10 @@ def make_rows(n, seed=0):
 
 
 def learn_alone(learner, *paths):
-    """What one process makes of files, in the chunks that `klda learn` reads."""
+    """What one process makes of files, in the batches that `klda learn` reads."""
     tables = [open_table(path, modality=learner.modality) for path in paths]
-    rows = ROWS[learner.modality]
-    chunks = itertools.chain.from_iterable(table.chunks(rows=rows) for table in tables)
-    return learner.learn((chunk.inputs, chunk.labels) for chunk in chunks)
+    batches = itertools.chain.from_iterable(table.batches() for table in tables)
+    return learner.learn((batch.inputs, batch.labels) for batch in batches)
 
 
 def assert_same(one, other, inputs):
@@ -201,7 +200,7 @@ def test_feature_columns_of_any_kind_are_read_in_batches():
         (rows_of("text"), {"text": ["a", 3][1:], "y": ["b"]}, "row 11: the text is 3"),
         (rows_of("text"), {"text": ["a"], "y": [None]}, "row 11: the label is empty"),
         (rows_of("text"), {"text": ["a"], "y": [0.5]}, "row 11: the label is 0.5"),
-        (rows_of("text"), {"words": ["a"], "y": ["b"]}, "its columns are: words, y"),
+        (rows_of("text"), {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
         (rows_of("text", input="body"), {"text": ["a"]}, "input_column='body'"),
         (rows_of("text"), {"text": ["a"]}, "holds the label"),
         (rows_of("text", text=True), {"text": ["a"], "y": [1]}, "classes are texts"),
@@ -265,8 +264,8 @@ def ray():
 def files(tmp_path_factory):
     """Rows in two kinds of files: three chunks, so that two workers have something to do."""
     folder = tmp_path_factory.mktemp("rows")
-    rows, labels = make_rows(3 * ROWS["features"] - 1000)
-    half = ROWS["features"] + 500
+    rows, labels = make_rows(3 * BATCH_ROWS["features"] - 1000)
+    half = BATCH_ROWS["features"] + 500
     np.savez(folder / "a.npz", features=rows[:half], labels=labels[:half])
     table = arrow.table({"features": list(rows[half:]), "label": labels[half:]})
     parquet.write_table(table, folder / "b.parquet")
@@ -454,7 +453,7 @@ def test_the_command_learns_on_a_cluster_and_a_bad_row_leaves_the_model(ray, fil
     options = ["--model", bot, "--cluster", "local", "--workers", "1", "--components", "100"]
     result = runner.invoke(app, ["learn", str(files / "a.npz"), *options, "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["learned"] == ROWS["features"] + 500
+    assert json.loads(result.stdout)["learned"] == BATCH_ROWS["features"] + 500
     alone = learn_alone(
         Learner("features", classifier=KLDA(n_components=100, random_state=0)), files / "a.npz"
     )

@@ -9,11 +9,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, storage, streaming, tables
+from klda import KLDA, LDA, NCM, KLDAEnsemble, data, storage, streaming
+from klda.data import Columns, TableError, open_table, read
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.streaming import CheckpointError, CheckpointWarning, Job, learn_files
-from klda.tables import Columns, TableError, open_table, read
 
 D = 64
 CHUNK = 50
@@ -25,7 +25,7 @@ class CutOffError(Exception):
 
 @pytest.fixture(autouse=True)
 def small_chunks_and_a_checkpoint_after_each(monkeypatch):
-    monkeypatch.setitem(tables.ROWS, "features", CHUNK)
+    monkeypatch.setitem(data.BATCH_ROWS, "features", CHUNK)
     monkeypatch.setattr(streaming, "LARGEST_SHARE", 1e9)
 
 
@@ -345,7 +345,7 @@ def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch
     monkeypatch.setattr(streaming.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(Job, "_save_checkpoint", save)
     monkeypatch.setattr("klda.learner.Lesson", Lesson)
-    monkeypatch.setitem(tables.ROWS, "features", 5)
+    monkeypatch.setitem(data.BATCH_ROWS, "features", 5)
     opened = [open_table(path) for path in files]
     job = Job(tmp_path / "m", opened, every=3)
     job.learn(make(), read(opened, labels=True))
@@ -422,7 +422,7 @@ def test_integer_classes_stay_integers(files, tmp_path):
 def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_path, monkeypatch):
     from klda.demo import examples
 
-    monkeypatch.setitem(tables.ROWS, "text", 12)
+    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
     rows = [example for example in examples() if example.part == "learn"][:96:2]
     path = tmp_path / "rows.jsonl"
     pairs = [{"text": row.text, "label": row.intent} for row in rows]

@@ -137,7 +137,7 @@ def test_predict_features_gives_row_numbers(cli, make, rows):
 
 def test_a_failed_predict_leaves_no_half_written_file(cli, bot, tmp_path):
     path = tmp_path / "q.csv"
-    path.write_text("text\nfine\n \n")
+    path.write_text("text,id\nfine,1\n ,2\n")
     output = tmp_path / "answers.csv"
     output.write_text("old")
     result = cli("predict", path, "--model", bot / "model", "--output", output, code=1)

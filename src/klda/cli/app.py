@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from typing import Any
 
@@ -24,6 +25,13 @@ LATER = {
         "Measure accuracy, speed and scale; reproduce the paper's tables.",
     ),
 }
+
+# Parameters of the library that errors name and that are options here.
+_PARAMETERS = re.compile(r"\b(input_column|label_column)\b")
+
+
+def _as_option(parameter: re.Match[str]) -> str:
+    return "--" + parameter[0].replace("_", "-")
 
 
 class _Commands(TyperGroup):
@@ -59,7 +67,7 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KldaError as error:
-            complain(str(error))
+            complain(_PARAMETERS.sub(_as_option, str(error)))
             raise typer.Exit(1) from error
         except OSError as error:
             complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))

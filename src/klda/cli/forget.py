@@ -67,18 +67,20 @@ def forget(
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
     from klda import storage
+    from klda.data import as_label
     from klda.learner import Learner
 
     with storage.writer_lock(_existing(model), timeout=wait):
         learner = Learner.load(model, **options.encoding(device, batch_size, cache))
         before = learner.classes
-        integers = reading.has_integer_classes(before)
-        names = [reading.as_label(label, integers) for label in labels or ()]
+        names = [as_label(label, before) for label in labels or ()]
         exact = True
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
-            tables = reading.open_tables([rows], learner.modality, input_column, label_column)
+            tables = reading.open_tables(
+                [rows], learner.modality, input_column, label_column, before
+            )
             _forget_rows(learner, tables, names, partly, model)
         else:
             exact = _forget_classes(learner, names)
@@ -122,9 +124,8 @@ def _forget_rows(
     from klda.cli.undoing import Undoing
 
     undoing = Undoing(learner, names, tables[0].path)
-    chunks = reading.batches(tables, "Forgetting", labels=True)
-    for inputs, labels in reading.labelled(chunks, reading.has_integer_classes(learner.classes)):
-        undoing.take(inputs, labels)
+    for batch in reading.batches(tables, "Forgetting", labels=True):
+        undoing.take(batch.inputs, batch.labels or [])
     undoing.finish(model, partly=partly)
 
 

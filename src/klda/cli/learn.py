@@ -17,9 +17,9 @@ from klda.cli.console import print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Batch
     from klda.learner import Learner
     from klda.streaming import Job
-    from klda.tables import Piece
 
 NEW = "For a new model"
 LONG = "For a long learn"
@@ -167,7 +167,8 @@ def learn(
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
-        tables = reading.open_tables(files, modality, input_column, label_column)
+        classes = existing.classes if existing else ()
+        tables = reading.open_tables(files, modality, input_column, label_column, classes)
         job = Job(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
@@ -190,19 +191,19 @@ def _learn(
         say(f"Going on after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
-    with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
-        rows = _peeked(pieces)
+    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+        batches = _peeked(rows)
         learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
         before = learner.classes
-        job.learn(learner, rows)
+        job.learn(learner, batches)
     with undisturbed():
         job.save(learner)
     return learner, before
 
 
-def _peeked(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
     """Read the first rows now, before the foundation model is loaded: a bad file shows at once."""
-    return itertools.chain(iter([*itertools.islice(pieces, 1)]), pieces)
+    return itertools.chain(iter([*itertools.islice(batches, 1)]), batches)
 
 
 def _learn_on_cluster(

@@ -20,8 +20,9 @@ from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
 from klda.errors import KldaError, require
+from klda.data.threads import work_behind
+from klda.errors import KldaError
 from klda.learner import Learner
-from klda.pipeline import Behind
 
 Spans = Sequence[tuple[int, int, int]]
 
@@ -139,9 +140,7 @@ class Worker:
             for batch in encoded:
                 gatherer.learn(batch)
         else:
-            with Behind(gatherer.learn) as behind:
-                for batch in encoded:
-                    behind.put(batch)
+            work_behind(gatherer.learn, encoded)
         share = gatherer.share()
         return Work(share.rows, time.perf_counter() - start), share
 

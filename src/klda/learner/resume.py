@@ -23,19 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from klda import __version__, encoders, storage
+from klda import __version__, features, storage
+from klda.data import Batch, Columns, Position, Table, identity, open_tables, read
 from klda.errors import KldaError
 from klda.learner import Learner, Lesson
-from klda.tables import (
-    Columns,
-    Piece,
-    Place,
-    Table,
-    as_label,
-    find_files,
-    identity,
-    open_table,
-    read,
-)
 
 EVERY = 180.0  # seconds between checkpoints
 LARGEST_SHARE = 0.05  # of the time, that checkpoints may take
@@ -66,7 +57,7 @@ def learn_files(
     learner : Learner
         A new one, or one loaded from ``folder``.
     paths : str, Path, or iterable of them
-        Files, folders and patterns, as `klda.tables.find_files` takes them.
+        Files, folders and patterns, as `klda.data.find_files` takes them.
     folder : str or Path
         The model folder; it changes once, at the end.
     columns : Columns, optional
@@ -107,18 +98,16 @@ def learn_files(
     {'class 0': 50, 'class 1': 50, 'class 2': 50}
     """
     modality: Any = learner.modality
-    files = find_files(paths)
-    if not files:
-        raise KldaError("paths is empty: name at least one file.")
-    tables = [open_table(path, modality=modality, columns=columns) for path in files]
+    classes = learner.classes
+    tables = open_tables(paths, modality=modality, columns=columns or Columns(), classes=classes)
     with storage.writer_lock(folder):
         job = Job(folder, tables, every=every)
         job.open(resume=resume)
         if job.complete:
             job.tidy()
             return Learner.load(folder, model=learner.encoder)
-        with closing(read(tables, labels=True, start=job.place)) as pieces:
-            job.learn(learner, pieces)
+        with closing(read(tables, labels=True, start=job.place)) as batches:
+            job.learn(learner, batches)
         job.save(learner)
     return learner
 
@@ -138,7 +127,7 @@ class Job:
 
     Attributes
     ----------
-    place : Place
+    place : Position
         Where to begin to read; the first row, unless a learn is resumed.
     complete : bool
         Whether there is nothing left to learn.
@@ -154,7 +143,7 @@ class Job:
         self.folder = Path(folder)
         self.tables = list(tables)
         self.every = every
-        self.place = Place()
+        self.place = Position()
         self.samples = 0
         self.complete = False
         self._at = self.folder / storage.LEARNING
@@ -173,7 +162,7 @@ class Job:
         self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
         self._stored: storage.StoredModel | None = None
-        self._places: deque[Piece] = deque()
+        self._taken: deque[Batch] = deque()
         self._due = 0.0
 
     # ---------------------------------------------------------------- before
@@ -211,7 +200,7 @@ class Job:
         if not finished:
             self._check_resumable(learning, stored.document["klda_version"])
             self._stored, self._run = stored, learning["run"]
-            self.place = Place(learning["file"], learning["rows"])
+            self.place = Position(learning["file"], learning["rows"])
             self.samples = learning["samples"]
 
     def _load(self) -> storage.StoredModel:
@@ -254,16 +243,15 @@ class Job:
 
     # ---------------------------------------------------------------- learning
 
-    def learn(self, learner: Learner, pieces: Iterable[Piece]) -> None:
+    def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
         """Learn what is left; the learner changes when all of it is learned.
 
         Parameters
         ----------
         learner : Learner
             A new one, or the one in the folder.
-        pieces : iterable of Piece
-            From `place` on. Labels, which files hold as texts, become integers if the learner's
-            classes are.
+        batches : iterable of Batch
+            From `place` on.
         """
         lesson = None
         if self._base is not None and not learner._is_from(self.folder):
@@ -276,30 +264,28 @@ class Job:
             self._check_same_learner(learner)
             lesson = Lesson.from_state(self._stored, learner.classifier.device)
         self._due = time.monotonic() + self.every
-        integers = any(isinstance(label, int) for label in learner.classes)
 
         def after(lesson: Lesson) -> None:
             self._note(lesson, learner)
 
         learner._learn(
-            self._batches(pieces, integers),
+            self._noted(batches),
             lesson=lesson,
             after=after,
             source=_named([str(table.path) for table in self.tables]),
             noted={"run": self._run, "files": self._digest()},
         )
 
-    def _batches(self, pieces: Iterable[Piece], integers: bool) -> Iterator[tuple[Any, list[Any]]]:
-        for piece in pieces:
-            self._places.append(piece)
-            labels: list[Any] = piece.chunk.labels or []
-            yield piece.chunk.inputs, [as_label(label, integers) for label in labels]
+    def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
+        for batch in batches:
+            self._taken.append(batch)
+            yield batch.inputs, batch.labels or []
 
     def _note(self, lesson: Lesson, learner: Learner) -> None:
         """Take note of a batch that was learned, and save a checkpoint when it is time."""
-        piece = self._places.popleft()
-        self.place = piece.place
-        self.samples += len(piece.chunk)
+        batch = self._taken.popleft()
+        self.place = batch.end
+        self.samples += len(batch)
         if not self.every or time.monotonic() < self._due:
             return
         start = time.monotonic()

@@ -26,7 +26,7 @@ from klda.server.changes import Label, digest
 from klda.server.errors import NotFoundError, ServiceError, UnauthorizedError
 from klda.server.guard import GuardedRoute, before_body
 from klda.server.memory import Acknowledgement
-from klda.server.pasted import Table, read_rows
+from klda.server.pasted import PastedRows, read_rows
 from klda.server.security import SESSION_COOKIE, SESSION_SECONDS, check_role
 from klda.server.service import Service
 
@@ -308,16 +308,12 @@ async def upload(
     """Begin to teach the rows of a table, or show first what would be taught."""
     if service.modality != "text":
         raise ServiceError("Tables can be taught to models of texts only; use the API.")
+    content, name = rows.encode(), "Pasted rows"
     if file is not None and file.filename:
-        try:
-            rows = (await file.read()).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ServiceError("The file is not text in UTF-8: save it as CSV UTF-8.") from error
-    table = await asyncio.to_thread(read_rows, rows, service.snapshot.counts)
-    for label in dict.fromkeys(table.labels):
-        _known_label(service, label)
+        content, name = await file.read(), file.filename
+    table = await asyncio.to_thread(read_rows, content, name, service.snapshot.counts)
     # What was looked at is what is taught: other rows have another mark.
-    mark = digest("table", rows)
+    mark = digest("table", content.decode())
     if confirmed == f"{mark}:skip":
         table = table.without_first()
     elif confirmed != mark and _is_doubtful(service, table):
@@ -325,22 +321,20 @@ async def upload(
     return _begin(request, service, table)
 
 
-def _new_labels(service: Service, table: Table) -> list[Label]:
-    labels = [_known_label(service, label) for label in dict.fromkeys(table.labels)]
-    return [label for label in labels if label not in service.snapshot.counts]
+def _new_labels(service: Service, table: PastedRows) -> list[Label]:
+    return [label for label in dict.fromkeys(table.labels) if label not in service.snapshot.counts]
 
 
-def _is_doubtful(service: Service, table: Table) -> bool:
+def _is_doubtful(service: Service, table: PastedRows) -> bool:
     """Whether the columns of a table may be others than it seems."""
     return len(_new_labels(service, table)) > (MANY_NEW if table.has_header else 0)
 
 
-def _preview(service: Service, table: Table) -> dict[str, Any]:
+def _preview(service: Service, table: PastedRows) -> dict[str, Any]:
     new = _new_labels(service, table)
-    names_of_new = {str(label) for label in new}
     first = zip(table.texts[:PREVIEWED], table.labels[:PREVIEWED], strict=True)
     return {
-        "rows": [(text, label, label in names_of_new) for text, label in first],
+        "rows": [(text, str(label), label in new) for text, label in first],
         "n_rows": len(table.texts),
         "n_classes": len(set(table.labels)),
         "new": new,
@@ -348,7 +342,7 @@ def _preview(service: Service, table: Table) -> dict[str, Any]:
     }
 
 
-def _begin(request: Request, service: Service, table: Table) -> Response:
+def _begin(request: Request, service: Service, table: PastedRows) -> Response:
     uploads = _uploads(request)
     if any(not one.finished for one in uploads.values()):
         raise ServiceError("Another table is being taught: wait until it is done.")
@@ -362,16 +356,14 @@ def _begin(request: Request, service: Service, table: Table) -> Response:
     return render(request, "progress.html", job=job)
 
 
-async def _teach_rows(service: Service, job: Upload, texts: list[str], labels: list[str]) -> None:
-    absent = {_known_label(service, label) for label in dict.fromkeys(labels)}
-    absent -= set(service.snapshot.counts)
+async def _teach_rows(service: Service, job: Upload, texts: list[str], labels: list[Label]) -> None:
+    absent = set(labels) - set(service.snapshot.counts)
     try:
         for start in range(0, len(texts), UPLOAD_CHUNK):
             part = slice(start, start + UPLOAD_CHUNK)
-            names = [_known_label(service, label) for label in labels[part]]
-            done = await _teach_once(service, job, start, texts[part], names, absent)
+            done = await _teach_once(service, job, start, texts[part], labels[part], absent)
             job.new.update(done.new)
-            job.done += len(names)
+            job.done += len(labels[part])
     except KldaError as error:
         job.error = str(error)
     except Exception:

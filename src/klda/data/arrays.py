@@ -1,4 +1,4 @@
-"""NumPy files of features or of images, read without unpacking the whole of them."""
+"""NumPy files of features or of images, read a block of rows at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,16 @@ from zlib import error as zlib_error
 
 import numpy as np
 
-from klda.tables.chunk import Chunk, Modality, TableError
-from klda.tables.columns import (
-    FEATURE_COLUMNS,
-    LABEL_COLUMNS,
-    Chosen,
-    find_column,
-    label_of,
-    no_column,
-)
+from klda.data.batch import Modality, RawBatch, TableError
+from klda.data.columns import choose_columns
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 SEEK_BYTES = 1 << 20
 
 
-def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
+def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of a .npy file."""
     if labels:
         raise TableError(
@@ -40,7 +33,7 @@ def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk
     _check_matrix(table.path, "the array", features.shape, 2)
     for start in range(skip, len(features), rows):
         block = np.array(features[start : start + rows])
-        yield Chunk(block, None, min(1.0, (start + rows) / len(features)))
+        yield RawBatch(block, None, min(1.0, (start + rows) / len(features)))
 
 
 def _open_npz(path: Path) -> zipfile.ZipFile:
@@ -56,46 +49,26 @@ def npz_modalities(path: Path) -> tuple[Modality, ...]:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
-def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
+def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
     """Read the rows of an .npz file, and their labels."""
     with _open_npz(table.path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        guesses = ("images",) if table.modality == "image" else FEATURE_COLUMNS
-        chosen = find_column(table, names, table.columns.input, guesses)
-        label = find_column(table, names, table.columns.label, LABEL_COLUMNS)
-        if chosen is None:
-            raise no_column(table, names, table.modality, "--input-column", guesses)
-        if label is None and labels:
-            raise no_column(table, names, "label", "--label-column", LABEL_COLUMNS)
-        yield from _npz_chunks(table, archive, Chosen(chosen, label), rows, skip)
-
-
-def _npz_chunks(
-    table: Table, archive: zipfile.ZipFile, names: Chosen, rows: int, skip: int
-) -> Iterator[Chunk]:
-    chosen, label = names
-    with _Member(table.path, archive, chosen) as inputs:
-        _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
-        if label is None:
-            for block, fraction in inputs.blocks(rows, skip):
-                yield Chunk(block, None, fraction)
-            return
-        with _Member(table.path, archive, label) as labels:
-            if labels.shape != inputs.shape[:1]:
-                raise TableError(
-                    f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has shape "
-                    f"{labels.shape}; expected one label a row."
-                )
-            done = skip
-            for (block, fraction), (found, _) in zip(
-                inputs.blocks(rows, skip), labels.blocks(rows, skip), strict=True
-            ):
-                values = [
-                    label_of(value, table, f"row {done + i}")
-                    for i, value in enumerate(found.tolist(), 1)
-                ]
-                done += len(values)
-                yield Chunk(block, values, fraction)
+        members = [name.removesuffix(".npy") for name in archive.namelist()]
+        chosen, label = choose_columns(table, members, labels)
+        with _Member(table.path, archive, chosen) as inputs:
+            _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
+            if label is None:
+                for block, fraction in inputs.blocks(rows, skip):
+                    yield RawBatch(block, None, fraction)
+                return
+            with _Member(table.path, archive, label) as names:
+                if names.shape != inputs.shape[:1]:
+                    raise TableError(
+                        f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has "
+                        f"shape {names.shape}; expected one label per row."
+                    )
+                both = zip(inputs.blocks(rows, skip), names.blocks(rows, skip), strict=True)
+                for (block, fraction), (values, _) in both:
+                    yield RawBatch(block, values.tolist(), fraction)
 
 
 def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int) -> None:
@@ -105,7 +78,7 @@ def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int
 
 
 class _Member:
-    """One array of an .npz, read in blocks of rows without unpacking the whole of it."""
+    """One array of an .npz, read in blocks of rows, never unpacked as a whole."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, name: str) -> None:
         self.path, self.name = path, name
@@ -141,7 +114,7 @@ class _Member:
             count = min(rows, total - start)
             try:
                 if start == skip:
-                    self._pass_over(skip * row_bytes)
+                    self._skip(skip * row_bytes)
                 payload = self._file.read(count * row_bytes)
             except (zipfile.BadZipFile, zlib_error, EOFError) as error:
                 raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
@@ -150,7 +123,7 @@ class _Member:
             block = np.frombuffer(payload, dtype=self.dtype).reshape((count, *row_shape))
             yield block, (start + count) / total
 
-    def _pass_over(self, size: int) -> None:
+    def _skip(self, size: int) -> None:
         # In small steps: a member's own seek reads 16 MB at a time.
         for start in range(0, size, SEEK_BYTES):
             self._file.read(min(SEEK_BYTES, size - start))

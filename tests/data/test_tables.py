@@ -10,24 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda.tables import (
+from klda.data import (
     Columns,
-    Place,
+    Position,
     TableError,
+    as_label,
     find_files,
     identity,
+    open_pasted,
     open_table,
     read,
     read_lines,
 )
+from klda.errors import KldaError
 
 ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
 
 
 def rows_of(path, *, labels=True, size=4096, **options):
-    chunks = list(open_table(path, **options).chunks(labels=labels, rows=size))
-    inputs = [value for chunk in chunks for value in chunk.inputs]
-    names = None if chunks[0].labels is None else [name for c in chunks for name in c.labels]
+    batches = list(open_table(path, **options).batches(labels=labels, rows=size))
+    inputs = [value for batch in batches for value in batch.inputs]
+    names = None if batches[0].labels is None else [name for c in batches for name in c.labels]
     return inputs, names
 
 
@@ -61,7 +64,7 @@ def formats(tmp_path):
     "suffix", ["csv", "tsv", "jsonl", "csv.gz", "tsv.gz", "jsonl.gz", "parquet"]
 )
 @pytest.mark.parametrize("size", [1, 3, 4096])
-def test_every_text_format_gives_the_same_rows_in_any_chunks(formats, suffix, size):
+def test_every_text_format_gives_the_same_rows_in_any_batches(formats, suffix, size):
     inputs, labels = rows_of(formats / f"rows.{suffix}", size=size)
     assert list(zip(inputs, labels, strict=True)) == ROWS
 
@@ -112,9 +115,11 @@ def test_labels_are_optional_for_predicting(tmp_path):
     assert rows_of(path, labels=False) == (["hello", "world"], None)
 
 
-def test_read_lines_leaves_out_empty_ones():
-    chunks = list(read_lines(["a\n", "\n", " b \n", "c"], rows=2))
-    assert [chunk.inputs for chunk in chunks] == [["a", "b"], ["c"]]
+def test_read_lines_skips_empty_ones():
+    batches = list(read_lines([b"a\r\n", b"\n", b" b \n", b"c"], "standard input", rows=2))
+    assert [batch.inputs for batch in batches] == [["a", " b "], ["c"]]
+    with pytest.raises(TableError, match="standard input, line 2: not UTF-8"):
+        list(read_lines([b"a\n", b"caf\xe9"], "standard input"))
 
 
 def test_integer_labels_become_strings(tmp_path):
@@ -124,20 +129,24 @@ def test_integer_labels_become_strings(tmp_path):
 
 
 BROKEN = {
-    "more fields": ("a.csv", b"text,label\nfine,a\nx,y,z\n", "line 3.*3 fields.*header has 2"),
-    "fewer fields": ("a.csv", b"text,label\nfine,a\nx\n", "line 3.*1 fields"),
+    "more fields": ("a.csv", b"text,label\nfine,a\nx,y,z\n", "line 3.*3 columns.*first line has 2"),
+    "fewer fields": ("a.csv", b"text,label\nfine,a\nx\n", "line 3.*1 column,"),
     "line after a multi-line field": (
         "a.csv",
         b'text,label\n"two\nlines",a\nx\n',
-        "line 4.*1 fields",
+        "line 4.*1 column,",
     ),
     "open quote": ("a.csv", b'text,label\nfine,a\n"open,b\nmore,c\n', "line 3.*never closed"),
     "empty text": ("a.csv", b"text,label\nfine,a\n  ,b\n", "line 3: the text is empty"),
     "empty label": ("a.csv", b"text,label\nfine,\n", "line 2: the label is empty"),
     "not UTF-8": ("a.csv", b"text,label\nfine,a\ncaf\xe9,b\n", "line 3: not UTF-8 .byte 0xe9"),
     "UTF-16": ("a.csv", "text,label\n".encode("utf-16"), "UTF-16"),
-    "no text column": ("a.csv", b"foo,bar,label\na,b,c\n", "columns are: foo, bar, label.*--input"),
-    "no label column": ("a.csv", b"text,foo,bar\na,b,c\n", "label.*columns are.*--label-column"),
+    "no text column": (
+        "a.csv",
+        b"foo,bar,label\na,b,c\n",
+        "are: foo, bar, label.*Set input_column",
+    ),
+    "no label column": ("a.csv", b"text,foo,bar\na,b,c\n", "label.*columns are.*Set label_column"),
     "same column twice": ("a.csv", b"text,label,text\na,b,c\n", "occurs twice"),
     "empty file": ("a.csv", b"", "is empty"),
     "header only": ("a.csv", b"text,label\n", "is empty: it holds no rows"),
@@ -183,7 +192,7 @@ def test_long_texts_are_read_and_one_beyond_the_limit_is_named(tmp_path, monkeyp
     path.write_text(f"text,label\nshort,a\n{'w ' * 100_000},b\n")
     assert [len(text) for text in rows_of(path)[0]] == [5, 200_000]
     csv.field_size_limit(10)
-    monkeypatch.setattr("klda.tables.lines.LONGEST_FIELD", 1000)
+    monkeypatch.setattr("klda.data.delimited.LONGEST_FIELD", 1000)
     with pytest.raises(TableError, match=r"long\.csv, line 3: .* 1,000 characters.* shorten"):
         rows_of(path)
 
@@ -210,25 +219,25 @@ def test_another_modality_than_needed_says_what_to_give(tmp_path):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("size", [3, 100])
-def test_npz_gives_features_and_labels_in_chunks(tmp_path, save, size):
+def test_npz_gives_features_and_labels_in_batches(tmp_path, save, size):
     features = np.arange(30, dtype=np.float32).reshape(10, 3)
     labels = np.array([f"c{i % 3}" for i in range(10)])
     save(tmp_path / "x.npz", features=features, labels=labels)
     table = open_table(tmp_path / "x.npz")
-    chunks = list(table.chunks(rows=size))
+    batches = list(table.batches(rows=size))
     assert table.modality == "features"
-    np.testing.assert_array_equal(np.concatenate([c.inputs for c in chunks]), features)
-    assert [name for c in chunks for name in c.labels] == labels.tolist()
-    assert chunks[-1].fraction == 1.0
+    np.testing.assert_array_equal(np.concatenate([c.inputs for c in batches]), features)
+    assert [name for c in batches for name in c.labels] == labels.tolist()
+    assert batches[-1].fraction == 1.0
 
 
 def test_npz_of_images_is_an_image_table(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4))
     table = open_table(tmp_path / "x.npz")
-    (chunk,) = table.chunks()
+    (batch,) = table.batches()
     assert table.modality == "image"
-    assert chunk.inputs.shape == (4, 8, 8, 3)
-    assert chunk.labels == ["0", "1", "2", "3"]
+    assert batch.inputs.shape == (4, 8, 8, 3)
+    assert batch.labels == ["0", "1", "2", "3"]
 
 
 def test_npy_is_for_predicting(tmp_path):
@@ -241,7 +250,7 @@ def test_npy_is_for_predicting(tmp_path):
 @pytest.mark.parametrize(
     "arrays, message",
     [
-        ({"features": np.zeros((3, 2)), "labels": np.zeros(2, int)}, "3 rows.*one label a row"),
+        ({"features": np.zeros((3, 2)), "labels": np.zeros(2, int)}, "3 rows.*one label per row"),
         ({"features": np.zeros(3), "labels": np.zeros(3, int)}, "expected .rows, features."),
         ({"other": np.zeros((3, 2))}, "can't tell"),
         ({"features": np.zeros((3, 2))}, "label"),
@@ -270,10 +279,10 @@ def test_parquet_of_features(tmp_path, wide):
     table = pyarrow.table({**columns, "label": [f"c{i}" for i in range(10)]})
     pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
     opened = open_table(tmp_path / "x.parquet")
-    chunks = list(opened.chunks(rows=4))
+    batches = list(opened.batches(rows=4))
     assert opened.modality == "features"
-    np.testing.assert_array_equal(np.concatenate([c.inputs for c in chunks]), features)
-    assert chunks[0].labels == ["c0", "c1", "c2", "c3"]
+    np.testing.assert_array_equal(np.concatenate([c.inputs for c in batches]), features)
+    assert batches[0].labels == ["c0", "c1", "c2", "c3"]
 
 
 def test_parquet_with_texts_and_vectors_is_a_text_table_unless_asked(tmp_path):
@@ -336,8 +345,8 @@ def test_learning_sees_the_classes_of_a_folder_mixed(tmp_path):
         for name in "ab":
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / f"{i:02}.jpg").touch()
-    first = next(open_table(tmp_path).chunks(rows=10))
-    again = next(open_table(tmp_path).chunks(rows=10))
+    first = next(open_table(tmp_path).batches(rows=10))
+    again = next(open_table(tmp_path).batches(rows=10))
     assert set(first.labels) == {"a", "b"}
     assert first == again
     order = [path.as_posix() for path in rows_of(tmp_path, labels=False)[0]]
@@ -366,7 +375,7 @@ def test_a_large_file_never_sits_in_memory(tmp_path, kind):
     size = path.stat().st_size
     tracemalloc.start()
     try:
-        rows = sum(len(chunk) for chunk in open_table(path).chunks(rows=1000))
+        rows = sum(len(batch) for batch in open_table(path).batches(rows=1000))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -404,41 +413,40 @@ def long_files(tmp_path):
 
 def parts_of(path, **options):
     return [
-        (np.asarray(chunk.inputs).tolist(), chunk.labels, chunk.fraction)
-        for chunk in open_table(path).chunks(**options)
+        (np.asarray(batch.inputs).tolist(), batch.labels, batch.fraction)
+        for batch in open_table(path).batches(**options)
     ]
 
 
 @pytest.mark.parametrize("size", [4, 10, 25])
 @pytest.mark.parametrize("letter", "abcdefg")
-def test_rows_left_out_at_the_beginning_leave_the_other_chunks_as_they_are(
+def test_rows_skipped_at_the_beginning_leave_the_other_batches_as_they_are(
     long_files, letter, size
 ):
     (path,) = long_files.glob(f"{letter}.*")
     whole = parts_of(path, rows=size)
     assert [len(inputs) for inputs, _, _ in whole[:-1]] == [size] * (len(whole) - 1)
-    for chunk in range(len(whole) + 1):
-        assert parts_of(path, rows=size, skip=chunk * size) == whole[chunk:]
+    for batch in range(len(whole) + 1):
+        assert parts_of(path, rows=size, skip=batch * size) == whole[batch:]
 
 
-def test_a_row_is_counted_from_the_beginning_also_after_rows_left_out(tmp_path):
+def test_a_row_is_counted_from_the_beginning_also_after_rows_skipped(tmp_path):
     np.savez(tmp_path / "x.npz", features=np.ones((9, 2)), labels=np.array(list("aaaaaaaa ")))
     with pytest.raises(TableError, match="row 9: the label is empty"):
-        list(open_table(tmp_path / "x.npz").chunks(rows=2, skip=6))
+        list(open_table(tmp_path / "x.npz").batches(rows=2, skip=6))
 
 
-def test_images_of_a_folder_may_be_left_out_at_the_beginning(photos):
-    whole = [chunk.inputs for chunk in open_table(photos).chunks(rows=1)]
-    assert [chunk.inputs for chunk in open_table(photos).chunks(rows=1, skip=2)] == whole[2:]
+def test_images_of_a_folder_may_be_skipped_at_the_beginning(photos):
+    whole = [batch.inputs for batch in open_table(photos).batches(rows=1)]
+    assert [batch.inputs for batch in open_table(photos).batches(rows=1, skip=2)] == whole[2:]
 
 
 def test_files_are_read_one_after_the_other_and_places_lead_back(long_files):
     tables = [open_table(long_files / name) for name in ("a.csv", "b.jsonl", "d.parquet")]
-    pieces = list(read(tables, labels=True))
-    assert [piece.place for piece in pieces] == [Place(0, 50), Place(1, 50), Place(2, 50)]
-    for i, piece in enumerate(pieces):
-        rest = list(read(tables, labels=True, start=piece.place))
-        assert [p.chunk for p in rest] == [p.chunk for p in pieces[i + 1 :]]
+    batches = list(read(tables, labels=True))
+    assert [batch.end for batch in batches] == [Position(0, 50), Position(1, 50), Position(2, 50)]
+    for i, batch in enumerate(batches):
+        assert list(read(tables, labels=True, start=batch.end)) == batches[i + 1 :]
 
 
 def test_patterns_and_folders_of_data_files_become_their_files_in_order(tmp_path, monkeypatch):
@@ -507,12 +515,12 @@ def test_a_changed_file_has_another_identity(tmp_path, photos):
 
 
 def test_a_large_npz_is_read_a_block_at_a_time(tmp_path):
-    """The file has 30 MB, a chunk 0.4; reading keeps within a few chunks."""
+    """The file has 30 MB, a batch 0.4; reading keeps within a few batches."""
     path = tmp_path / "x.npz"
     np.savez(path, features=np.ones((20_000, 384), np.float32), labels=np.arange(20_000) % 7)
     tracemalloc.start()
     for skip in (0, 10_000):
-        rows = sum(len(chunk) for chunk in open_table(path).chunks(rows=250, skip=skip))
+        rows = sum(len(batch) for batch in open_table(path).batches(rows=250, skip=skip))
         assert rows == 20_000 - skip
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -566,7 +574,7 @@ def test_a_feature_that_is_no_number_is_named_by_its_row(tmp_path, kind, value, 
     table = open_table(path)
     for skip in (0, 14):
         with pytest.raises(TableError, match=rf"a\.{kind}, row 25: a feature is not finite"):
-            list(table.chunks(labels=kind != "npy", rows=rows, skip=skip))
+            list(table.batches(labels=kind != "npy", rows=rows, skip=skip))
 
 
 @pytest.mark.parametrize("key", ["text", "label"])
@@ -595,3 +603,115 @@ def test_a_column_is_not_both_input_and_label(tmp_path, columns):
     assert rows_of(path, columns=Columns("label", "text")) == (["y"], ["x"])
     if columns.label is None:  # labels are not needed to predict
         assert rows_of(path, labels=False, columns=columns) == (["y"], None)
+
+
+@pytest.mark.parametrize("row", [",", " , ", "  ,", ",\t"])
+def test_blank_rows_are_skipped(tmp_path, row):
+    path = write_csv(tmp_path / "a.csv", f"text,label\nx,y\n{row}\nz,y\n{row}\n")
+    assert rows_of(path) == (["x", "z"], ["y", "y"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "npz", "folder"])
+def test_labels_are_read_for_the_classes_of_the_model(tmp_path, kind):
+    """A class that is called exactly so is kept; from other labels, blanks around are removed."""
+    path = tmp_path / f"a.{kind}"
+
+    def write(*labels):
+        texts = ["x"] * len(labels)
+        if kind == "csv":
+            write_csv(path, "text,label\n" + "".join(f"x,{label}\n" for label in labels))
+        elif kind == "jsonl":
+            path.write_text("".join(json.dumps({"text": "x", "label": i}) + "\n" for i in labels))
+        elif kind == "parquet":
+            import pyarrow
+            import pyarrow.parquet
+
+            table = pyarrow.table({"text": texts, "label": list(labels)})
+            pyarrow.parquet.write_table(table, path)
+        elif kind == "npz":
+            np.savez(path, features=np.zeros((len(labels), 2)), labels=np.array(labels))
+        else:
+            for label in labels:
+                (path / label).mkdir(parents=True)
+                (path / label / "x.png").touch()
+
+    def read_labels(classes):
+        (batch,) = open_table(path, classes=classes).batches()
+        return batch.labels
+
+    write("a\u00a0", " b ", "12")
+    assert sorted(read_labels({"a\u00a0": 3, "b": 1})) == ["12", "a\u00a0", "b"]
+    assert sorted(read_labels(())) == ["12", "a", "b"]
+    with pytest.raises(TableError, match=r"(line|row) .*is not an integer, but the classes"):
+        read_labels([1, 2])
+    if kind == "folder":
+        (path / "a\u00a0").rename(path / "-7")
+        (path / " b ").rename(path / "007")
+    else:
+        write("-7", " 007 ", "12")
+    assert sorted(read_labels([1, 2])) == [-7, 7, 12]
+
+
+@pytest.mark.parametrize("label", ["1_000", "\u0663", "1.0", ""])
+def test_only_plain_digits_are_integers(label):
+    with pytest.raises(KldaError, match="is not an integer"):
+        as_label(label, [1])
+
+
+# ------------------------------------------------------------------------------- pasted text
+
+
+def read_pasted(content, **options):
+    table = open_pasted(content.encode(), name="Pasted rows", **options)
+    (batch,) = table.batches()
+    return batch.inputs, batch.labels
+
+
+PASTED = [
+    ("text,label\nhello,a\nbye,b\n", (["hello", "bye"], ["a", "b"])),
+    ("label\ttext\na\thello, you\n", (["hello, you"], ["a"])),
+    ("intent;utterance\r\na;hi\r\n\r\nb;yo\r\n", (["hi", "yo"], ["a", "b"])),
+    ("\ufefftext,label\nmany\u00e9,a", (["many\u00e9"], ["a"])),
+    ("id,text,label\n1,hello,a", (["hello"], ["a"])),
+    ("Text , Label\rhello, a\rbye,b", (["hello", "bye"], ["a", "b"])),
+    ("text,label\n,\nhello,a\n , \n", (["hello"], ["a"])),
+]
+
+
+@pytest.mark.parametrize("content, expected", PASTED)
+def test_pasted_text_and_a_file_are_read_alike(tmp_path, content, expected):
+    assert read_pasted(content) == expected
+    assert rows_of(write_csv(tmp_path / "a.csv", content)) == expected
+
+
+def test_pasted_text_needs_no_header():
+    pasted = '"a, b",x\n"say ""hi""",y'
+    assert read_pasted(pasted) == (["a, b", 'say "hi"'], ["x", "y"])
+    assert not open_pasted(pasted.encode(), name="Pasted rows").header
+    # A label may be called as a column is.
+    assert read_pasted("are you there,y\nno thanks,n") == (
+        ["are you there", "no thanks"],
+        ["y", "n"],
+    )
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("", "there is nothing in it"),
+        (" \n,\n", "there is nothing in it"),
+        ("text,label\n", "is empty: it holds no rows"),
+        ("just one column\nmore", "the first line has 1 column. "),
+        ("a, b, c\n", "the first line has 3 columns.*quotes"),
+        ("hi,a\nhello, I lost my card,lost_card", "line 2.* it has 3 columns.*comma.*quotes"),
+        ("hi;a\nhello", "line 2.* it has 1 column, .*semicolon"),
+        ('text,label\n"two\nlines",a\nx,b,c', "line 4.* it has 3 columns"),
+        ('text,label\nhi,a\n"hello,b\nbye,c', "line 3: broken row.*never closed"),
+        ('text,label\n"hello" you,b', "line 2: broken row.*double its quotes"),
+        ("text,label\nhello,\n", "line 2: the label is empty"),
+        ("text,label\n,a\n", "line 2: the text is empty"),
+    ],
+)
+def test_pasted_text_that_can_not_be_read_says_where(content, message):
+    with pytest.raises(TableError, match=f"^Pasted rows.*{message}"):
+        read_pasted(content)

@@ -1,4 +1,4 @@
-"""Which files a user means, of what kind each is, and whether one was changed."""
+"""Which files a user means, what kind each is, and whether one has changed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from klda.tables.chunk import TableError
-from klda.tables.folders import IMAGE_SUFFIXES, images_in, is_hidden
+from klda.data.batch import TableError
+from klda.data.folders import IMAGE_SUFFIXES, images_in, is_hidden
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
-IDENTITY_BYTES = 1 << 16  # read from both ends of a file to tell it from a changed one
+IDENTITY_BYTES = 1 << 16  # read at both ends of a file to notice a change
 
 
 def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Turn what a user names into files: patterns and folders of data files become their files.
+    """Find the files a user means: patterns and folders of data files stand for their files.
 
     Parameters
     ----------
     paths : str, Path, or iterable of them
-        Files; folders of images, which stay as they are; folders that hold data files and nothing
-        else to read; patterns such as ``shards/*.parquet`` (``**`` for folders at any depth).
+        Files; folders of images, which stay folders; folders that hold nothing but data files;
+        patterns such as ``shards/*.parquet`` (``**`` matches folders at any depth).
 
     Returns
     -------
@@ -36,7 +36,7 @@ def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         If a pattern matches nothing.
     """
     given = [paths] if isinstance(paths, str | Path) else paths
-    found: dict[Path, Path] = {}  # what two names lead to is one file, and is read once
+    found: dict[Path, Path] = {}  # a file that is named twice is read once
     for path in map(Path, given):
         for match in [path] if path.exists() else _matches(path):
             for file in _data_files(match) or [match]:
@@ -46,7 +46,7 @@ def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def _matches(pattern: Path) -> list[Path]:
     if not glob.has_magic(str(pattern)):
-        return [pattern]  # opening it says that it is not there
+        return [pattern]  # opening it raises the error
     matches = sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207
     if not matches:
         raise TableError(
@@ -55,11 +55,11 @@ def _matches(pattern: Path) -> list[Path]:
             else f"{pattern}: no file matches this pattern."
         )
     opened = {folder for match in matches for folder in match.parents}
-    return [match for match in matches if match not in opened]  # what is in them is named itself
+    return [match for match in matches if match not in opened]  # their files match, too
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """Files of a folder of data files, sorted; none for a file or a folder of images."""
+    """Return the files of a folder of data files, sorted; none for a file or a folder of images."""
     if not folder.is_dir():
         return []
     entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry))
@@ -69,18 +69,18 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Return what tells a file from a changed one: size, time, and a digest of some of it.
+    """Return what shows whether a file has changed: size, time, and a digest of parts of it.
 
     Parameters
     ----------
     path : Path
-        A file, or a folder of images (then of the names, sizes and times in it).
+        A file; or a folder of images, of which names, sizes and times count.
 
     Returns
     -------
     dict
-        JSON-able; equal as long as the file was not changed. Empty for a pipe, which can be read
-        only once.
+        Can be written as JSON; equal as long as the file has not changed. Empty for a pipe, which
+        can be read only once.
     """
     if not path.is_file() and not path.is_dir():
         return {}

@@ -7,12 +7,16 @@ import time
 
 import pytest
 
-from klda import pipeline
-from klda.pipeline import Behind, ahead
+from klda.data import threads
+from klda.data.threads import read_ahead, work_behind
 
 
 def helpers():
-    return [t for t in threading.enumerate() if t.name in ("read ahead", "keep up")]
+    return [
+        t
+        for t in threading.enumerate()
+        if t.name == "read ahead" or t.name.startswith("work behind")
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +32,12 @@ def wait_until(condition):
     assert condition()
 
 
-def test_ahead_gives_the_same_items_in_the_same_order():
-    assert list(ahead(iter(range(1000)))) == list(range(1000))
-    assert list(ahead([])) == []
+def test_reading_ahead_gives_the_same_items_in_the_same_order():
+    assert list(read_ahead(iter(range(1000)))) == list(range(1000))
+    assert list(read_ahead([])) == []
 
 
-def test_ahead_makes_the_next_items_while_one_is_used_but_only_a_few():
+def test_reading_ahead_makes_the_next_items_while_one_is_used_but_only_a_few():
     made = []
 
     def items():
@@ -41,7 +45,7 @@ def test_ahead_makes_the_next_items_while_one_is_used_but_only_a_few():
             made.append(i)
             yield i
 
-    stream = ahead(items(), depth=3)
+    stream = read_ahead(items(), depth=3)
     assert next(stream) == 0
     wait_until(lambda: len(made) == 5)  # one in use, three that wait, one with nowhere to go
     time.sleep(0.05)
@@ -49,19 +53,19 @@ def test_ahead_makes_the_next_items_while_one_is_used_but_only_a_few():
     stream.close()
 
 
-def test_ahead_raises_an_error_in_its_place():
+def test_reading_ahead_raises_an_error_in_its_place():
     def items():
         yield 1
         yield 2
         raise ValueError("row 3 is broken")
 
-    stream = ahead(items())
+    stream = read_ahead(items())
     assert [next(stream), next(stream)] == [1, 2]
     with pytest.raises(ValueError, match="row 3 is broken"):
         next(stream)
 
 
-def test_closing_ahead_closes_what_it_reads_in_the_thread_that_reads():
+def test_closing_read_ahead_closes_what_it_reads_in_the_thread_that_reads():
     closed = []
 
     def items():
@@ -70,7 +74,7 @@ def test_closing_ahead_closes_what_it_reads_in_the_thread_that_reads():
         finally:
             closed.append(threading.current_thread().name)
 
-    stream = ahead(items())
+    stream = read_ahead(items())
     next(stream)
     stream.close()
     assert closed == ["read ahead"]
@@ -78,7 +82,7 @@ def test_closing_ahead_closes_what_it_reads_in_the_thread_that_reads():
 
 def test_an_interrupt_of_the_caller_stops_the_reader():
     def use():
-        for _ in ahead(iter(int, 1)):  # endless
+        for _ in read_ahead(iter(int, 1)):  # endless
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -86,14 +90,14 @@ def test_an_interrupt_of_the_caller_stops_the_reader():
 
 
 def test_a_reader_that_is_stuck_does_not_hold_the_caller(monkeypatch):
-    monkeypatch.setattr(pipeline, "PATIENCE", 0.05)
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
     go_on = threading.Event()
 
     def items():
         yield 1
         go_on.wait()
 
-    stream = ahead(items())
+    stream = read_ahead(items())
     next(stream)
     start = time.monotonic()
     stream.close()
@@ -102,65 +106,57 @@ def test_a_reader_that_is_stuck_does_not_hold_the_caller(monkeypatch):
     wait_until(lambda: not helpers())
 
 
-def test_behind_works_in_order_in_another_thread():
+def test_working_behind_works_in_order_in_another_thread():
     done = []
-    with Behind(lambda item: done.append((item, threading.current_thread().name))) as worker:
-        for i in range(100):
-            worker.put(i)
-    assert done == [(i, "keep up") for i in range(100)]
+    work_behind(lambda item: done.append((item, threading.current_thread().name)), range(100))
+    assert done == [(i, "work behind_0") for i in range(100)]
 
 
-def test_behind_holds_no_more_than_it_is_told():
+def test_working_behind_holds_no_more_than_it_is_told():
     begun, go_on = [], threading.Event()
 
     def work(item):
         begun.append(item)
         go_on.wait()
 
-    put = []
+    made = []
 
-    def feed():
-        with Behind(work, depth=1) as worker:
-            for i in range(5):
-                worker.put(i)
-                put.append(i)
+    def items():
+        for i in range(5):
+            made.append(i)
+            yield i
 
-    feeder = threading.Thread(target=feed)
+    feeder = threading.Thread(target=work_behind, args=(work, items()))
     feeder.start()
-    wait_until(lambda: put == [0, 1])  # one in work, one that waits
+    wait_until(lambda: made == [0, 1, 2])  # one at work, one that waits, one with nowhere to go
     time.sleep(0.05)
-    assert put == [0, 1]
+    assert made == [0, 1, 2]
     assert begun == [0]
     go_on.set()
     feeder.join()
     assert begun == [0, 1, 2, 3, 4]
 
 
-def test_behind_hands_over_the_error_of_the_work():
+def test_working_behind_hands_over_the_error_of_the_work_and_works_no_further():
+    done = []
+
     def work(item):
         if item == 3:
             raise ValueError("batch 3 is broken")
-
-    def feed():
-        with Behind(work) as worker:
-            for i in range(1000):
-                worker.put(i)
+        done.append(item)
 
     with pytest.raises(ValueError, match="batch 3 is broken"):
-        feed()
+        work_behind(work, range(1000))
+    assert done == [0, 1, 2]
 
 
-def test_behind_hands_over_an_error_of_the_last_item():
+def test_working_behind_hands_over_an_error_of_the_last_item():
     def work(item):
         time.sleep(0.02)
         raise ValueError("the last is broken")
 
-    def feed():
-        with Behind(work) as worker:
-            worker.put(0)
-
     with pytest.raises(ValueError, match="the last is broken"):
-        feed()
+        work_behind(work, [0])
 
 
 def test_of_two_errors_the_earlier_in_the_order_of_items_counts():
@@ -168,13 +164,12 @@ def test_of_two_errors_the_earlier_in_the_order_of_items_counts():
         time.sleep(0.05)
         raise ValueError("item 0 can't be learned")
 
-    def feed():
-        with Behind(work) as worker:
-            worker.put(0)
-            raise TypeError("item 1 can't be encoded")
+    def items():
+        yield 0
+        raise TypeError("item 1 can't be encoded")
 
     with pytest.raises(ValueError, match="item 0"):
-        feed()
+        work_behind(work, items())
 
 
 def test_after_an_interrupt_of_the_caller_no_new_item_is_begun():
@@ -184,14 +179,13 @@ def test_after_an_interrupt_of_the_caller_no_new_item_is_begun():
         begun.append(item)
         go_on.wait()
 
-    def feed():
-        with Behind(work) as worker:
-            worker.put(0)
-            wait_until(lambda: begun == [0])
-            worker.put(1)
-            threading.Timer(0.05, go_on.set).start()
-            raise KeyboardInterrupt
+    def items():
+        yield 0
+        wait_until(lambda: begun == [0])
+        yield 1
+        threading.Timer(0.05, go_on.set).start()
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        feed()
+        work_behind(work, items())
     assert begun == [0]

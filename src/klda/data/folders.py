@@ -5,29 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from klda.tables.chunk import Chunk, TableError
+from klda.data.batch import RawBatch, TableError
 
 if TYPE_CHECKING:
-    from klda.tables.table import Table
+    from klda.data.table import Table
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 
 
-def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
-    """Image paths of a folder with one folder a class, or (for predicting) of a flat folder."""
+def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+    """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
     classes = sorted(
         entry for entry in table.path.iterdir() if entry.is_dir() and not is_hidden(entry)
     )
     if not classes and labels:
         raise TableError(
-            f"{table.path} has no folders in it: the images of each class go into a folder of "
-            "their own, named after the class."
+            f"{table.path} has no folders in it. Put the images of each class into a folder that "
+            "is named after the class."
         )
-    pairs: list[tuple[Path, str | None]] = []
+    pairs: list[tuple[Path, Any]] = []
     for folder in classes:
         images = images_in(folder)
         if not images and labels:
@@ -38,12 +38,12 @@ def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Ch
     if not classes:
         pairs.extend((image, None) for image in images_in(table.path))
     if labels:
-        # Mixed, so that the first chunk, from which a bandwidth may be taken, shows all classes.
+        # Mixed, because a bandwidth may be chosen from the first batch: it should show all classes.
         random.Random(0).shuffle(pairs)
     for start in range(skip, len(pairs), rows):
         block = pairs[start : start + rows]
-        names = None if not classes else [str(name) for _, name in block]
-        yield Chunk([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+        names = None if not classes else [label for _, label in block]
+        yield RawBatch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -56,5 +56,5 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether a file is not to be seen."""
+    """Whether a file is hidden."""
     return path.name.startswith(".")
