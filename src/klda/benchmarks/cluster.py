@@ -40,8 +40,8 @@ from threadpoolctl import threadpool_limits
 from klda import cluster
 from klda.benchmarks.resources import machine, versions
 from klda.cluster.pool import Resources, connected
-from klda.errors import require
 from klda.data import open_table, read
+from klda.errors import require
 from klda.learner import Learner
 
 TOPICS = (

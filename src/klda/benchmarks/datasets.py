@@ -26,12 +26,9 @@ import numpy as np
 from klda.benchmarks import hub
 from klda.benchmarks.protocol import Samples
 from klda.benchmarks.resources import is_unreachable
-from klda.encoders.cache import default_cache_folder
-from klda.errors import KldaError
-
 from klda.data import open_table
-from klda.errors import KldaError
 from klda.encoders.cache import default_cache_folder
+from klda.errors import KldaError
 
 Modality = Literal["text", "image", "features"]
 Split = Literal["paper", "official"]

@@ -19,21 +19,11 @@ from typing import Any
 import numpy as np
 
 from klda.cluster.errors import ClusterError
-from klda.errors import KldaError, require
-
-    INPUT_COLUMNS,
-    LABEL_COLUMNS,
-    Chunk,
-    Table,
-    TableError,
-    as_label,
-    identity,
-)
 from klda.data import Batch, Columns, Table, TableError, identity
 from klda.data.arrow import input_values
 from klda.data.batch import RawBatch
 from klda.data.columns import check_label_type, choose_columns
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 FILES_AHEAD = 4  # opened before their turn
 CHUNKS_AHEAD = 64  # read of each file before their turn

@@ -18,8 +18,8 @@ from klda.cluster.pool import Pool, Resources, Tree, connected
 from klda.cluster.progress import Report, shown
 from klda.cluster.shares import Recipe, add_to, base_of
 from klda.cluster.workers import Answer
-from klda.encoders import Encoder
 from klda.data import BATCH_ROWS, Columns, Table, find_files, open_table
+from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import REFUSED, Learner
 

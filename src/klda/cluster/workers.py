@@ -19,9 +19,8 @@ from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
-from klda.errors import KldaError, require
 from klda.data.threads import work_behind
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.learner import Learner
 
 Spans = Sequence[tuple[int, int, int]]

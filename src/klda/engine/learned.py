@@ -21,6 +21,7 @@ import scipy.linalg
 
 from klda.engine.arrays import Array
 from klda.engine.model import Member
+from klda.engine.solve import Solver
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -71,7 +72,7 @@ def check_learned(
             if member.statistics.scatter is not None:
                 change = member.statistics.rows_of_removal(rows, grouping, names)
                 lengths = member.map.backend.to_numpy((change * change).sum(1))
-                overlap, rho = overlap_of(member.solver, change)
+                overlap, rho = _overlap(member.solver, change)
                 if not _is_below(_limit(float(lengths.max()), rho), overlap):
                     strangest = int(overlap.diagonal().argmax())
                     raise NotLearnedError(names[own[strangest]])
@@ -114,6 +115,14 @@ class _Means:
         learned = self.member.map.backend.to_numpy(means[at : at + 1])[0].astype(np.float64)
         if np.linalg.norm(mean - learned) > TOLERANCE * np.linalg.norm(learned):
             raise NotLearnedError(self.labels[i])
+
+
+def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:
+    """Return ``rows (S + rho I)^-1 rows^T``, how much of the scatter rows make up, and rho."""
+    assert solver.solved is not None
+    precision = solver.solved.plain.precision
+    found = solver.backend.linear(precision.apply(rows), rows)
+    return solver.backend.to_numpy(solver.backend.widen(found)), precision.rho
 
 
 def _limit(largest: float, rho: float) -> float:

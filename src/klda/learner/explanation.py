@@ -8,28 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.ledger import NearSample
-
-Label = str | int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the model says of one input.
-
-    Attributes
-    ----------
-    top : list of (label, probability)
-        Likeliest first.
-    known : bool or None
-        Whether the input is like something that was learned; None where that can't be said.
-    novelty : float or None
-        How unlike what was learned it is.
-    """
-
-    top: list[tuple[Label, float]]
-    known: bool | None
-    novelty: float | None
+from klda.labels import Label
+from klda.learner.ledger import NearSample
 
 
 @dataclass(frozen=True)

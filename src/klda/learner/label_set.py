@@ -20,9 +20,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from klda.errors import KldaError
-from klda.ledger import Ledger
-
-Label = str | int
+from klda.labels import Label
+from klda.learner.ledger import Ledger
 
 FEW_SAMPLES = 10
 MOST_CLASSES = 2000  # on a map, in a table of pairs: the largest ones
@@ -164,8 +163,10 @@ def _scale(squared: np.ndarray, error: float) -> float:
 
 def _error_left_out(estimator: Any) -> float:
     """Share of the samples judged as if not learned that are wrong; 0 where none were judged."""
-    estimator._settle()
-    return float(estimator._calibration.mistaken(estimator._scale()))
+    solution = estimator.solution_
+    if solution.evidence is None:
+        return 0.0
+    return solution.evidence.error_rate(solution.scale)
 
 
 @dataclass(frozen=True)

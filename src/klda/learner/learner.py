@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -177,7 +177,7 @@ class Learner(Asking, Storing):
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        encoded = self._inputs.batches(batches, progress=progress)
+        encoded = self.encode_batches(batches, progress=progress)
         first = list(itertools.islice(encoded, 2))
         if not first:
             raise KldaError("inputs is empty: there is nothing to learn.")
@@ -207,17 +207,27 @@ class Learner(Asking, Storing):
             self.record("learn", before, source)
         return self
 
-    def take(self, batches: Iterable[EncodedBatch]) -> None:
+    def encode_batches(
+        self, batches: Iterable[Any], *, progress: bool = False
+    ) -> Iterator[EncodedBatch]:
+        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
+        return self._inputs.batches(batches, progress=progress)
+
+    def take(
+        self, batches: Iterable[EncodedBatch], *, after: Callable[[], None] | None = None
+    ) -> None:
         """Learn encoded batches without an entry in the history, as a draft.
 
-        A batch is learned in a thread while the caller encodes the next. An error leaves the
-        batches before learned.
+        A batch is learned in a thread while the caller encodes the next; `after` is called after
+        each. An error leaves the batches before it learned.
         """
 
         def learn(batch: EncodedBatch) -> None:
             rows, labels, ids = batch
             self._ledger, rows = self._entered(rows, labels, ids)
             self.classifier.partial_fit(rows, labels)
+            if after is not None:
+                after()
 
         work_behind(learn, batches)
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
+from klda.labels import Label
 
-Label = str | int
 SampleId = str | int
 
 # Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,

@@ -17,19 +17,17 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from klda import __version__, encoders, storage
-from klda import __version__, features, storage
-from klda.data import Batch, Columns, Position, Table, identity, open_tables, read
+from klda import __version__, encoders
+from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
-from klda.learner import Learner, Lesson
+from klda.learner import folder as folders
+from klda.learner.learner import Learner
 
 EVERY = 180.0  # seconds between checkpoints
-LARGEST_SHARE = 0.05  # of the time, that checkpoints may take
+CHECKPOINT_TIME = 0.05  # fraction of the time that checkpoints may take
 NAMED_FILES = 3  # in messages and in the history
 
 
@@ -41,78 +39,7 @@ class CheckpointWarning(UserWarning):
     """A checkpoint could not be saved; learning goes on without."""
 
 
-def learn_files(
-    learner: Learner,
-    paths: str | Path | Iterable[str | Path],
-    folder: str | Path,
-    *,
-    columns: Columns | None = None,
-    every: float = EVERY,
-    resume: bool = False,
-) -> Learner:
-    """Learn files of any size and save to a model folder, with checkpoints on the way.
-
-    Parameters
-    ----------
-    learner : Learner
-        A new one, or one loaded from ``folder``.
-    paths : str, Path, or iterable of them
-        Files, folders and patterns, as `klda.data.find_files` takes them.
-    folder : str or Path
-        The model folder; it changes once, at the end.
-    columns : Columns, optional
-        Names of the columns, where they can't be guessed.
-    every : float
-        Seconds between checkpoints; 0 makes none.
-    resume : bool
-        Go on where a learn of the same files into the same folder was cut off; from the beginning
-        if it was not, and not at all if it is complete.
-
-    Returns
-    -------
-    Learner
-        The learner, which has learned the files.
-
-    Raises
-    ------
-    CheckpointError
-        If there is a checkpoint and ``resume`` is False, or it does not belong to these files as
-        they are now, this model and these columns.
-    ModelExistsError
-        If the folder holds a model that the learner did not come from.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> import numpy as np
-    >>> from klda import Learner
-    >>> from klda.streaming import learn_files
-    >>> rng = np.random.default_rng(0)
-    >>> with TemporaryDirectory() as here:
-    ...     for i in range(3):
-    ...         rows, labels = rng.normal(i, 1, (50, 8)), np.full(50, f"class {i}")
-    ...         np.savez(Path(here) / f"{i}.npz", features=rows, labels=labels)
-    ...     learner = learn_files(Learner("features"), [f"{here}/*.npz"], f"{here}/model")
-    >>> learner.classes
-    {'class 0': 50, 'class 1': 50, 'class 2': 50}
-    """
-    modality: Any = learner.modality
-    classes = learner.classes
-    tables = open_tables(paths, modality=modality, columns=columns or Columns(), classes=classes)
-    with storage.writer_lock(folder):
-        job = Job(folder, tables, every=every)
-        job.open(resume=resume)
-        if job.complete:
-            job.tidy()
-            return Learner.load(folder, model=learner.encoder)
-        with closing(read(tables, labels=True, start=job.place)) as batches:
-            job.learn(learner, batches)
-        job.save(learner)
-    return learner
-
-
-class Job:
+class ResumableLearn:
     """One learn of some files into a model folder, whose writer lock the caller holds.
 
     Parameters
@@ -146,7 +73,7 @@ class Job:
         self.place = Position()
         self.samples = 0
         self.complete = False
-        self._at = self.folder / storage.LEARNING
+        self._at = self.folder / folders.LEARNING
         self._run = uuid.uuid4().hex
         identities = [identity(table.path) for table in tables]
         self._repeatable = all(identities)  # what came through a pipe can't be read again
@@ -158,10 +85,10 @@ class Job:
         ]
         columns = tables[0].columns
         self._columns = [columns.input, columns.label]
-        stored = storage.load(self.folder) if storage.exists(self.folder) else None
+        stored = folders.load(self.folder) if folders.exists(self.folder) else None
         self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
-        self._stored: storage.StoredModel | None = None
+        self._stored: folders.StoredModel | None = None
         self._taken: deque[Batch] = deque()
         self._due = 0.0
 
@@ -182,8 +109,8 @@ class Job:
         CheckpointError
             If there is one and neither is asked for, or it can't be resumed.
         """
-        if restart or not storage.exists(self._at):
-            storage.remove(self._at)
+        if restart or not folders.exists(self._at):
+            folders.remove(self._at)
             learned = {entry.get("files") for entry in self._history}
             self.complete = resume and self._repeatable and self._digest() in learned
             return
@@ -192,7 +119,7 @@ class Job:
         finished = any(entry.get("run") == learning["run"] for entry in self._history)
         same_files = learning["paths"] == [file["path"] for file in self._files]
         if finished and not same_files:  # killed after its save, before it could tidy up
-            storage.remove(self._at)
+            folders.remove(self._at)
             return
         if not resume:
             raise CheckpointError(_in_the_way(self.folder, learning, finished))
@@ -203,10 +130,10 @@ class Job:
             self.place = Position(learning["file"], learning["rows"])
             self.samples = learning["samples"]
 
-    def _load(self) -> storage.StoredModel:
+    def _load(self) -> folders.StoredModel:
         try:
-            return storage.load(self._at)
-        except storage.ModelFolderError as error:
+            return folders.load(self._at)
+        except folders.ModelFolderError as error:
             raise CheckpointError(
                 f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
                 "it with --restart; the model is not affected."
@@ -253,35 +180,32 @@ class Job:
         batches : iterable of Batch
             From `place` on.
         """
-        lesson = None
-        if self._base is not None and not learner._is_from(self.folder):
-            raise storage.ModelExistsError(
+        if self._base is not None and learner.origin != self.folder.resolve():
+            raise folders.ModelExistsError(
                 f"{self.folder} holds a model already, which learner did not come from: it would "
                 f"be lost. Add to it with learner=Learner.load({str(self.folder)!r}), or name "
                 "another folder."
             )
-        if self._stored is not None:
+        if self._stored is None:
+            draft = learner.copy()
+        else:
             self._check_same_learner(learner)
-            lesson = Lesson.from_state(self._stored, learner.classifier.device)
+            device = learner.classifier.device
+            draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
         self._due = time.monotonic() + self.every
-
-        def after(lesson: Lesson) -> None:
-            self._note(lesson, learner)
-
-        learner._learn(
-            self._noted(batches),
-            lesson=lesson,
-            after=after,
-            source=_named([str(table.path) for table in self.tables]),
-            noted={"run": self._run, "files": self._digest()},
-        )
+        encoded = learner.encode_batches(self._noted(batches))
+        draft.take(encoded, after=lambda: self._note(draft))
+        if not self.samples:
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        source = _named([str(table.path) for table in self.tables])
+        learner.take_over(draft, "learn", source, {"run": self._run, "files": self._digest()})
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
             self._taken.append(batch)
             yield batch.inputs, batch.labels or []
 
-    def _note(self, lesson: Lesson, learner: Learner) -> None:
+    def _note(self, draft: Learner) -> None:
         """Take note of a batch that was learned, and save a checkpoint when it is time."""
         batch = self._taken.popleft()
         self.place = batch.end
@@ -290,16 +214,14 @@ class Job:
             return
         start = time.monotonic()
         try:
-            self._save_checkpoint(lesson, learner)
-        except storage.ModelFolderError as error:
+            self._save_checkpoint(draft)
+        except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
         end = time.monotonic()
-        self._due = end + max(self.every, (end - start) / LARGEST_SHARE)
+        self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
 
-    def _save_checkpoint(self, lesson: Lesson, learner: Learner) -> None:
-        arrays, document = lesson.to_state()
-        document["saved"] = datetime.now(UTC).isoformat(timespec="seconds")
-        document["foundation_model"] = learner.foundation
+    def _save_checkpoint(self, draft: Learner) -> None:
+        arrays, document = draft.pack(solved=False)
         document["learning"] = {
             "run": self._run,
             "base": self._base,
@@ -310,7 +232,7 @@ class Job:
             "rows": self.place.rows,
             "samples": self.samples,
         }
-        storage.save(self._at, arrays, document)
+        folders.save(self._at, arrays, document)
 
     def _check_same_learner(self, learner: Learner) -> None:
         """Refuse a new learner that is made in another way than the one that was cut off."""
@@ -351,7 +273,7 @@ class Job:
 
     def tidy(self) -> None:
         """Remove the checkpoint of a learn that is complete."""
-        storage.remove(self._at)
+        folders.remove(self._at)
 
 
 def unfinished(folder: str | Path) -> str | None:
@@ -367,10 +289,10 @@ def unfinished(folder: str | Path) -> str | None:
     str or None
         As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
     """
-    at = Path(folder) / storage.LEARNING
-    if not storage.exists(at):
+    at = Path(folder) / folders.LEARNING
+    if not folders.exists(at):
         return None
-    return _progress(storage.load(at).document["learning"])
+    return _progress(folders.load(at).document["learning"])
 
 
 def _progress(learning: dict[str, Any]) -> str:
