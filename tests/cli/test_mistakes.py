@@ -84,6 +84,7 @@ def test_one_column_is_not_two(cli, texts, tmp_path):
     cli(*words, "--input-column", "text", "--label-column", "text", code=2)
     message = cli(*words, "--label-column", "text", code=1).stderr
     assert "'text' can't hold both the text and the label" in message
+    assert "Set --input-column and --label-column." in " ".join(message.split())
 
 
 def test_a_feature_that_is_no_number_is_named_by_its_file_and_row(cli, make, tmp_path):
