@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda._optional import require
+from klda.errors import require
 from klda.data.batch import Modality, RawBatch, TableError
 from klda.data.columns import (
     FEATURE_COLUMNS,
