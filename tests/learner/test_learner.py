@@ -13,7 +13,7 @@ from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError
-from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
+from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, labelset
-from klda.ledger import Ledger
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
+from klda.learner import label_set as labelset
+from klda.learner.ledger import Ledger
 
 
 def clouds(centres, n, seed=0):

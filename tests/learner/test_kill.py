@@ -15,7 +15,8 @@ import time
 import numpy as np
 import pytest
 
-from klda import KLDA, storage
+from klda import KLDA
+from klda.learner import folder as storage
 from klda.learner import Learner
 
 KLDA_COMMAND = [sys.executable, "-c", "from klda.cli import main; main()"]

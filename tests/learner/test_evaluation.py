@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import LDA, Learner
-from klda.evaluation import Evaluation, Reliability
+from klda.learner.evaluation import Evaluation, Reliability
 
 
 def test_the_calibration_error_is_the_weighted_gap_between_promise_and_truth():

@@ -9,11 +9,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, data, storage, streaming
+from klda import KLDA, LDA, NCM, KLDAEnsemble, data
+from klda.learner import folder as storage
+from klda.learner import resume as streaming
 from klda.data import Columns, TableError, open_table, read
 from klda.errors import KldaError
 from klda.learner import Learner
-from klda.streaming import CheckpointError, CheckpointWarning, Job, learn_files
+from klda.learner.resume import CheckpointError, CheckpointWarning, Job, learn_files
 
 D = 64
 CHUNK = 50
