@@ -162,7 +162,7 @@ def open_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> dict[str
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
         raise ArrayFileError("it is not a file")
     if status.st_size != entry["bytes"]:
-        raise ArrayFileError(f"truncated: it has {status.st_size} bytes, {entry['bytes']} expected")
+        raise ArrayFileError(f"it has {status.st_size} bytes, {entry['bytes']} expected")
     if verify or status.st_size <= VERIFIED_UP_TO:
         with file.open("rb") as opened:
             _compare(hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])

@@ -469,7 +469,9 @@ def damage_named(path: Path) -> Iterator[None]:
 
 def damaged(file: Path, reason: object) -> ModelFolderError:
     """Return the error that says that a file is damaged, and what to do."""
-    return ModelFolderError(f"{file} is damaged: {reason}. Restore the folder from a copy.")
+    return ModelFolderError(
+        f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
+    )
 
 
 def _check_document(file: Path, content: Any) -> None:
