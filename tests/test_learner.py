@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
 
 import numpy as np
@@ -96,8 +97,10 @@ def test_texts_are_learned_well(at_once, texts):
     assert at_once.evaluate(*texts["test"]).accuracy > 0.9
 
 
-def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm):
-    assert gamma_for(minilm) == gamma_for(minilm)
+def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm, at_once):
+    other = Learner(minilm).learn(["a text of another kind, and longer", "1 2 3"], ["x", "y"])
+    assert other.classifier.gamma_ == at_once.classifier.gamma_ == gamma_for(minilm)
+    assert gamma_for(features.load("minilm", layers="last")) != gamma_for(minilm)
     assert 0.01 < gamma_for(minilm) < 0.5
     assert gamma_for(features.load("features")) == "auto"
 
@@ -247,26 +250,49 @@ def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
     assert Learner.load(tmp_path / "m").learn(*blobs("c")).samples == 90
 
 
-def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
+@pytest.fixture
+def between_members(monkeypatch):
+    """An ensemble of two to which something happens once the first has learned a class."""
     bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
-    scores = bot.scores(PROBE)
-    change = Member.change
+    first, second = bot.classifier._members
+    change, happened = Member.change, []
 
-    def cut(member, *arguments):
-        if member is bot.classifier._members[1]:
-            raise KeyboardInterrupt
-        return change(member, *arguments)
+    def learn_while(action):
+        def steps(member, *arguments):
+            if member is second and not happened:
+                happened.append(first.statistics.labels == ["a", "b", "c"])
+                assert second.statistics.labels == ["a", "b"]
+                action()
+            yield from change(member, *arguments)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Member, "change", cut)
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
+            patched.setattr(Member, "change", steps)
             bot.learn(*blobs("c"))
-    try:
-        found = bot.scores(PROBE)
-    except InterruptedChangeError:
-        return
-    assert_close(found, scores)
+
+    yield bot, learn_while
+    assert happened == [True]
+
+
+def test_an_interrupt_between_members_waits_and_leaves_nothing(between_members):
+    bot, learn_while = between_members
+    scores = bot.scores(PROBE)
+    with pytest.raises(KeyboardInterrupt):
+        learn_while(lambda: signal.raise_signal(signal.SIGINT))
+    assert_close(bot.scores(PROBE), scores)
     assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
+def test_a_failure_between_members_is_told(between_members):
+    bot, learn_while = between_members
+
+    def out_of_memory():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        learn_while(out_of_memory)
+    for use in (*CHANGES.values(), lambda bot: bot.predict(PROBE), lambda bot: bot.copy()):
+        with pytest.raises(KldaError, match="in the middle of a change"):
+            use(bot)
 
 
 def test_an_interrupted_stream_teaches_nothing():
