@@ -44,9 +44,9 @@ def assert_same_scores(learner, expected, probe=PROBE):
 def rounding(classifier):
     """Relative error of scores that float32 makes.
 
-    Each entry of the scatter S is off by some eps of what was ever added to it and taken away; the
-    D x D matrix E of such errors, of any sign, has a norm of about 2 sqrt(D) of them; and it changes
-    (S + rho I)^-1 m by at most |E| / rho. Sums over the features come on top.
+    Each entry of the scatter S is off by some eps of what was ever added to it and taken away. The
+    D x D matrix E of such errors, of any sign, has a norm of about 2 sqrt(D) of them, and it
+    changes (S + rho I)^-1 m by at most |E| / rho. Sums over the features come on top.
     """
     largest = 0.0
     for member, solution in zip(classifier._members, classifier._solutions, strict=True):

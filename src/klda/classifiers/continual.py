@@ -190,6 +190,8 @@ class ContinualClassifier(GuardedClassifier):
             raise KldaError(
                 f"other is a {type(other).__name__}; a {type(self).__name__} merges with its kind."
             )
+        self._check_whole()
+        other._check_whole()
         if not hasattr(other, "_members"):
             return self
         if not hasattr(self, "_members"):
