@@ -16,11 +16,29 @@ from typing import Any
 
 import numpy as np
 
+from klda import schema, state_schema
+from klda.schema import DamagedStateError, Shapes
 from klda.server.changes import Change, Label, names_taken
 
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 _ARRAY = "service/memory"
+
+_COUNT = schema.integer()
+_KEY = schema.entries(
+    schema.text, _COUNT, _COUNT, _COUNT, schema.listing(schema.scalar), schema.text
+)
+_DROPPED = schema.entries(schema.scalar, schema.integer(1), schema.listing(schema.text))
+_CONTENT = schema.record(
+    {
+        "keys": schema.listing(_KEY),
+        "dropped": schema.listing(
+            schema.entries(_COUNT, schema.number(), schema.listing(_DROPPED))
+        ),
+        "tallies": schema.listing(schema.entries(schema.number(), _COUNT, _COUNT, _COUNT)),
+    },
+    {"taken": schema.listing(schema.entries(_COUNT, schema.scalar))},
+)
 
 
 @dataclass(frozen=True)
@@ -141,18 +159,26 @@ class Memory:
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Memory:
         """Return what `pack` described; an empty memory for a model that was never served."""
-        memory = cls(int(meta.get("position", 0)), saved_elsewhere="position" not in meta)
+        schema.record({}, {"position": schema.integer()})(meta, "service")
+        memory = cls(meta.get("position", 0), saved_elsewhere="position" not in meta)
         if _ARRAY not in arrays:
             return memory
-        content = json.loads(np.asarray(arrays[_ARRAY]).tobytes())
+        content = state_schema.read_json(Shapes(arrays).array(_ARRAY, "u", "n"), _ARRAY)
+        _CONTENT(content, _ARRAY)
         for key, sequence, classes, samples, new, digest in content["keys"]:
             memory.keys[key] = Acknowledgement(sequence, classes, samples, tuple(new), digest)
         for number, when, gone in content["dropped"]:
             held = []
             for i, (label, count, names) in enumerate(gone):
-                own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
+                own = {name: _set_aside(arrays, f"service/{number}/{i}/{name}") for name in names}
                 held.append(Dropped(label, count, own))
-            memory.dropped[int(number)] = (when, held)
-        memory.taken = {(int(number), label) for number, label in content.get("taken", ())}
+            memory.dropped[number] = (when, held)
+        memory.taken = {(number, label) for number, label in content.get("taken", ())}
         memory.tallies = [tuple(tally) for tally in content["tallies"]]
         return memory
+
+
+def _set_aside(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in arrays:
+        raise DamagedStateError(f"the array {name!r} is missing")
+    return np.array(arrays[name])
