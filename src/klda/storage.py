@@ -20,6 +20,7 @@ import json
 import os
 import re
 import reprlib
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -505,10 +506,11 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
 def _read_document(folder: Path) -> dict[str, Any]:
     file = folder / DOCUMENT
     try:
-        if file.exists() and not file.is_file():
-            raise ModelFolderError(f"{file} is not a file. Restore the folder from a copy.")
-        if file.stat().st_size > LARGEST_DOCUMENT:
-            raise damaged(file, f"it has {file.stat().st_size:,} bytes")
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
+            raise damaged(file, "it is not a file")
+        if status.st_size > LARGEST_DOCUMENT:
+            raise damaged(file, f"it has {status.st_size:,} bytes")
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         _check_document(file, content)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -589,13 +591,15 @@ def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[s
 
 def _open_file(file: Path, entry: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
     try:
-        size = file.stat().st_size
-        if not file.is_file() or size != entry["bytes"]:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise damaged(file, "it is not a file")
+        if status.st_size != entry["bytes"]:
             raise ModelFolderError(
-                f"{file} is truncated or damaged: it has {size} bytes, {entry['bytes']} expected. "
-                "Restore the folder from a copy."
+                f"{file} is truncated or damaged: it has {status.st_size} bytes, "
+                f"{entry['bytes']} expected. Restore the folder from a copy."
             )
-        if verify or size <= VERIFIED_UP_TO:
+        if verify or status.st_size <= VERIFIED_UP_TO:
             with file.open("rb") as opened:
                 _compare(file, hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
         header = array_files.read_header(file)
