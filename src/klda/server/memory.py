@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from klda import schema, state_schema
-from klda.schema import DamagedStateError, Shapes
+from klda.schema import Shapes, refused
 from klda.server.changes import Change, Label, names_taken
 
 MAX_KEYS = 10_000
@@ -39,6 +39,8 @@ _CONTENT = schema.record(
     },
     {"taken": schema.listing(schema.entries(_COUNT, schema.scalar))},
 )
+_SHAPES = {"rows": ("n", "d"), "means": ("members", "D"), "novelty": ("P",), "losses": ("P", "T")}
+_SETS_OF_ARRAYS = ({"rows"}, {"means"}, {"means", "filed", "novelty", "losses"})
 
 
 @dataclass(frozen=True)
@@ -168,17 +170,29 @@ class Memory:
         for key, sequence, classes, samples, new, digest in content["keys"]:
             memory.keys[key] = Acknowledgement(sequence, classes, samples, tuple(new), digest)
         for number, when, gone in content["dropped"]:
-            held = []
-            for i, (label, count, names) in enumerate(gone):
-                own = {name: _set_aside(arrays, f"service/{number}/{i}/{name}") for name in names}
-                held.append(Dropped(label, count, own))
+            held = [
+                Dropped(label, count, _set_aside(arrays, f"service/{number}/{i}/", names))
+                for i, (label, count, names) in enumerate(gone)
+            ]
             memory.dropped[number] = (when, held)
         memory.taken = {(number, label) for number, label in content.get("taken", ())}
         memory.tallies = [tuple(tally) for tally in content["tallies"]]
         return memory
 
 
-def _set_aside(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    if name not in arrays:
-        raise DamagedStateError(f"the array {name!r} is missing")
-    return np.array(arrays[name])
+def _set_aside(
+    arrays: Mapping[str, np.ndarray], prefix: str, names: list[str]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a class that was forgotten, in memory of their own, after a check."""
+    if set(names) not in _SETS_OF_ARRAYS:
+        raise refused(f"the arrays {prefix}...", names, "those of a class")
+    shapes = Shapes(arrays)
+    for name in names:
+        if name == "filed":
+            shapes.array(prefix + name, "i", "P")
+            continue
+        shape = _SHAPES[name]
+        if name == "means" and getattr(arrays.get(prefix + name), "ndim", 0) == 1:
+            shape = shape[1:]  # of a classifier that is no ensemble
+        shapes.finite(prefix + name, *shape)
+    return {name: np.array(arrays[prefix + name]) for name in names}

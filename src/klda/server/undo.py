@@ -9,6 +9,7 @@ import numpy as np
 
 from klda.classifiers import KINDS
 from klda.learner import Learner
+from klda.schema import DamagedStateError
 from klda.server.changes import Label
 from klda.server.memory import Dropped
 from klda.state import unpack_progress
@@ -93,7 +94,9 @@ def revive(template: Any, dropped: Dropped) -> Any:
     """
     packed, meta = template.to_state(compact=True)
     own = dropped.arrays
-    means = own["means"].reshape(len(meta["members"]), 1, -1)
+    means = np.atleast_2d(own["means"])[:, None]
+    if len(means) != len(meta["members"]):
+        raise DamagedStateError(f"{dropped.label!r} was set aside by a model of other members")
     arrays: dict[str, np.ndarray] = {}
     members = []
     for i, entry in enumerate(meta["members"]):
