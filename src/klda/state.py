@@ -21,7 +21,7 @@ from klda.discriminant import Solution
 from klda.errors import KldaError
 from klda.kernel import FourierFeatures
 from klda.member import Member
-from klda.schema import check_finite
+from klda.schema import DamagedStateError, check_finite
 from klda.statistics import ClassStatistics, Scatter
 
 if TYPE_CHECKING:
@@ -68,7 +68,23 @@ def pack(model: ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarra
     pending = getattr(model, "_pending", None)
     if pending is not None and pending.labels and not compact:
         meta["waiting"] = _pack_pending(pending, "learn/pending", arrays)
+    if not compact:
+        _check_readable(model, arrays, meta)
     return arrays, meta
+
+
+def _check_readable(
+    model: ContinualClassifier, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+) -> None:
+    """Refuse to pack what could not be read again, before it takes the place of a good model."""
+    try:
+        state_schema.check_meta(meta)
+        state_schema.check_model(arrays, meta, _parts_of(model))
+    except DamagedStateError as error:
+        raise KldaError(
+            f"This model can't be saved, its numbers have overflowed or are damaged: {error}. "
+            "Load it again from where it was last saved."
+        ) from error
 
 
 def unpack(

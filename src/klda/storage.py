@@ -248,7 +248,7 @@ def save(
                 **document,
                 "files": files,
             }
-            content[_CHECKSUM] = checksum(content)
+            content[_CHECKSUM] = _checksum_of_new(folder, content)
             _commit(folder, content)
         except array_files.ArrayFileError as error:
             raise ModelFolderError(f"Saving to {folder} failed: {error}") from error
@@ -257,6 +257,16 @@ def save(
         finally:
             _remove_unnamed(folder)
         return StoredModel(content, dict(arrays))
+
+
+def _checksum_of_new(folder: Path, content: dict[str, Any]) -> str:
+    try:
+        return checksum(content)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelFolderError(
+            f"Saving to {folder} failed: {DOCUMENT} can't hold what is to be saved ({error}). The "
+            "folder is as it was before."
+        ) from error
 
 
 def remove(path: str | Path) -> None:
