@@ -87,7 +87,10 @@ class Familiarity:
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
-        between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
+        # An input so far away that its scores overflow has a novelty that is not finite either.
+        between = scipy.linalg.solve_triangular(
+            self.factor, weighted, lower=True, check_finite=False
+        )
         return 2 * of_mean - mean_length + (between**2).sum(axis=0)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from klda._interrupts import held_back
 from klda.backend import Array, Backend, Steps
 from klda.decisions import Familiarity
+from klda.errors import KldaError
 from klda.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_shares
 from klda.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Label, Scatter
 
@@ -86,6 +87,10 @@ class _Solved:
     mixing: Mixing
     squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
     extra: np.ndarray  # corrections and priors in the biases
+
+
+class UnsolvableError(KldaError, ArithmeticError):
+    """Statistics that no classifier can be solved from: rounding or damage has spoilt them."""
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -291,7 +296,7 @@ class Discriminant:
                     RidgeRaisedWarning,
                     stacklevel=2,
                 )
-        raise ArithmeticError("The scatter can't be factorised with any ridge.")
+        raise UnsolvableError("The scatter can't be factorised with any ridge.")
 
     def nominal_rho(self, ridge: float) -> float:
         """Return the ridge on the scale of the scatter, on the grid."""
@@ -553,6 +558,8 @@ def _unchanged(rows: Array) -> Array:
 
 
 def _on_grid(value: float) -> float:
+    if not np.isfinite(value):
+        raise UnsolvableError("The statistics are too large for this precision, or damaged.")
     return float(2.0 ** (round(np.log2(value) * STEPS_AN_OCTAVE) / STEPS_AN_OCTAVE))
 
 

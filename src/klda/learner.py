@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import clone
 
-from klda import features, state, storage
+from klda import features, model_document, state, storage
 from klda.bandwidth import gamma_for
 from klda.classifiers import KINDS, KLDA, from_state
 from klda.errors import KldaError
@@ -846,7 +846,7 @@ class Learner:
             Where to find the foundation model, if not where the model folder says. It must be the
             same one: its weights are compared.
         verify : bool
-            Read every file and compare its checksum.
+            Read every file and compare its checksum; by default files of up to 1 MiB only.
         **options
             Passed to :func:`klda.features.load`: ``device``, ``batch_size``, ``cache``,
             ``trust_remote_code`` (never taken from the model folder).
@@ -860,7 +860,8 @@ class Learner:
         learner = object.__new__(cls)
         learner._origin = (Path(path).resolve(), stored.generation)
         learner._options = options
-        try:
+        with model_document.checked(path):
+            model_document.check_model(stored.document)
             learner._foundation = dict(stored.document["foundation_model"])
             learner._history = list(stored.document["history"])
             learner._ledger = _stored_ledger(stored)
@@ -868,11 +869,6 @@ class Learner:
             learner.classifier = from_state(
                 stored.arrays, stored.document["classifier"], device=options.get("device")
             )
-        except (KeyError, IndexError, TypeError, AttributeError, state.DamagedStateError) as error:
-            raise storage.ModelFolderError(
-                f"{Path(path) / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. "
-                "Restore the folder from a copy."
-            ) from error
         learner._encoder = None
         if model is not None:
             encoder = _open_stored(model, learner._foundation, options)

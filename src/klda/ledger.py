@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
+from klda.state_schema import check_ledger
 
 Label = str | int
 SampleId = str | int
@@ -423,10 +424,7 @@ class Ledger:
     @classmethod
     def from_state(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `to_state` described; chunks may be lazy mappings of files."""
-        names: dict[str, int] = {}
-        if "names" in arrays:
-            texts = json.loads(np.asarray(arrays["names"]).tobytes())
-            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
+        names = check_ledger(arrays, meta)
         return cls(
             tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
             np.asarray(arrays["exponents"]),

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda import __version__
+from klda import __version__, state_schema
 from klda.backend import Array, Backend, choose_backend
-from klda.calibration import Calibration, Pending
+from klda.calibration import TEMPERATURES, Calibration, Pending
 from klda.decisions import Familiarity
 from klda.discriminant import Solution
 from klda.errors import KldaError
 from klda.kernel import FourierFeatures
 from klda.member import Member
+from klda.schema import DamagedStateError, check_finite
 from klda.statistics import ClassStatistics, Scatter
 
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 class PredictionOnlyError(KldaError):
     """A compact model was asked to learn."""
-
-
-class DamagedStateError(KldaError):
-    """A state whose parts do not belong together."""
 
 
 def pack(model: ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarray], dict]:
@@ -71,7 +68,23 @@ def pack(model: ContinualClassifier, compact: bool) -> tuple[dict[str, np.ndarra
     pending = getattr(model, "_pending", None)
     if pending is not None and pending.labels and not compact:
         meta["waiting"] = _pack_pending(pending, "learn/pending", arrays)
+    if not compact:
+        _check_readable(model, arrays, meta)
     return arrays, meta
+
+
+def _check_readable(
+    model: ContinualClassifier, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+) -> None:
+    """Refuse to pack what could not be read again, before it takes the place of a good model."""
+    try:
+        state_schema.check_meta(meta)
+        state_schema.check_model(arrays, meta, _parts_of(model))
+    except DamagedStateError as error:
+        raise KldaError(
+            f"This model can't be saved, its numbers have overflowed or are damaged: {error}. "
+            "Load it again from where it was last saved."
+        ) from error
 
 
 def unpack(
@@ -81,13 +94,8 @@ def unpack(
     device: str | None,
 ) -> ContinualClassifier:
     """Return the model of a packed state."""
-    if meta.get("kind") not in kinds:
-        raise KldaError(
-            f"kind={meta.get('kind')!r} is not a classifier of this version of klda; "
-            f"known kinds: {', '.join(kinds)}."
-        )
     model, backend = _without_members(kinds, meta, device)
-    _check_sizes(arrays, meta)
+    state_schema.check_model(arrays, meta, _parts_of(model))
     solutions = []
     for i, entry in enumerate(meta["members"]):
         kernel, solution = _unpack_prediction(f"predict/{i}/", arrays, meta, entry, backend)
@@ -103,16 +111,25 @@ def unpack(
 def _without_members(
     kinds: Mapping[str, type[ContinualClassifier]], meta: Mapping[str, Any], device: str | None
 ) -> tuple[ContinualClassifier, Backend]:
-    kind = kinds[meta["kind"]]
-    unknown = sorted(set(meta["parameters"]) - set(kind._get_param_names()))
+    state_schema.check_meta(meta)
+    if meta["kind"] not in kinds:
+        raise KldaError(
+            f"kind={meta['kind']!r} is not a classifier of this version of klda; "
+            f"known kinds: {', '.join(kinds)}."
+        )
+    model = kinds[meta["kind"]]()
+    defaults = model.get_params()
+    unknown = sorted(set(meta["parameters"]) - set(defaults))
     if unknown:
         raise KldaError(
             f"The model was made by a newer version of klda: its {meta['kind']} has a parameter "
             f"{unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
         )
-    model = kind(**meta["parameters"])
+    state_schema.check_parameters(meta["parameters"], defaults)
+    model.set_params(**meta["parameters"])
     if device is not None:
         model.set_params(device=device)
+    model._check_parameters()
     model.n_features_in_ = meta["n_features"]
     if meta.get("feature_names") is not None:
         model.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
@@ -120,14 +137,9 @@ def _without_members(
     return model, choose_backend(model.device, model.dtype)
 
 
-def _check_sizes(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Refuse lists of classes and counts that do not go with the arrays."""
-    classes, counts = len(meta["classes"]), len(meta["counts"])
-    weights = {len(arrays[f"predict/{i}/weights"]) for i in range(len(meta["members"]))}
-    if weights != {classes} or counts != classes:
-        raise DamagedStateError(
-            f"{classes} classes and {counts} counts, but weights of {max(weights, default=0)}"
-        )
+def _parts_of(model: ContinualClassifier) -> state_schema.Parts:
+    kernel = "gamma" in model.get_params()
+    return state_schema.Parts(kernel, model._keeps_scatter, len(TEMPERATURES))
 
 
 def _unpack_calibration(
@@ -269,7 +281,12 @@ class _Reader:
 
     def _read(self, name: str) -> Array:
         # A copy: statistics change in place, and the arrays may be a read-only mapping of a file.
-        return self.backend.copy(self.backend.asarray(self.arrays[self.prefix + name]))
+        return self.backend.copy(self.backend.asarray(self._finite(name)))
+
+    def _finite(self, name: str) -> np.ndarray:
+        array = np.asarray(self.arrays[self.prefix + name])
+        check_finite(array, self.prefix + name)
+        return array
 
     def _scatter(self, n_components: int) -> Scatter:
         scatter = Scatter(n_components, self.backend)
@@ -277,8 +294,8 @@ class _Reader:
             rows, signs = self._read("rows"), np.asarray(self.arrays[self.prefix + "signs"])
             scatter.restore_rows(rows, signs.astype(np.int64))
         else:
-            triangle = np.asarray(self.arrays[self.prefix + "triangle"])
-            scatter.square = self.backend.asarray(unpack_triangle(triangle, n_components))
+            triangle = unpack_triangle(self._finite("triangle"), n_components)
+            scatter.square = self.backend.asarray(triangle)
         scatter.turnover = self.entry["turnover"]
         return scatter
 
@@ -373,6 +390,7 @@ def unpack_progress(
 ) -> ContinualClassifier:
     """Return the model that `pack_progress` described, ready to learn on."""
     model, backend = _without_members(kinds, meta, device)
+    state_schema.check_progress(arrays, meta, _parts_of(model))
     for i, entry in enumerate(meta["members"]):
         prefix = f"progress/{i}/"
         kernel = _unpack_kernel(prefix, arrays, entry, backend)

@@ -19,7 +19,8 @@ import hashlib
 import json
 import os
 import re
-import struct
+import reprlib
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,34 +31,45 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from klda import __version__
+from klda import __version__, array_files, schema
 from klda.errors import KldaError
 
 FORMAT = "klda-model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DOCUMENT = "model.json"
 LOCK = ".lock"
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 
 # Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
 _SHARED_BELOW = 64 * 1024
+# Files up to this size are compared with their checksum at every load, which takes a millisecond.
+# The data of larger ones, which are mapped and not read, only where that is asked for.
+VERIFIED_UP_TO = 1 << 20
+# Nobody needs a larger model.json; one that damage made larger must not fill the memory.
+LARGEST_DOCUMENT = 1 << 28
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-}
-_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_CHECKSUM = "sha256"
+
+_OWN = schema.record(
+    {
+        "format": schema.text,
+        "format_version": schema.integer(1),
+        "klda_version": schema.text,
+        "generation": schema.text,
+        "files": schema.listing(
+            schema.record(
+                {
+                    "name": schema.text,
+                    "bytes": schema.integer(),
+                    "sha256": schema.text,
+                    "arrays": schema.listing(schema.text),
+                },
+                {"header_sha256": schema.text},
+            )
+        ),
+    }
+)
 
 
 class ModelFolderError(KldaError):
@@ -236,12 +248,25 @@ def save(
                 **document,
                 "files": files,
             }
+            content[_CHECKSUM] = _checksum_of_new(folder, content)
             _commit(folder, content)
+        except array_files.ArrayFileError as error:
+            raise ModelFolderError(f"Saving to {folder} failed: {error}") from error
         except OSError as error:
             raise _write_error(folder, error) from error
         finally:
             _remove_unnamed(folder)
         return StoredModel(content, dict(arrays))
+
+
+def _checksum_of_new(folder: Path, content: dict[str, Any]) -> str:
+    try:
+        return checksum(content)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelFolderError(
+            f"Saving to {folder} failed: {DOCUMENT} can't hold what is to be saved ({error}). The "
+            "folder is as it was before."
+        ) from error
 
 
 def remove(path: str | Path) -> None:
@@ -336,10 +361,10 @@ def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[s
 
 
 def _write_part(folder: Path, part: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    header = _header(arrays)
+    header = array_files.header(arrays)
     digest = hashlib.sha256(header)
     for array in arrays.values():
-        digest.update(_bytes(array))
+        digest.update(array_files.content(array))
     checksum = digest.hexdigest()
     size = len(header) + sum(array.nbytes for array in arrays.values())
     stem = re.sub(r"[^\w.]", "_", part)
@@ -350,43 +375,30 @@ def _write_part(folder: Path, part: str, arrays: dict[str, np.ndarray]) -> dict[
         with temporary.open("xb") as file:
             file.write(header)
             for array in arrays.values():
-                file.write(_bytes(array))
+                file.write(array_files.content(array))
             _sync(file.fileno(), file)
         temporary.replace(target)
-    return {"name": name, "bytes": size, "sha256": checksum, "arrays": sorted(arrays)}
-
-
-def _header(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Header of a safetensors file: its length, then JSON padded to a multiple of 8 bytes.
-
-    Written here rather than by the safetensors package because that one copies the arrays first,
-    which at D = 20,000 would be 1.6 GB.
-    """
-    entries: dict[str, Any] = {}
-    offset = 0
-    for name, array in arrays.items():
-        dtype = _DTYPE_NAMES.get(array.dtype.newbyteorder("<"))
-        if dtype is None:
-            raise ModelFolderError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
-        end = offset + array.nbytes
-        entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return little.reshape(-1).view(np.uint8).data
+    return {
+        "name": name,
+        "bytes": size,
+        "sha256": checksum,
+        "header_sha256": hashlib.sha256(header).hexdigest(),
+        "arrays": sorted(arrays),
+    }
 
 
 def _commit(folder: Path, content: dict[str, Any]) -> None:
     temporary = _temporary(folder)
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Half a surrogate pair, as in a file's name that is not UTF-8, becomes JSON's escape for it.
-    with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(content, file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
+    written = text.encode(errors="backslashreplace")
+    if len(written) > LARGEST_DOCUMENT:
+        raise ModelFolderError(
+            f"Saving to {folder} failed: {DOCUMENT} would have {len(written):,} bytes, more than "
+            f"{LARGEST_DOCUMENT:,}. Use fewer classes, or shorter labels."
+        )
+    with temporary.open("xb") as file:
+        file.write(written)
         _sync(file.fileno(), file)
     _sync_folder(folder)
     temporary.replace(folder / DOCUMENT)
@@ -442,15 +454,38 @@ def _write_error(folder: Path, error: OSError) -> ModelFolderError:
 # Load
 
 
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what ``model.json`` says, without the checksum in it.
+
+    White space and the order of keys make no difference.
+
+    Parameters
+    ----------
+    document : mapping
+        The content of ``model.json``.
+
+    Returns
+    -------
+    str
+        In hexadecimal.
+    """
+    signed = {key: value for key, value in document.items() if key != _CHECKSUM}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     """Open a model folder; arrays are memory-mapped and read when used.
+
+    What ``model.json`` says, the names, types and shapes of all arrays and the content of files of
+    up to 1 MiB are compared with their checksums at every load, the sizes of all files, too.
 
     Parameters
     ----------
     path : str or Path
         Model folder.
     verify : bool
-        Also read all array files and compare their checksums; without, only their sizes.
+        Also read the array files above 1 MiB and compare their checksums.
 
     Returns
     -------
@@ -481,17 +516,28 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
 def _read_document(folder: Path) -> dict[str, Any]:
     file = folder / DOCUMENT
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
+            raise damaged(file, "it is not a file")
+        if status.st_size > LARGEST_DOCUMENT:
+            raise damaged(file, f"it has {status.st_size:,} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        _check_document(file, content)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ModelFolderError(_no_model(folder)) from error
     except OSError as error:
         raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
-    except ValueError as error:
+    except KldaError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ModelFolderError(
             f"{file} is truncated or damaged ({error}). Restore the folder from a copy."
         ) from error
-    _check_document(file, content)
     return dict(content)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _no_model(folder: Path) -> str:
@@ -500,79 +546,84 @@ def _no_model(folder: Path) -> str:
     return f"{folder} holds no model: there is no {DOCUMENT} in it."
 
 
+def damaged(file: Path, reason: object) -> ModelFolderError:
+    """Return the error that says that a file is damaged, and what to do.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+    reason : object
+        What shows it.
+
+    Returns
+    -------
+    ModelFolderError
+        To be raised.
+    """
+    return ModelFolderError(f"{file} is damaged: {reason}. Restore the folder from a copy.")
+
+
 def _check_document(file: Path, content: Any) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelFolderError(f"{file} does not describe a klda model.")
     version = content.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if isinstance(version, int) and version > FORMAT_VERSION:
         raise ModelFolderError(
             f"{file} has format version {version!r}, written by klda "
-            f"{content.get('klda_version')}; this is klda {__version__}, which reads versions up "
-            f"to {FORMAT_VERSION}. Upgrade klda."
+            f"{str(content.get('klda_version'))[:40]}; this is klda {__version__}, which reads "
+            f"versions up to {FORMAT_VERSION}. Upgrade klda."
         )
-    if not isinstance(content.get("files"), list) or "generation" not in content:
-        raise ModelFolderError(f"{file} is damaged: it names no array files.")
-    for entry in content["files"]:
-        if not isinstance(entry, dict) or not {"name", "bytes", "sha256"} <= set(entry):
-            raise ModelFolderError(
-                f"{file} is damaged: an array file has no name, size or checksum. Restore the "
-                "folder from a copy."
-            )
+    try:
+        _OWN(content, DOCUMENT)
+    except schema.DamagedStateError as error:
+        raise damaged(file, error) from error
+    # Version 1 had no checksum of its own values. One that has is a later one that was damaged.
+    if content["format_version"] > 1 or _CHECKSUM in content:
+        found = checksum(content)
+        if content.get(_CHECKSUM) != found:
+            expected = reprlib.repr(content.get(_CHECKSUM))
+            raise damaged(file, f"the SHA-256 of its values is {found}, expected {expected}")
 
 
 def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for entry in document["files"]:
-        name = str(entry["name"])
+        name = entry["name"]
         if not _ARRAY_FILE.match(name):  # also keeps a forged model.json from naming other paths
-            raise ModelFolderError(f"{folder / DOCUMENT} names an array file {name!r}: damaged.")
-        file = folder / name
-        size = file.stat().st_size
-        if size != entry["bytes"]:
-            raise ModelFolderError(
-                f"{file} is truncated or damaged: it has {size} bytes, {entry['bytes']} expected. "
-                "Restore the folder from a copy."
-            )
-        if verify:
-            _verify(file, entry["sha256"])
-        arrays.update(_map_file(file))
+            raise damaged(folder / DOCUMENT, f"it names an array file {reprlib.repr(name)}")
+        found = _open_file(folder / name, entry, verify)
+        if sorted(found) != sorted(entry["arrays"]) or found.keys() & arrays.keys():
+            raise damaged(folder / name, f"it holds other arrays than {DOCUMENT} says")
+        arrays |= found
     return arrays
 
 
-def _verify(file: Path, checksum: str) -> None:
-    with file.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != checksum:
-        raise ModelFolderError(
-            f"{file} is damaged: its SHA-256 is {found}, {checksum} expected. Restore the folder "
-            "from a copy."
-        )
-
-
-def _map_file(file: Path) -> dict[str, np.ndarray]:
-    """Map the arrays of a safetensors file into memory, copy-on-write."""
+def _open_file(file: Path, entry: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
     try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            if length > file.stat().st_size - 8:
-                raise ValueError(f"a header of {length} bytes, more than the file has")
-            header = json.loads(opened.read(length))
-        size = file.stat().st_size - 8 - length
-        data: np.ndarray = (
-            np.memmap(file, dtype=np.uint8, mode="c", offset=8 + length)
-            if size  # nothing can't be mapped
-            else np.empty(0, dtype=np.uint8)
-        )
-        arrays = {}
-        for name, entry in header.items():
-            start, end = entry["data_offsets"]
-            flat = np.asarray(data[start:end]).view(_DTYPES[entry["dtype"]])
-            arrays[name] = flat.reshape(entry["shape"])
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise damaged(file, "it is not a file")
+        if status.st_size != entry["bytes"]:
+            raise ModelFolderError(
+                f"{file} is truncated or damaged: it has {status.st_size} bytes, "
+                f"{entry['bytes']} expected. Restore the folder from a copy."
+            )
+        if verify or status.st_size <= VERIFIED_UP_TO:
+            with file.open("rb") as opened:
+                _compare(file, hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
+        header = array_files.read_header(file)
+        if "header_sha256" in entry:
+            _compare(file, hashlib.sha256(header).hexdigest(), entry["header_sha256"])
+        return array_files.map_arrays(file, header)
     except FileNotFoundError:
         raise
-    except (
-        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
-        struct.error,
-    ) as error:
-        raise ModelFolderError(f"{file} is damaged ({error}). Restore the folder.") from error
-    return arrays
+    except array_files.ArrayFileError as error:
+        raise damaged(file, error) from error
+    except OSError as error:
+        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
+
+
+def _compare(file: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise damaged(file, f"its SHA-256 is {found}, expected {reprlib.repr(expected)}")

@@ -17,12 +17,12 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from klda import __version__, features, storage
+from klda import __version__, features, model_document, storage
 from klda.errors import KldaError
 from klda.learner import Learner, Lesson
 from klda.tables import (
@@ -170,6 +170,9 @@ class Job:
         columns = tables[0].columns
         self._columns = [columns.input, columns.label]
         stored = storage.load(self.folder) if storage.exists(self.folder) else None
+        if stored is not None:
+            with model_document.checked(self.folder):
+                model_document.check_model(stored.document)
         self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
         self._stored: storage.StoredModel | None = None
@@ -215,8 +218,15 @@ class Job:
             self.samples = learning["samples"]
 
     def _load(self) -> storage.StoredModel:
+        with self._reading():
+            return _stored_progress(self._at)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say of a checkpoint that is damaged what to do."""
         try:
-            return storage.load(self._at)
+            with model_document.checked(self._at):
+                yield
         except storage.ModelFolderError as error:
             raise CheckpointError(
                 f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
@@ -274,7 +284,8 @@ class Job:
             )
         if self._stored is not None:
             self._check_same_learner(learner)
-            lesson = Lesson.from_state(self._stored, learner.classifier.device)
+            with self._reading():
+                lesson = Lesson.from_state(self._stored, learner.classifier.device)
         self._due = time.monotonic() + self.every
         integers = any(isinstance(label, int) for label in learner.classes)
 
@@ -384,7 +395,14 @@ def unfinished(folder: str | Path) -> str | None:
     at = Path(folder) / storage.LEARNING
     if not storage.exists(at):
         return None
-    return _progress(storage.load(at).document["learning"])
+    return _progress(_stored_progress(at).document["learning"])
+
+
+def _stored_progress(at: Path) -> storage.StoredModel:
+    stored = storage.load(at)
+    with model_document.checked(at):
+        model_document.check_progress(stored.document)
+    return stored
 
 
 def _progress(learning: dict[str, Any]) -> str:

@@ -87,12 +87,14 @@ def show(
 
     **klda show --model** bot/ **--confusable --map** classes.html
     """
-    from klda import storage
+    from klda import model_document, storage
 
     if confusable or map_file is not None:
         health.show(model, confusable=confusable, map_file=map_file, verify=verify, as_json=json)
     else:
         document = storage.load(model, verify=verify).document
+        with model_document.checked(model):
+            model_document.check_model(document)
         if json:
             print_json(document)
         else:
@@ -102,16 +104,8 @@ def show(
 
 
 def _print(model: Path, document: dict[str, Any]) -> None:
-    from klda import storage
-
-    try:
-        parts = _summary(model, document), _classes(document), _history(document["history"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise storage.ModelFolderError(
-            f"{model / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. Restore the "
-            "folder from a copy."
-        ) from error
     console = results()
+    parts = _summary(model, document), _classes(document), _history(document["history"])
     for i, part in enumerate(parts):
         if i:
             console.print()
