@@ -569,6 +569,25 @@ class Learner:
         self._check_knows_novelty()
         return self.classifier.novelty(rows)
 
+    def threshold(self, refused: float = REFUSED) -> float | None:
+        """Return the novelty beyond which an input is taken for unknown.
+
+        Parameters
+        ----------
+        refused : float
+            Share of inputs of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        float or None
+            None where the classifier can't tell: it knows no novelty, was made with
+            ``calibrated=False``, or has learned too little.
+        """
+        if not getattr(self.classifier, "calibrated", False):
+            return None
+        limit = self.classifier.threshold(refused)
+        return float(limit) if np.isfinite(limit) else None
+
     def is_known(
         self,
         inputs: Any,
@@ -652,7 +671,7 @@ class Learner:
         scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
         knows = hasattr(classifier, "novelty")
         novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
-        threshold = self._threshold(refused) if knows else None
+        threshold = self.threshold(refused)
         return [
             Explanation.of(
                 labels,
@@ -971,10 +990,6 @@ class Learner:
                 "This classifier was made with calibrated=False: it has no threshold to refuse by."
             )
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
-
-    def _threshold(self, refused: float) -> float | None:
-        limit = self.classifier.threshold(refused)
-        return float(limit) if np.isfinite(limit) else None
 
     @contextmanager
     def _undivided(self, *, counted: bool = True) -> Iterator[None]:
