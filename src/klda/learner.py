@@ -21,6 +21,7 @@ from klda.classifiers import KINDS, KLDA, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
+from klda.inputs import checked_inputs
 from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
 from klda.pipeline import Behind
@@ -909,12 +910,7 @@ class Learner:
         return self._features(self._checked(inputs), progress)
 
     def _checked(self, inputs: Any) -> Any:
-        if isinstance(inputs, str | bytes):
-            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-            inputs = list(inputs)
-        if len(inputs) == 0:
-            raise KldaError("inputs is empty: give at least one.")
+        inputs = checked_inputs(inputs, self.modality)
         if self.modality == "text":
             _check_texts(inputs)
         return inputs
