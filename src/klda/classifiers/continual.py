@@ -392,25 +392,30 @@ class ContinualClassifier(GuardedClassifier):
     ) -> None:
         """Let all members learn or remove a batch, a block of rows at a time.
 
-        An interrupt comes between two blocks, and what was done of the batch is undone. What can't
-        be undone, such as running out of memory within a block, leaves a model that says so.
+        What stops it before a block has changed anything, an interrupt or a lack of memory, leaves
+        the model as it was: the blocks before are undone. What stops it within a block leaves a
+        model that says so.
         """
         done: list[slice] = []
         # What is read from a store is read before anything changes.
         size = {member.statistics.n_components for member in members}.pop()
-        self._torn = members is getattr(self, "_members", None)
         parts = list(row_blocks(len(groups), size, members[0].backend))
         room = members[0].backend.room(parts[0].stop, size) if members[0].kernel else None
+        whole = _sizes(members)
+        self._torn = members is getattr(self, "_members", None)
         try:
             for part in parts:
                 with held_back():
                     self._change_block(members, samples[part], groups[part], labels, sign, room)
                     done.append(part)
-        except KeyboardInterrupt:
-            with held_back():
-                for part in reversed(done):
-                    self._change_block(members, samples[part], groups[part], labels, -sign, room)
-                self._torn = False
+                    whole = _sizes(members)
+        except BaseException:
+            if _sizes(members) == whole:
+                with held_back():
+                    for part in reversed(done):
+                        rows, own = samples[part], groups[part]
+                        self._change_block(members, rows, own, labels, -sign, room)
+                    self._torn = False
             raise
         self._torn = False
 
@@ -540,3 +545,9 @@ class ContinualClassifier(GuardedClassifier):
 
     def _note_merged(self, other: Any) -> None:
         """Take note of a model that was merged."""
+
+
+def _sizes(members: Sequence[Member]) -> list[tuple[int, int, int]]:
+    """Return classes and samples of each member: they tell whether a change has begun."""
+    found = [member.statistics for member in members]
+    return [(len(each.labels), each.n_samples, each.n_scattered) for each in found]
