@@ -379,12 +379,8 @@ class Learner:
         held = self._ledger.counts if self._ledger is not None else {}
         exact = [name for name in dict.fromkeys(names) if held.get(name) == known[name]]
         dropped = [name for name in dict.fromkeys(names) if name not in exact]
-        if self._ledger is not None and exact:
-            of_class = [self._ledger.of_class(name) for name in exact]
-            self._forget_positions(self._ledger, np.concatenate(of_class))
-        for name in dropped:
-            self.classifier.forget(name)
         if dropped and self.classifier._keeps_scatter:
+            # Before anything changes: where warnings are errors, nothing is forgotten.
             some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
             warnings.warn(
                 f"{some}: dropped from the answers, but the covariance that all classes share "
@@ -393,6 +389,11 @@ class Learner:
                 ForgetTraceWarning,
                 stacklevel=3,
             )
+        if self._ledger is not None and exact:
+            of_class = [self._ledger.of_class(name) for name in exact]
+            self._forget_positions(self._ledger, np.concatenate(of_class))
+        for name in dropped:
+            self.classifier.forget(name)
 
     def _forget_positions(self, ledger: Ledger, positions: np.ndarray) -> None:
         self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
