@@ -928,7 +928,8 @@ class Learner:
 
     def _ask(self, inputs: Any, progress: bool) -> np.ndarray:
         self._check_whole()
-        if not self.classes:
+        # Not `self.classes`: that names every class, and one answer needs none of their names.
+        if not getattr(self.classifier, "n_classes_", 0):
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self._encode(inputs, progress)
 

@@ -328,6 +328,12 @@ class ContinualClassifier(GuardedClassifier):
         return self._members[0].classes.copy()
 
     @property
+    def n_classes_(self) -> int:
+        """Number of classes known now; costs the same however many there are."""
+        self._check_started()
+        return len(self._members[0].labels)
+
+    @property
     def class_count_(self) -> np.ndarray:
         """Samples learned of each class, in the order of ``classes_``."""
         counts = self._counts()

@@ -298,11 +298,11 @@ class DiscriminantClassifier(ContinualClassifier):
 
     def _scale(self) -> Scale:
         """On what scale the scores are now."""
-        solutions, counts = self._solve(), self._counts()
-        n_samples = sum(counts.values())
+        solutions, n_samples = self._solve(), self._members[0].n_samples
         spread = np.mean([solution.spread for solution in solutions])
         inflation = np.mean([solution.inflation for solution in solutions])
-        return Scale(n_samples, float(inflation), float(spread) * len(counts) / max(n_samples, 1))
+        noise = float(spread) * self.n_classes_ / max(n_samples, 1)
+        return Scale(n_samples, float(inflation), noise)
 
     def _solved_members(self) -> list[Member]:
         """Members whose solver has solved, also after a solution was read from a store."""
