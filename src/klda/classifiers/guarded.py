@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda.backend import Array, is_torch
 from klda.checks import check_choice, check_labels, grouped, unusable, usable
 from klda.errors import KldaError
-from klda.labels import plain
+from klda.labels import check_lengths, plain
 from klda.member import Member
 from klda.statistics import Label
 
@@ -157,6 +157,7 @@ class GuardedClassifier(ClassifierMixin, BaseEstimator):
             check_classification_targets(values)
         names, groups = grouped(values)
         labels = names.tolist()
+        check_lengths(labels, "y")
         if not fresh:
             self._check_label_kind(labels)
         return samples, groups, labels

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from klda.labels import MAX_LABEL_LENGTH
 from klda.tables.chunk import TableError
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ def label_of(value: Any, table: Table, place: str) -> str:
             f"{table.path}, {place}: the label is {value!r}; expected a string or an integer."
         )
     _check_unicode(str(value), table, place, "label")
+    if len(str(value)) > MAX_LABEL_LENGTH:
+        raise TableError(
+            f"{table.path}, {place}: the label has {len(str(value)):,} characters; give labels of "
+            f"at most {MAX_LABEL_LENGTH} characters."
+        )
     return str(value)
 
 
