@@ -585,6 +585,7 @@ class Learner:
             None where the classifier can't tell: it knows no novelty, was made with
             ``calibrated=False``, or has learned too little.
         """
+        _check_share("refused", refused)
         if not getattr(self.classifier, "calibrated", False):
             return None
         limit = self.classifier.threshold(refused)
@@ -979,10 +980,7 @@ class Learner:
         self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
     ) -> np.ndarray:
         self._check_knows_novelty()
-        if isinstance(refused, bool) or not isinstance(refused, float | int | np.number):
-            raise KldaError(f"{parameter}={refused!r} can't be used; give a share such as 0.05.")
-        if not 0 < refused < 1:
-            raise KldaError(f"{parameter}={refused!r} must be a share between 0 and 1.")
+        _check_share(parameter, refused)
         if not self.classifier.calibrated:
             raise KldaError(
                 "This classifier was made with calibrated=False: it has no threshold to refuse by."
@@ -1066,6 +1064,13 @@ def _check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         what = "a positive integer" if least else "an integer from 0 on"
         raise KldaError(f"{name}={value!r} must be {what}.")
+
+
+def _check_share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
+        raise KldaError(f"{name}={value!r} can't be used; give a share such as 0.05.")
+    if not 0 < value < 1:
+        raise KldaError(f"{name}={value!r} must be a share between 0 and 1.")
 
 
 def _classes_of(classifier: Any) -> dict[Label, int]:

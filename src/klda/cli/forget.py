@@ -10,7 +10,7 @@ import typer
 
 from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say
+from klda.cli.console import counted, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -159,11 +159,12 @@ def _report(
         )
         return
     say(
-        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
-        f"{model} now knows {_count(len(after), 'class', 'classes')}."
+        f"Forgot {counted(len(gone), 'class', 'classes')}, "
+        f"{counted(samples, 'sample', 'samples')}. "
+        f"{model} now knows {counted(len(after), 'class', 'classes')}."
     )
     for label, count in left.items():
-        say(f"{label} is still known, by {_count(count, 'sample', 'samples')}.")
+        say(f"{label} is still known, by {counted(count, 'sample', 'samples')}.")
     say(
         "Its scores are as if it had never seen what is forgotten."
         if exact
@@ -176,7 +177,3 @@ def _report(
             "That holds if these rows were learned: without a ledger, some rows of a class can't "
             "always be told from others like them."
         )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

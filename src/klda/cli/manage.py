@@ -11,7 +11,7 @@ from rich.text import Text
 
 from klda._interrupts import undisturbed
 from klda.cli import health, options
-from klda.cli.console import print_json, printable, results, say
+from klda.cli.console import counted, print_json, printable, results, say
 from klda.errors import KldaError
 
 
@@ -136,7 +136,8 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{len(document['classes']):,} classes from {document['samples']:,} samples",
+        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        f"{counted(document['samples'], 'sample', 'samples')}",
         "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{document['saved']} by klda {document['klda_version']}",
