@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from klda import KLDA, NCM, KldaError, Learner
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
 from klda.learner import ForgetTraceWarning
 
 CENTRES = np.random.default_rng(5).normal(size=(4, 12)) * 2
@@ -73,3 +73,110 @@ def test_a_sample_learned_twice_can_be_forgotten_twice_and_no_more():
     with pytest.raises(KldaError, match="'a'"):
         learner.forget("a", np.repeat(PROBE[:1], 2, axis=0))
     assert learner.classes == {"a": 5}
+
+
+# ---------------------------------------------------------------- only what was learned
+
+KINDS = {
+    "KLDA": klda,
+    "few components": lambda: klda(n_components=60),  # a square scatter
+    "ensemble": lambda: KLDAEnsemble(n_components=200, gamma=0.02, n_members=2, random_state=0),
+    "LDA": LDA,
+}
+NOT_LEARNED = "were not learned by this model"
+
+
+@pytest.fixture(params=KINDS)
+def learner(request):
+    return taught(classifier=KINDS[request.param]())
+
+
+def strangers():
+    """Rows that were never learned, each with the labels that someone may claim for them."""
+    rng = np.random.default_rng(9)
+    return {
+        "a whole class": (drawn("a", 30, seed=7), ["a"] * 30),
+        "part of a class": (drawn("a", 20, seed=7), ["a"] * 20),
+        "rows of another class": (drawn("b", 10), ["a"] * 10),
+        "noise": (rng.normal(size=(5, 12)).astype(np.float32) * 5, ["a", "b", "c", "d", "a"]),
+        "one row": (rng.normal(size=(1, 12)).astype(np.float32) * 5, ["a"]),
+    }
+
+
+@pytest.mark.parametrize("which", strangers())
+def test_rows_that_were_never_learned_are_refused(learner, which):
+    if isinstance(learner.classifier, LDA) and which == "part of a class":
+        pytest.skip("twelve features hold nothing that tells a few rows of a class from others")
+    rows, labels = strangers()[which]
+    scores, history = learner.scores(PROBE), learner.history
+    with pytest.raises(KldaError, match=NOT_LEARNED):
+        learner.forget(labels, rows)
+    assert learner.classes == dict.fromkeys("abcd", 30)
+    assert learner.history == history
+    np.testing.assert_array_equal(learner.scores(PROBE), scores)
+
+
+def test_rows_that_were_learned_are_forgotten_whatever_their_number_and_order(learner):
+    rng = np.random.default_rng(1)
+    X = np.concatenate([drawn(label) for label in "abcd"])
+    y = np.repeat(list("abcd"), 30)
+    order = rng.permutation(120)
+    learner.forget(y[order[:1]], X[order[:1]])
+    learner.forget(y[order[1:60]], X[order[1:60]])
+    learner.forget(y[order[60:119]], X[order[60:119]])
+    assert learner.samples == 1
+    learner.forget(y[order[119:]], X[order[119:]])
+    assert learner.samples == 0
+
+
+def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
+    noise = 1 + 1e-5 * np.random.default_rng(2).normal(size=(30, 12))
+    learner.forget("a", (drawn("a") * noise).astype(np.float32))
+    assert list(learner.classes) == ["b", "c", "d"]
+
+
+def test_after_a_class_was_dropped_the_others_are_still_forgotten_exactly(learner):
+    with pytest.warns(ForgetTraceWarning):
+        learner.forget("a")
+    learner.forget("b", drawn("b"))
+    assert list(learner.classes) == ["c", "d"]
+
+
+def test_without_a_scatter_the_mean_of_a_class_tells():
+    learner = taught(classifier=NCM())
+    with pytest.raises(KldaError, match=NOT_LEARNED):
+        learner.forget("a", drawn("a", seed=7))
+    learner.forget("a", drawn("a"))
+    assert list(learner.classes) == ["b", "c", "d"]
+
+
+def test_a_ledger_says_it_in_the_same_words():
+    learner = taught(keep="features")
+    for rows in (drawn("a", seed=7), drawn("a", 1, seed=7)):
+        with pytest.raises(KldaError, match=NOT_LEARNED):
+            learner.forget("a", rows)
+    assert learner.classes == dict.fromkeys("abcd", 30)
+
+
+def test_the_command_and_the_service_say_it_in_the_same_words(learner, tmp_path):
+    pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
+    from tests.cli.conftest import Cli
+    from tests.server.conftest import serving
+
+    learner.save(tmp_path / "m")
+    before = sorted(path.name for path in (tmp_path / "m").rglob("*"))
+    rows, labels = strangers()["part of a class"]
+    np.savez(tmp_path / "rows.npz", features=rows, labels=np.array(labels))
+    words = ("forget", "a", "--model", tmp_path / "m", "--rows", tmp_path / "rows.npz", "--partly")
+    said = " ".join(Cli()(*words, code=1).output.split())
+    assert NOT_LEARNED in said
+    assert "rows.npz" in said
+    assert sorted(path.name for path in (tmp_path / "m").rglob("*")) == before
+    with serving(tmp_path / "m") as client:
+        body = {"features": rows.tolist(), "labels": labels}
+        answer = client.post("/v1/forget", json=body)
+        assert answer.status_code == 409, answer.text
+        assert NOT_LEARNED in answer.text
+        assert client.get("/v1/classes").json()["classes"][0]["samples"] == 30
+        body = {"features": drawn("a").tolist(), "labels": ["a"] * 30}
+        assert client.post("/v1/forget", json=body).status_code == 200

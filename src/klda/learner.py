@@ -315,6 +315,8 @@ class Learner:
         inputs: Any = None,
         *,
         ids: SampleId | Sequence[SampleId] | None = None,
+        source: str | Path | None = None,
+        verify: bool = True,
     ) -> Self:
         """Forget classes, or single samples of them.
 
@@ -328,10 +330,15 @@ class Learner:
         labels : label or sequence of labels, optional
             The classes. With `inputs`: one label an input, or one for all.
         inputs : sequence, optional
-            Samples that were learned.
+            Samples that were learned; others are refused, as far as that can be told.
         ids : id or sequence of ids, optional
             Samples in the ledger, instead of `labels`: the ids they were given, or their running
             numbers.
+        source : str or Path, optional
+            Where the inputs come from, for the history.
+        verify : bool
+            Whether to find out if the inputs were learned. False is for those that
+            :meth:`check_learned` was asked about before.
 
         Returns
         -------
@@ -343,15 +350,43 @@ class Learner:
         if ids is None and labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         rows = None if inputs is None else self._encode(inputs)
+        names = [] if labels is None else _one_each(listed(labels), rows)
+        if rows is not None and verify and self._ledger is None:
+            self.classifier.check_learned(rows, names)
         with self._undivided():
             if ids is not None:
                 self._forget_ids(listed(ids))
             elif rows is not None:
-                self._forget_rows(rows, listed(labels))
+                self._forget_rows(rows, names)
             else:
-                self._forget_classes(listed(labels), before)
-            self._record("forget", before, None)
+                self._forget_classes(names, before)
+            self._record("forget", before, None if source is None else str(source))
         return self
+
+    def check_learned(self, labels: Label | Sequence[Label], inputs: Any) -> None:
+        """Raise if inputs were not learned, as far as that can be told.
+
+        A ledger knows each sample. Without one, the statistics tell strangers apart unless they
+        are few and like much that was learned.
+
+        Parameters
+        ----------
+        labels : label or sequence of labels
+            One label an input, or one for all.
+        inputs : sequence
+            Texts, images or feature rows.
+
+        Raises
+        ------
+        NotLearnedError
+            If they were not.
+        """
+        rows = self._encode(inputs)
+        names = _one_each(listed(labels), rows)
+        if self._ledger is None:
+            self.classifier.check_learned(rows, names)
+        else:
+            self._ledger.find(rows, names)
 
     def _forget_ids(self, ids: list[SampleId]) -> None:
         if self._ledger is None:
@@ -363,13 +398,10 @@ class Learner:
             raise KldaError("ids is empty: name at least one sample to forget.")
         self._forget_positions(self._ledger, self._ledger.of_ids(ids))
 
-    def _forget_rows(self, rows: np.ndarray, names: list[Label]) -> None:
-        labels = names * len(rows) if len(names) == 1 else names
+    def _forget_rows(self, rows: np.ndarray, labels: list[Label]) -> None:
         if self._ledger is None:
             self.classifier.remove(rows, labels)
             return
-        if len(labels) != len(rows):
-            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
         self._forget_positions(self._ledger, self._ledger.find(rows, labels))
 
     def _forget_classes(self, names: list[Label], known: dict[Label, int]) -> None:
@@ -1064,6 +1096,17 @@ def _check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         what = "a positive integer" if least else "an integer from 0 on"
         raise KldaError(f"{name}={value!r} must be {what}.")
+
+
+def _one_each(labels: list[Label], rows: np.ndarray | None) -> list[Label]:
+    """Return one label for each row, where one may stand for all."""
+    if rows is None:
+        return labels
+    if len(labels) == 1:
+        return labels * len(rows)
+    if len(labels) != len(rows):
+        raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+    return labels
 
 
 def _check_share(name: str, value: Any) -> None:

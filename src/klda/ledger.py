@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
+from klda.learned import NotLearnedError
 
 Label = str | int
 SampleId = str | int
@@ -469,10 +470,7 @@ def _match(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
             best, distance = others[near[0]], far[0]
         length = float(np.square(held[best], dtype=np.float64).sum())
         if distance > SAME_ROW**2 * max(length, np.finfo(np.float64).tiny):
-            raise KldaError(
-                f"inputs has a sample of class {label!r} that the ledger does not hold; give "
-                "samples that were learned, or forget by ids."
-            )
+            raise NotLearnedError(label)
         taken[best] = True
         positions[left[i]] = free[best]
     return positions

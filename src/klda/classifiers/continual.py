@@ -20,6 +20,7 @@ from klda.classifiers.guarded import GuardedClassifier
 from klda.decisions import RunningTop, softmax
 from klda.discriminant import Solution
 from klda.errors import KldaError
+from klda.learned import check_learned
 from klda.member import Member
 from klda.statistics import ClassStatistics, Label
 
@@ -106,17 +107,7 @@ class ContinualClassifier(GuardedClassifier):
         -------
         self
         """
-        self._check_has_classes()
-        samples, groups, labels = self._check_batch(X, y, fresh=False)
-        statistics = self._members[0].statistics
-        self._check_known(labels, "y")
-        for label, n in zip(labels, np.bincount(groups), strict=True):
-            held = int(statistics.counts[statistics.positions[label]])
-            if n > held:
-                raise KldaError(
-                    f"y asks to remove {n} samples of class {label!r}, which has {held}; "
-                    "remove at most as many as were learned."
-                )
+        samples, groups, labels = self._check_removal(X, y)
         before = self._counts()
         self._change(self._members, samples, groups, labels, -1)
         self._solutions = None
@@ -124,6 +115,25 @@ class ContinualClassifier(GuardedClassifier):
         self._note_removed({label: n / before[label] for label, n in removed})
         self._note_gone(samples, groups, labels)
         return self
+
+    def check_learned(self, X: Any, y: Any) -> None:
+        """Raise if samples can't have been learned, as far as the statistics tell.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Their labels.
+
+        Raises
+        ------
+        NotLearnedError
+            If removing them would leave statistics of nothing that ever was.
+        """
+        samples, groups, labels = self._check_removal(X, y)
+        self._solve()
+        check_learned(self._solved_members(), samples, groups, labels)
 
     def forget(self, label: Label) -> Self:
         """Drop a class from the answers.
@@ -510,6 +520,10 @@ class ContinualClassifier(GuardedClassifier):
 
     def _solve(self) -> list[Solution]:
         raise NotImplementedError
+
+    def _solved_members(self) -> list[Member]:
+        """Members whose solver has solved, if they have one."""
+        return self._members
 
     def _settle(self) -> None:
         """Bring everything that follows from the statistics up to date."""

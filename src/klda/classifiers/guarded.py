@@ -162,6 +162,21 @@ class GuardedClassifier(ClassifierMixin, BaseEstimator):
             self._check_label_kind(labels)
         return samples, groups, labels
 
+    def _check_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list]:
+        """Check a batch to be removed: of known classes, no more of each than it has."""
+        self._check_has_classes()
+        samples, groups, labels = self._check_batch(X, y, fresh=False)
+        self._check_known(labels, "y")
+        statistics = self._members[0].statistics
+        for label, n in zip(labels, np.bincount(groups), strict=True):
+            held = int(statistics.counts[statistics.positions[label]])
+            if n > held:
+                raise KldaError(
+                    f"y asks to remove {n} samples of class {label!r}, which has {held}; "
+                    "remove at most as many as were learned."
+                )
+        return samples, groups, labels
+
     def _check_label_kind(self, labels: Sequence[Label]) -> None:
         known = next(iter(self._members[0].labels), None)
         if known is not None and labels and isinstance(known, str) != isinstance(labels[0], str):

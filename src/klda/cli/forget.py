@@ -79,7 +79,7 @@ def forget(
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
             tables = reading.open_tables([rows], learner.modality, input_column, label_column)
-            _forget_rows(learner, tables, names, partly, model)
+            _forget_rows(learner, tables, names, partly)
         else:
             exact = _forget_classes(learner, names)
         _check_something_left(learner, model)
@@ -116,16 +116,14 @@ def _forget_classes(learner: Learner, names: list[Any]) -> bool:
     return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
 
 
-def _forget_rows(
-    learner: Learner, tables: list[Any], names: list[Any], partly: bool, model: Path
-) -> None:
+def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
     from klda.cli.undoing import Undoing
 
     undoing = Undoing(learner, names, tables[0].path)
     chunks = reading.batches(tables, "Forgetting", labels=True)
     for inputs, labels in reading.labelled(chunks, reading.has_integer_classes(learner.classes)):
         undoing.take(inputs, labels)
-    undoing.finish(model, partly=partly)
+    undoing.finish(partly=partly)
 
 
 def _check_something_left(learner: Learner, model: Path) -> None:
