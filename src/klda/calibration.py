@@ -3,7 +3,8 @@
 When samples have been learned, a few of them are scored as if they had not been (in closed form,
 see `klda.discriminant`). Of each such *probe* remain a few numbers: how likely its true class was
 at each of a row of temperatures, and how novel it looked. From these come the temperature that
-makes probabilities honest and the threshold beyond which an input is unknown. No sample is kept.
+makes probabilities honest and the threshold beyond which an input is unknown. The
+samples themselves are let go.
 
 Scores change their scale as a model grows or loses samples. What a new sample sees of a whitened
 direction is inflated by a factor that the solution knows, and the best temperature follows that

@@ -1,6 +1,6 @@
 """Whether samples that are to be forgotten were ever learned.
 
-No sample is kept, so the statistics have to tell:
+Without a ledger the statistics have to tell:
 
 - The samples of a whole class have the mean of the class.
 - What is taken away must be there. Let V be the rows that a removal takes out of the scatter S. If

@@ -113,7 +113,9 @@ class Learner:
     keep : {None, "features"}
         ``"features"`` keeps a ledger of the features learned, in half precision, with an id each:
         classes and single samples can then be forgotten exactly, and the classifier rebuilt with
-        other parameters. By default nothing of a sample is kept.
+        other parameters. By default no text and no image is kept, and of features only sums:
+        counts, means and one scatter. While there are fewer samples than half of the random
+        features (2,500 by default), a row of features of each stands for the scatter.
     **options
         Passed to :func:`klda.features.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the

@@ -126,9 +126,11 @@ def learn(
     """Teach a model new classes, or more of old ones.
 
     The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
-    time, so a file may be larger than memory; they are not kept. The folder is changed once, at the
-    end: a command that fails, is interrupted or is killed leaves the model as it was. A long one
-    saves its progress beside the model every few minutes, and goes on from there with **--resume**.
+    time, so a file may be larger than memory. No text and no image is kept; of features only sums,
+    and, up to half as many samples as random features, a row of each. The folder is changed once,
+    at the end: a command that fails, is interrupted or is killed leaves the model as it was. A long
+    one saves its progress beside the model every few minutes, and goes on from there with
+    **--resume**.
 
     **klda learn** tickets.csv **--model** bot/
 
