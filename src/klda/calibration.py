@@ -3,7 +3,8 @@
 When samples have been learned, a few of them are scored as if they had not been (in closed form,
 see `klda.discriminant`). Of each such *probe* remain a few numbers: how likely its true class was
 at each of a row of temperatures, and how novel it looked. From these come the temperature that
-makes probabilities honest and the threshold beyond which an input is unknown. No sample is kept.
+makes probabilities honest and the threshold beyond which an input is unknown. The
+samples themselves are let go.
 
 Scores change their scale as a model grows or loses samples. What a new sample sees of a whitened
 direction is inflated by a factor that the solution knows, and the best temperature follows that
@@ -96,11 +97,14 @@ class Calibration:
         ``scores`` are those of samples left out, ``truth`` the column of each one's class.
         """
         losses = _losses(scores / scale.inflation, truth)
-        self._append(np.full(len(truth), scale.file), list(labels), scale.reduce(novelty), losses)
+        files = np.full(len(truth), scale.file)
+        self._append(files, list(labels), scale.reduce(novelty), losses)
+        self._thin_out(scale.file)
 
     def merge(self, other: Calibration) -> None:
         """Add the probes of another model."""
         self._append(other.files, other.labels, other.novelty, other.losses)
+        self._thin_out(int(self.files.max(initial=0)))
 
     def drop(self, shares: Mapping[Label, float]) -> None:
         """Drop a share of the probes of each class, because so much of it was removed."""
@@ -197,12 +201,11 @@ class Calibration:
         self.labels = [*self.labels, *labels]
         self.novelty = np.concatenate([self.novelty, novelty])
         self.losses = np.concatenate([self.losses, losses.astype(np.float32)])
-        self._thin_out()
 
-    def _thin_out(self) -> None:
-        """Keep the latest files, each down to its largest size by an even choice."""
+    def _thin_out(self, present: int) -> None:
+        """Keep the files nearest to the present one, each down to its largest size."""
         kept = []
-        for file in np.unique(self.files)[-MOST_FILES:]:
+        for file in self._by_distance(present)[:MOST_FILES]:
             rows = np.flatnonzero(self.files == file)
             if len(rows) > MOST_ROWS:
                 rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(np.int64)]
@@ -216,12 +219,16 @@ class Calibration:
 
     def _in_use(self, scale: Scale) -> np.ndarray:
         rows = np.empty(0, np.int64)
-        files = np.unique(self.files)[::-1]
-        for file in files[np.argsort(np.abs(files - scale.file), kind="stable")]:
+        for file in self._by_distance(scale.file):
             rows = np.concatenate([np.flatnonzero(self.files == file), rows])
             if len(rows) >= ENOUGH_ROWS:
                 break
         return rows
+
+    def _by_distance(self, present: int) -> np.ndarray:
+        """Return the numbers of all files, the nearest first, of two as near the larger first."""
+        files = np.unique(self.files)[::-1]
+        return np.asarray(files[np.argsort(np.abs(files - present), kind="stable")])
 
 
 def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

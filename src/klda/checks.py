@@ -11,7 +11,7 @@ import numpy as np
 
 from klda.backend import Array, is_torch
 from klda.errors import KldaError
-from klda.labels import first_missing, plain
+from klda.labels import check_lengths, first_missing, plain
 from klda.statistics import Label
 
 LARGEST_SUM = 1e-8  # of squares of a batch, as a share of the largest number
@@ -75,6 +75,7 @@ def check_labels(values: Sequence[Any]) -> None:
             f"y has labels of unknown type: {', '.join(sorted(kinds))}; "
             "use strings only or integers only."
         )
+    check_lengths(values, "y")
 
 
 def checked_label(parameter: str, label: Any) -> Label:
@@ -82,6 +83,7 @@ def checked_label(parameter: str, label: Any) -> Label:
     label = plain(label)
     if not isinstance(label, str | int) or isinstance(label, bool):
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
+    check_lengths([label], parameter)
     return label
 
 

@@ -75,6 +75,16 @@ class Familiarity:
         nearest = self.nearest(scores, slice(None))
         return nearest + self.beyond_nearest(scores[:, self.anchors])
 
+    @property
+    def scale(self) -> float:
+        """Mean squared distance of the classes from the mean of their means."""
+        return float(self.lengths.mean())
+
+    @property
+    def undecided(self) -> float:
+        """Novelty of an input that leans to no class: one at the mean of the class means."""
+        return float(self.novelty(self.offsets[None])[0])
+
     def nearest(self, scores: np.ndarray, classes: slice) -> np.ndarray:
         """Return what the nearest of some classes adds, from the scores of just these."""
         linear = scores.astype(np.float64) - self.offsets[classes]

@@ -374,6 +374,13 @@ class Discriminant:
         )
         return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
 
+    def overlap(self, rows: Array) -> tuple[np.ndarray, float]:
+        """Return ``rows (S + rho I)^-1 rows^T``, how much of the scatter rows make up, and rho."""
+        assert self._solved is not None
+        precision = self._solved.precision
+        found = self.backend.linear(precision.apply(rows), rows)
+        return self.backend.to_numpy(self.backend.widen(found)), precision.rho
+
     def _with_all_means(self, vectors: list[Array]) -> list[np.ndarray]:
         """Inner products with the means of all classes, relative to the mean of means."""
         assert self._solved is not None

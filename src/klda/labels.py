@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from klda.backend import is_torch
 from klda.errors import KldaError
 
 Label = str | int
+MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as the longest has
 
 
 def plain(label: Any) -> Any:
@@ -76,6 +77,7 @@ def plain_labels(labels: Any) -> Sequence[Label] | np.ndarray:
             return labels
         labels = labels.tolist()
     if set(map(type, labels)) in ({str}, {int}):
+        check_lengths(labels)
         return list(labels)
     values = [plain(label) for label in labels]
     row = first_missing(values)
@@ -84,7 +86,26 @@ def plain_labels(labels: Any) -> Sequence[Label] | np.ndarray:
             f"labels[{row}] is {values[row]!r}: it is missing. Give it a label, or leave it out."
         )
     _check_one_kind(values)
+    check_lengths(values)
     return values
+
+
+def check_lengths(labels: Iterable[Any], parameter: str = "labels") -> None:
+    """Raise if a label is too long to be the name of a class.
+
+    Parameters
+    ----------
+    labels : iterable
+        Texts and others, which have no length.
+    parameter : str
+        What they were given as.
+    """
+    longest = max((len(label) for label in labels if isinstance(label, str)), default=0)
+    if longest > MAX_LABEL_LENGTH:
+        raise KldaError(
+            f"{parameter} has a label of {longest:,} characters; give labels of at most "
+            f"{MAX_LABEL_LENGTH} characters."
+        )
 
 
 def first_missing(values: Sequence[Any]) -> int | None:

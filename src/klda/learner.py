@@ -21,6 +21,7 @@ from klda.classifiers import KINDS, KLDA, from_state
 from klda.errors import KldaError
 from klda.evaluation import Evaluation
 from klda.explanation import Explanation
+from klda.inputs import checked_inputs
 from klda.labels import Label, listed, plain, plain_labels
 from klda.ledger import Ledger, SampleId
 from klda.pipeline import Behind
@@ -112,7 +113,9 @@ class Learner:
     keep : {None, "features"}
         ``"features"`` keeps a ledger of the features learned, in half precision, with an id each:
         classes and single samples can then be forgotten exactly, and the classifier rebuilt with
-        other parameters. By default nothing of a sample is kept.
+        other parameters. By default no text and no image is kept, and of features only sums:
+        counts, means and one scatter. While there are fewer samples than half of the random
+        features (2,500 by default), a row of features of each stands for the scatter.
     **options
         Passed to :func:`klda.features.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
@@ -314,6 +317,8 @@ class Learner:
         inputs: Any = None,
         *,
         ids: SampleId | Sequence[SampleId] | None = None,
+        source: str | Path | None = None,
+        verify: bool = True,
     ) -> Self:
         """Forget classes, or single samples of them.
 
@@ -327,10 +332,15 @@ class Learner:
         labels : label or sequence of labels, optional
             The classes. With `inputs`: one label an input, or one for all.
         inputs : sequence, optional
-            Samples that were learned.
+            Samples that were learned; others are refused, as far as that can be told.
         ids : id or sequence of ids, optional
             Samples in the ledger, instead of `labels`: the ids they were given, or their running
             numbers.
+        source : str or Path, optional
+            Where the inputs come from, for the history.
+        verify : bool
+            Whether to find out if the inputs were learned. False is for those that
+            :meth:`check_learned` was asked about before.
 
         Returns
         -------
@@ -342,15 +352,43 @@ class Learner:
         if ids is None and labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         rows = None if inputs is None else self._encode(inputs)
+        names = [] if labels is None else _one_each(listed(labels), rows)
+        if rows is not None and verify and self._ledger is None:
+            self.classifier.check_learned(rows, names)
         with self._undivided():
             if ids is not None:
                 self._forget_ids(listed(ids))
             elif rows is not None:
-                self._forget_rows(rows, listed(labels))
+                self._forget_rows(rows, names)
             else:
-                self._forget_classes(listed(labels), before)
-            self._record("forget", before, None)
+                self._forget_classes(names, before)
+            self._record("forget", before, None if source is None else str(source))
         return self
+
+    def check_learned(self, labels: Label | Sequence[Label], inputs: Any) -> None:
+        """Raise if inputs were not learned, as far as that can be told.
+
+        A ledger knows each sample. Without one, the statistics tell strangers apart unless they
+        are few and like much that was learned.
+
+        Parameters
+        ----------
+        labels : label or sequence of labels
+            One label an input, or one for all.
+        inputs : sequence
+            Texts, images or feature rows.
+
+        Raises
+        ------
+        NotLearnedError
+            If they were not.
+        """
+        rows = self._encode(inputs)
+        names = _one_each(listed(labels), rows)
+        if self._ledger is None:
+            self.classifier.check_learned(rows, names)
+        else:
+            self._ledger.find(rows, names)
 
     def _forget_ids(self, ids: list[SampleId]) -> None:
         if self._ledger is None:
@@ -362,13 +400,10 @@ class Learner:
             raise KldaError("ids is empty: name at least one sample to forget.")
         self._forget_positions(self._ledger, self._ledger.of_ids(ids))
 
-    def _forget_rows(self, rows: np.ndarray, names: list[Label]) -> None:
-        labels = names * len(rows) if len(names) == 1 else names
+    def _forget_rows(self, rows: np.ndarray, labels: list[Label]) -> None:
         if self._ledger is None:
             self.classifier.remove(rows, labels)
             return
-        if len(labels) != len(rows):
-            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
         self._forget_positions(self._ledger, self._ledger.find(rows, labels))
 
     def _forget_classes(self, names: list[Label], known: dict[Label, int]) -> None:
@@ -378,12 +413,8 @@ class Learner:
         held = self._ledger.counts if self._ledger is not None else {}
         exact = [name for name in dict.fromkeys(names) if held.get(name) == known[name]]
         dropped = [name for name in dict.fromkeys(names) if name not in exact]
-        if self._ledger is not None and exact:
-            of_class = [self._ledger.of_class(name) for name in exact]
-            self._forget_positions(self._ledger, np.concatenate(of_class))
-        for name in dropped:
-            self.classifier.forget(name)
         if dropped and self.classifier._keeps_scatter:
+            # Before anything changes: where warnings are errors, nothing is forgotten.
             some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
             warnings.warn(
                 f"{some}: dropped from the answers, but the covariance that all classes share "
@@ -392,6 +423,11 @@ class Learner:
                 ForgetTraceWarning,
                 stacklevel=3,
             )
+        if self._ledger is not None and exact:
+            of_class = [self._ledger.of_class(name) for name in exact]
+            self._forget_positions(self._ledger, np.concatenate(of_class))
+        for name in dropped:
+            self.classifier.forget(name)
 
     def _forget_positions(self, ledger: Ledger, positions: np.ndarray) -> None:
         self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
@@ -569,6 +605,26 @@ class Learner:
         self._check_knows_novelty()
         return self.classifier.novelty(rows)
 
+    def threshold(self, refused: float = REFUSED) -> float | None:
+        """Return the novelty beyond which an input is taken for unknown.
+
+        Parameters
+        ----------
+        refused : float
+            Share of inputs of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        float or None
+            None where the classifier can't tell: it knows no novelty, was made with
+            ``calibrated=False``, or has learned too little.
+        """
+        _check_share("refused", refused)
+        if not getattr(self.classifier, "calibrated", False):
+            return None
+        limit = self.classifier.threshold(refused)
+        return float(limit) if np.isfinite(limit) else None
+
     def is_known(
         self,
         inputs: Any,
@@ -652,7 +708,7 @@ class Learner:
         scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
         knows = hasattr(classifier, "novelty")
         novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
-        threshold = self._threshold(refused) if knows else None
+        threshold = self.threshold(refused)
         return [
             Explanation.of(
                 labels,
@@ -886,12 +942,7 @@ class Learner:
         return self._features(self._checked(inputs), progress)
 
     def _checked(self, inputs: Any) -> Any:
-        if isinstance(inputs, str | bytes):
-            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-            inputs = list(inputs)
-        if len(inputs) == 0:
-            raise KldaError("inputs is empty: give at least one.")
+        inputs = checked_inputs(inputs, self.modality)
         if self.modality == "text":
             _check_texts(inputs)
         return inputs
@@ -908,7 +959,8 @@ class Learner:
 
     def _ask(self, inputs: Any, progress: bool) -> np.ndarray:
         self._check_whole()
-        if not self.classes:
+        # Not `self.classes`: that names every class, and one answer needs none of their names.
+        if not getattr(self.classifier, "n_classes_", 0):
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self._encode(inputs, progress)
 
@@ -958,19 +1010,12 @@ class Learner:
         self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
     ) -> np.ndarray:
         self._check_knows_novelty()
-        if isinstance(refused, bool) or not isinstance(refused, float | int | np.number):
-            raise KldaError(f"{parameter}={refused!r} can't be used; give a share such as 0.05.")
-        if not 0 < refused < 1:
-            raise KldaError(f"{parameter}={refused!r} must be a share between 0 and 1.")
+        _check_share(parameter, refused)
         if not self.classifier.calibrated:
             raise KldaError(
                 "This classifier was made with calibrated=False: it has no threshold to refuse by."
             )
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
-
-    def _threshold(self, refused: float) -> float | None:
-        limit = self.classifier.threshold(refused)
-        return float(limit) if np.isfinite(limit) else None
 
     @contextmanager
     def _undivided(self, *, counted: bool = True) -> Iterator[None]:
@@ -1049,6 +1094,24 @@ def _check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         what = "a positive integer" if least else "an integer from 0 on"
         raise KldaError(f"{name}={value!r} must be {what}.")
+
+
+def _one_each(labels: list[Label], rows: np.ndarray | None) -> list[Label]:
+    """Return one label for each row, where one may stand for all."""
+    if rows is None:
+        return labels
+    if len(labels) == 1:
+        return labels * len(rows)
+    if len(labels) != len(rows):
+        raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+    return labels
+
+
+def _check_share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, float | int | np.number):
+        raise KldaError(f"{name}={value!r} can't be used; give a share such as 0.05.")
+    if not 0 < value < 1:
+        raise KldaError(f"{name}={value!r} must be a share between 0 and 1.")
 
 
 def _classes_of(classifier: Any) -> dict[Label, int]:

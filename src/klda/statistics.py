@@ -346,32 +346,44 @@ class ClassStatistics:
         twin.n_scattered = self.n_scattered
         return twin
 
+    def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+        """Return the rows that taking samples away would take out of the scatter.
+
+        Nothing changes but ``rows``, which is overwritten.
+        """
+        *_, centres = self._moved(rows, groups, labels, -1)
+        groups.subtract(rows, centres)
+        return rows
+
     def _change(self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int) -> Array:
+        here, means, counts, centres = self._moved(rows, groups, labels, sign)
+        self.means[self.backend.index(here)] = means
+        self.counts[here] = counts
+        self.n_scattered += sign * len(groups)
+        if self.has_scatter:
+            groups.subtract(rows, centres)
+            self.scatter.change(rows, sign)
+        return rows
+
+    def _moved(
+        self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int
+    ) -> tuple[np.ndarray, Array, np.ndarray, Array]:
+        """Work out a change: the classes' positions, means, counts, and the centres of its rows."""
         here = self.locate(labels)
-        at = self.backend.index(here)
         batch = groups.counts
         batch_means = groups.sums(rows)
         batch_means /= self.backend.asarray(batch[:, None])
         before = self.counts[here]
         after = before + sign * batch
-        gap = batch_means - self.means[at]
+        means = self.means[self.backend.index(here)]
+        gap = batch_means - means
+        means += gap * self.backend.asarray((sign * batch / np.maximum(after, 1))[:, None])
         # Without (n1 = before when adding, after when removing) and with the batch:
         without, whole = (before, after) if sign > 0 else (after, before)
-        if sign > 0:
-            self.means[at] += gap * self.backend.asarray((batch / after)[:, None])
-            distance = gap  # batch mean from the mean without the batch
-        else:
-            left = np.maximum(after, 1)
-            self.means[at] -= gap * self.backend.asarray((batch / left)[:, None])
-            distance = batch_means - self.means[at]
-        self.counts[here] = after
-        self.n_scattered += sign * len(groups)
-        if self.has_scatter:
-            pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
-            centres = batch_means - pull * distance
-            groups.subtract(rows, centres)
-            self.scatter.change(rows, sign)
-        return rows
+        # How far the mean of the batch is from the mean without it:
+        distance = gap if sign > 0 else batch_means - means
+        pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
+        return here, means, after, batch_means - pull * distance
 
     def _admit(self, labels: Sequence[Label]) -> None:
         if not labels:

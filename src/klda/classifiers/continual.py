@@ -20,6 +20,7 @@ from klda.classifiers.guarded import GuardedClassifier
 from klda.decisions import RunningTop, softmax
 from klda.discriminant import Solution
 from klda.errors import KldaError
+from klda.learned import check_learned
 from klda.member import Member
 from klda.statistics import ClassStatistics, Label
 
@@ -106,17 +107,7 @@ class ContinualClassifier(GuardedClassifier):
         -------
         self
         """
-        self._check_has_classes()
-        samples, groups, labels = self._check_batch(X, y, fresh=False)
-        statistics = self._members[0].statistics
-        self._check_known(labels, "y")
-        for label, n in zip(labels, np.bincount(groups), strict=True):
-            held = int(statistics.counts[statistics.positions[label]])
-            if n > held:
-                raise KldaError(
-                    f"y asks to remove {n} samples of class {label!r}, which has {held}; "
-                    "remove at most as many as were learned."
-                )
+        samples, groups, labels = self._check_removal(X, y)
         before = self._counts()
         self._change(self._members, samples, groups, labels, -1)
         self._solutions = None
@@ -124,6 +115,25 @@ class ContinualClassifier(GuardedClassifier):
         self._note_removed({label: n / before[label] for label, n in removed})
         self._note_gone(samples, groups, labels)
         return self
+
+    def check_learned(self, X: Any, y: Any) -> None:
+        """Raise if samples can't have been learned, as far as the statistics tell.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Their labels.
+
+        Raises
+        ------
+        NotLearnedError
+            If removing them would leave statistics of nothing that ever was.
+        """
+        samples, groups, labels = self._check_removal(X, y)
+        self._solve()
+        check_learned(self._solved_members(), samples, groups, labels)
 
     def forget(self, label: Label) -> Self:
         """Drop a class from the answers.
@@ -330,6 +340,12 @@ class ContinualClassifier(GuardedClassifier):
         return self._members[0].classes.copy()
 
     @property
+    def n_classes_(self) -> int:
+        """Number of classes known now; costs the same however many there are."""
+        self._check_started()
+        return len(self._members[0].labels)
+
+    @property
     def class_count_(self) -> np.ndarray:
         """Samples learned of each class, in the order of ``classes_``."""
         counts = self._counts()
@@ -394,25 +410,30 @@ class ContinualClassifier(GuardedClassifier):
     ) -> None:
         """Let all members learn or remove a batch, a block of rows at a time.
 
-        An interrupt comes between two blocks, and what was done of the batch is undone. What can't
-        be undone, such as running out of memory within a block, leaves a model that says so.
+        What stops it before a block has changed anything, an interrupt or a lack of memory, leaves
+        the model as it was: the blocks before are undone. What stops it within a block leaves a
+        model that says so.
         """
         done: list[slice] = []
         # What is read from a store is read before anything changes.
         size = {member.statistics.n_components for member in members}.pop()
-        self._torn = members is getattr(self, "_members", None)
         parts = list(row_blocks(len(groups), size, members[0].backend))
         room = members[0].backend.room(parts[0].stop, size) if members[0].kernel else None
+        whole = _sizes(members)
+        self._torn = members is getattr(self, "_members", None)
         try:
             for part in parts:
                 with held_back():
                     self._change_block(members, samples[part], groups[part], labels, sign, room)
                     done.append(part)
-        except KeyboardInterrupt:
-            with held_back():
-                for part in reversed(done):
-                    self._change_block(members, samples[part], groups[part], labels, -sign, room)
-                self._torn = False
+                    whole = _sizes(members)
+        except BaseException:
+            if _sizes(members) == whole:
+                with held_back():
+                    for part in reversed(done):
+                        rows, own = samples[part], groups[part]
+                        self._change_block(members, rows, own, labels, -sign, room)
+                    self._torn = False
             raise
         self._torn = False
 
@@ -502,6 +523,10 @@ class ContinualClassifier(GuardedClassifier):
     def _solve(self) -> list[Solution]:
         raise NotImplementedError
 
+    def _solved_members(self) -> list[Member]:
+        """Members whose solver has solved, if they have one."""
+        return self._members
+
     def _settle(self) -> None:
         """Bring everything that follows from the statistics up to date."""
         self._check_started()
@@ -542,3 +567,9 @@ class ContinualClassifier(GuardedClassifier):
 
     def _note_merged(self, other: Any) -> None:
         """Take note of a model that was merged."""
+
+
+def _sizes(members: Sequence[Member]) -> list[tuple[int, int, int]]:
+    """Return classes and samples of each member: they tell whether a change has begun."""
+    found = [member.statistics for member in members]
+    return [(len(each.labels), each.n_samples, each.n_scattered) for each in found]

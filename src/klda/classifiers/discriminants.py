@@ -20,6 +20,9 @@ from klda.statistics import Label
 
 PRIORS = ("auto", "uniform", "empirical")
 AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
+# Of the mean squared distance of the classes from their middle. On CLINC150, with one sample of
+# each of 2 to 150 classes, the mean confidence is then at most 0.04 above the accuracy.
+GUESSED_TEMPERATURE = 1 / 16
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
 
@@ -152,6 +155,9 @@ class DiscriminantClassifier(ContinualClassifier):
         self._check_refused(refused)
         self._check_judges()
         self._settle()
+        if self._is_guessing():
+            undecided = np.mean([_known(solution).undecided for solution in self._solve()])
+            return float((1 - refused) * undecided)
         return self._calibration.threshold(refused, self._scale())
 
     def _check_judges(self) -> None:
@@ -228,7 +234,19 @@ class DiscriminantClassifier(ContinualClassifier):
         if not self.calibrated:
             return 1.0
         self._settle()
+        if self._is_guessing():
+            scale = np.mean([_known(solution).scale for solution in self._solve()])
+            return float(GUESSED_TEMPERATURE * scale) or 1.0
         return self._calibration.temperature(self._scale())
+
+    def _is_guessing(self) -> bool:
+        """Whether there is one sample of each class: no sample tells how far others may be.
+
+        Distances between the classes are all that is known then. They set the temperature, so that
+        answers are not surer than they are right, and the threshold: what leans to no class is
+        unknown.
+        """
+        return 1 < self.n_classes_ == self._members[0].n_samples
 
     def _start_anew(self) -> None:
         super()._start_anew()
@@ -298,11 +316,11 @@ class DiscriminantClassifier(ContinualClassifier):
 
     def _scale(self) -> Scale:
         """On what scale the scores are now."""
-        solutions, counts = self._solve(), self._counts()
-        n_samples = sum(counts.values())
+        solutions, n_samples = self._solve(), self._members[0].n_samples
         spread = np.mean([solution.spread for solution in solutions])
         inflation = np.mean([solution.inflation for solution in solutions])
-        return Scale(n_samples, float(inflation), float(spread) * len(counts) / max(n_samples, 1))
+        noise = float(spread) * self.n_classes_ / max(n_samples, 1)
+        return Scale(n_samples, float(inflation), noise)
 
     def _solved_members(self) -> list[Member]:
         """Members whose solver has solved, also after a solution was read from a store."""

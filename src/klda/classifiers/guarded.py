@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda.backend import Array, is_torch
 from klda.checks import check_choice, check_labels, grouped, unusable, usable
 from klda.errors import KldaError
-from klda.labels import plain
+from klda.labels import check_lengths, plain
 from klda.member import Member
 from klda.statistics import Label
 
@@ -157,8 +157,24 @@ class GuardedClassifier(ClassifierMixin, BaseEstimator):
             check_classification_targets(values)
         names, groups = grouped(values)
         labels = names.tolist()
+        check_lengths(labels, "y")
         if not fresh:
             self._check_label_kind(labels)
+        return samples, groups, labels
+
+    def _check_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list]:
+        """Check a batch to be removed: of known classes, no more of each than it has."""
+        self._check_has_classes()
+        samples, groups, labels = self._check_batch(X, y, fresh=False)
+        self._check_known(labels, "y")
+        statistics = self._members[0].statistics
+        for label, n in zip(labels, np.bincount(groups), strict=True):
+            held = int(statistics.counts[statistics.positions[label]])
+            if n > held:
+                raise KldaError(
+                    f"y asks to remove {n} samples of class {label!r}, which has {held}; "
+                    "remove at most as many as were learned."
+                )
         return samples, groups, labels
 
     def _check_label_kind(self, labels: Sequence[Label]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from klda.labels import MAX_LABEL_LENGTH
 from klda.tables.chunk import TableError
 
 if TYPE_CHECKING:
@@ -64,13 +65,15 @@ def find_column(
     table: Table, names: Sequence[str], asked: str | None, guesses: Sequence[str]
 ) -> str | None:
     """Return the column asked for, else the first that has one of some names, else None."""
+    if asked in names:
+        return asked
+    lower = {name.lower(): name for name in reversed(names)}
     if asked is not None:
-        if asked not in names:
+        if asked.lower() not in lower:
             raise TableError(
                 f"{table.path} has no column {asked!r}; its columns are: {', '.join(names)}."
             )
-        return asked
-    lower = {name.lower(): name for name in reversed(names)}
+        return lower[asked.lower()]
     return next((lower[guess] for guess in guesses if guess in lower), None)
 
 
@@ -99,15 +102,21 @@ def input_of(value: Any, table: Table, place: str) -> str | Path:
 
 
 def label_of(value: Any, table: Table, place: str) -> str:
-    """Return a label as it stands in a table, checked."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise TableError(f"{table.path}, {place}: the label is empty.")
-    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+    """Return a label of a table, checked, without blanks around it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer | None):
         raise TableError(
             f"{table.path}, {place}: the label is {value!r}; expected a string or an integer."
         )
-    _check_unicode(str(value), table, place, "label")
-    return str(value)
+    label = "" if value is None else str(value).strip()
+    if not label:
+        raise TableError(f"{table.path}, {place}: the label is empty.")
+    _check_unicode(label, table, place, "label")
+    if len(label) > MAX_LABEL_LENGTH:
+        raise TableError(
+            f"{table.path}, {place}: the label has {len(label):,} characters; give labels of "
+            f"at most {MAX_LABEL_LENGTH} characters."
+        )
+    return label
 
 
 def _check_unicode(text: str, table: Table, place: str, what: str) -> None:

@@ -99,7 +99,7 @@ def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator
                 f"{table.path}, line {len(blank) + 1}: a column name occurs twice: {names}."
             )
         chosen = choose_columns(table, names, labels)
-        parsed = itertools.islice(_dict_rows(reader, table.path, names, chosen.label), skip, None)
+        parsed = itertools.islice(_dict_rows(reader, table.path, names), skip, None)
         yield from _group(parsed, table, chosen, source, rows)
 
 
@@ -129,7 +129,7 @@ def _broken(reason: str) -> str:
     return f"broken row: {reason}{hint}."
 
 
-def _dict_rows(reader: Any, path: Path, names: list[str], label: str | None) -> Iterator[_Row]:
+def _dict_rows(reader: Any, path: Path, names: list[str]) -> Iterator[_Row]:
     start = reader.line_num + 1
     for values in _checked_rows(reader, path):
         line, start = start, reader.line_num + 1
@@ -140,10 +140,7 @@ def _dict_rows(reader: Any, path: Path, names: list[str], label: str | None) -> 
                 f"{path}, line {line}: broken row: {len(values)} fields where the header has "
                 f"{len(names)}. Quote fields that contain the separator."
             )
-        row = dict(zip(names, values, strict=True))
-        if label is not None:  # "hello, pin" is of the class "pin"
-            row[label] = row[label].strip()
-        yield _Row(line, row)
+        yield _Row(line, dict(zip(names, values, strict=True)))
 
 
 def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Chunk]:
