@@ -25,7 +25,7 @@ from klda.cli.app import app  # noqa: E402
 from klda.cluster import ClusterError, learn  # noqa: E402
 from klda.cluster.blocks import Feed, Group, Piece, Rows  # noqa: E402
 from klda.cluster.pool import Pool, Resources, Tree, _connect  # noqa: E402
-from klda.cluster.shares import Gatherer, Recipe, add_to, merge  # noqa: E402
+from klda.cluster.shares import Gatherer, Recipe, add_to, base_of, merge  # noqa: E402
 from klda.cluster.workers import Answer, Worker  # noqa: E402
 from klda.data import BATCH_ROWS, TableError, open_table  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
@@ -114,6 +114,22 @@ def test_shares_bring_the_samples_that_one_process_would_have_judged():
     np.testing.assert_array_equal(together._pending.samples, alone._pending.samples)
     assert together._pending.labels == alone._pending.labels
     assert together._pending.seen == alone._pending.seen
+
+
+def test_samples_that_wait_in_the_model_are_still_judged_after_a_share_is_added():
+    """One class alone is judged by nothing: its samples wait until there is another."""
+    rows, labels = make_rows(400)
+    wide = rows[labels == "class 0"] * 3
+    others, names = rows[labels != "class 0"], labels[labels != "class 0"]
+    alone = KLDA(n_components=96, gamma=0.05, random_state=0)
+    alone.partial_fit(wide, ["class 0"] * len(wide))
+    model = base_of(alone)
+    gatherer = Gatherer(Recipe.of(alone), len(wide), "cpu")
+    gatherer.learn((others, names.tolist()))
+    together = add_to(model, gatherer.share())
+    alone.partial_fit(others, names)
+    assert together.threshold(0.01) == pytest.approx(alone.threshold(0.01), rel=1e-3)
+    assert together.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)
 
 
 def test_a_share_is_a_packed_triangle_whatever_its_rows():

@@ -15,6 +15,7 @@ import numpy as np
 
 from klda.errors import KldaError, require
 from klda.evaluation import Evaluation
+from klda.inputs import checked_inputs
 from klda.labels import Label, plain
 from klda.server.settings import MAX_TOP
 
@@ -149,7 +150,7 @@ class Client:
         -------
         self
         """
-        inputs = self._checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
             self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
@@ -173,7 +174,7 @@ class Client:
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
-        inputs = self._checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
         for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
@@ -349,7 +350,7 @@ class Client:
         Evaluation
             Accuracy, results by class, confusion, and how far probabilities can be trusted.
         """
-        inputs = self._checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         answers = self._ask(inputs, 1)
         sure = np.array([answer["probability"] for answer in answers])
@@ -376,21 +377,12 @@ class Client:
     # ---------------------------------------------------------------- inside
 
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        inputs = self._checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         answers: list[dict[str, Any]] = []
         for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
             answers += self._call("POST", "/v1/predict", body)["predictions"]
         return answers
-
-    def _checked(self, inputs: Any) -> Any:
-        if isinstance(inputs, str | bytes):
-            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-            inputs = list(inputs)
-        if not len(inputs):
-            raise KldaError("inputs is empty: give at least one.")
-        return inputs
 
     def _parts(self, inputs: Any) -> list[slice]:
         size = BATCH

@@ -245,9 +245,9 @@ def test_removing_a_little_of_many_classes_is_quick():
     X = np.random.default_rng(0).normal(size=(6000, 4))
     y = np.arange(6000) % 3000
     model = make(LDA).partial_fit(X, y)
-    begin = time.perf_counter()
+    begin = time.process_time()
     model.remove(X[:3000], y[:3000])
-    assert time.perf_counter() - begin < 2.0
+    assert time.process_time() - begin < 2.0
 
 
 def test_pandas_own_kinds_of_labels_are_taken():

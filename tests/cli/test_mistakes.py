@@ -14,6 +14,7 @@ from PIL import Image
 
 from klda import storage
 from klda.learner import Learner
+from tests import model_json
 
 
 @pytest.fixture
@@ -170,9 +171,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
 @pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
 def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
-    document = json.loads((model / "model.json").read_text())
-    del document[key]
-    (model / "model.json").write_text(json.dumps(document))
+    model_json.edit(model, lambda document: document.pop(key))
     message = cli("show", "--model", model, code=1).stderr
     assert "model.json is damaged" in message
     assert key in message

@@ -16,13 +16,14 @@ from klda.learner import Learner
 
 
 def seconds(action):
-    begin = time.perf_counter()
+    """Seconds of CPU, all threads together: other programs on the machine don't count."""
+    begin = time.process_time()
     action()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def best_of(attempts, measure, limit):
-    """Smallest of some measurements, until one is within the limit: the machine may be busy."""
+    """Smallest of some measurements, until one is within the limit: caches are shared."""
     found = []
     for _ in range(attempts):
         found.append(measure())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,8 +14,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda.learner import folder as storage
-from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
+from klda import storage
+from klda.storage import ModelBusyError, ModelChangedError, ModelFolderError
+from tests import model_json
 
 
 def arrays(seed=0, size=140):
@@ -122,7 +124,7 @@ def test_loading_reads_no_array(tmp_path):
         pytest.skip("needs Linux's /proc/self/io")
     code = f"""
 from pathlib import Path
-from klda.learner import folder as storage
+from klda import storage
 read = lambda: int(Path("/proc/self/io").read_text().split()[1])
 before = read()
 model = storage.load({str(tmp_path / "m")!r})
@@ -143,8 +145,7 @@ def model(tmp_path):
 
 
 def edit(model, **changes):
-    document = json.loads((model / "model.json").read_text())
-    (model / "model.json").write_text(json.dumps(document | changes))
+    model_json.edit(model, lambda document: document.update(changes))
 
 
 def test_a_missing_folder_is_named_with_the_fix(tmp_path):
@@ -171,14 +172,95 @@ def test_a_truncated_array_file_is_noticed_at_once(model, part):
         storage.load(model)
 
 
-def test_a_flipped_bit_is_noticed_when_verifying(model):
-    (path,) = model.glob("predict_weights-*")
+def flip(path, at):
     content = bytearray(path.read_bytes())
-    content[-100] ^= 1
+    content[at] ^= 1
     path.write_bytes(bytes(content))
-    storage.load(model)
+
+
+def test_a_flipped_bit_in_a_large_file_is_noticed_when_verifying(tmp_path):
+    storage.save(tmp_path / "m", arrays(size=600), {})
+    (path,) = (tmp_path / "m").glob("predict_weights-*")
+    assert path.stat().st_size > storage.VERIFIED_UP_TO
+    flip(path, -100)
+    storage.load(tmp_path / "m")
     with pytest.raises(ModelFolderError, match="SHA-256"):
-        storage.load(model, verify=True)
+        storage.load(tmp_path / "m", verify=True)
+
+
+@pytest.mark.parametrize("part", ["predict_weights", "small"])
+def test_a_flipped_bit_in_a_small_file_is_noticed_at_every_load(model, part):
+    (path,) = model.glob(f"{part}-*")
+    flip(path, -10)
+    with pytest.raises(ModelFolderError, match=f"{part}.*SHA-256"):
+        storage.load(model)
+
+
+def test_a_changed_shape_is_noticed_in_a_file_of_any_size(tmp_path):
+    storage.save(tmp_path / "m", {"a": np.zeros((600, 700))}, {})
+    (path,) = (tmp_path / "m").glob("a-*")
+    path.write_bytes(path.read_bytes().replace(b"[600,700]", b"[700,600]", 1))
+    with pytest.raises(ModelFolderError, match="SHA-256"):
+        storage.load(tmp_path / "m")
+
+
+def values(document):
+    """Yield every container of a document with a key of it."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in list(items):
+        yield document, key
+        if isinstance(value, dict | list):
+            yield from values(value)
+
+
+def test_every_value_of_model_json_is_under_its_checksum(tmp_path):
+    storage.save(tmp_path / "m", {"a": np.zeros(3)}, {"classes": {"x": 1}, "list": [1, None, 2.5]})
+    path = tmp_path / "m" / "model.json"
+    whole = path.read_text()
+    n_values = len(list(values(json.loads(whole))))
+    assert n_values > 15
+    for i in range(n_values):
+        document = json.loads(whole)
+        container, key = list(values(document))[i]
+        container[key] = "another"
+        path.write_text(json.dumps(document))
+        with pytest.raises(ModelFolderError):
+            storage.load(tmp_path / "m")
+        document = json.loads(whole)
+        container, key = list(values(document))[i]
+        del container[key]
+        path.write_text(json.dumps(document))
+        with pytest.raises(ModelFolderError):
+            storage.load(tmp_path / "m")
+
+
+def test_model_json_may_be_written_in_another_order(model):
+    document = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps(document, indent=7, sort_keys=True))
+    assert_same(storage.load(model, verify=True).arrays, arrays())
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": NaN}', "9" * 5000])
+def test_json_that_no_parser_likes(model, text):
+    (model / "model.json").write_text(text)
+    with pytest.raises(ModelFolderError, match="damaged"):
+        storage.load(model)
+
+
+def test_a_huge_model_json_is_not_read(model):
+    os.truncate(model / "model.json", 1 << 33)
+    with pytest.raises(ModelFolderError, match="8,589,934,592 bytes"):
+        storage.load(model)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["model.json", "small-*"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(model, name):
+    (path,) = model.glob(name)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ModelFolderError, match="not a file"):
+        storage.load(model)
 
 
 @pytest.mark.parametrize("length", [2**63, 2**40, 0])
@@ -194,20 +276,21 @@ def test_a_header_of_something_else_is_an_error(model, header):
     file = next(model.glob("small-*"))
     content = len(header).to_bytes(8, "little") + header
     file.write_bytes(content)
-    document = json.loads((model / "model.json").read_text())
-    for entry in document["files"]:
-        if entry["name"] == file.name:
-            entry["bytes"] = len(content)
-    (model / "model.json").write_text(json.dumps(document))
-    with pytest.raises(ModelFolderError, match=r"small.* is damaged"):
+
+    def agree(document):
+        for entry in document["files"]:
+            if entry["name"] == file.name:
+                entry["bytes"] = len(content)
+                entry["sha256"] = entry["header_sha256"] = hashlib.sha256(content).hexdigest()
+
+    model_json.edit(model, agree)
+    with pytest.raises(ModelFolderError, match=r"small.* is damaged: its header can't be read"):
         storage.load(model)
 
 
 @pytest.mark.parametrize("key", ["name", "bytes", "sha256"])
 def test_an_array_file_without_its_facts_is_an_error(model, key):
-    document = json.loads((model / "model.json").read_text())
-    del document["files"][0][key]
-    (model / "model.json").write_text(json.dumps(document))
+    model_json.edit(model, lambda document: document["files"][0].pop(key))
     with pytest.raises(ModelFolderError, match=r"model\.json is damaged"):
         storage.load(model, verify=True)
 
@@ -275,7 +358,7 @@ def test_a_full_disk_leaves_the_model_and_no_litter(model):
     code = f"""
 import resource, sys
 import numpy as np
-from klda.learner import folder as storage
+from klda import storage
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     storage.save({str(model)!r}, {{"a": np.zeros(50_000, np.int32), "b": np.zeros(10**6)}}, {{}})
@@ -292,7 +375,7 @@ def test_a_full_disk_on_a_new_folder_leaves_no_folder(tmp_path):
     code = f"""
 import resource
 import numpy as np
-from klda.learner import folder as storage
+from klda import storage
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     storage.save({str(tmp_path / "m")!r}, {{"b": np.zeros(10**6)}}, {{}})
@@ -309,7 +392,7 @@ except storage.ModelFolderError as error:
 
 def test_a_second_writer_gets_an_error_that_names_the_folder(model):
     code = f"""
-from klda.learner import folder as storage
+from klda import storage
 try:
     with storage.writer_lock({str(model)!r}):
         print("got it")

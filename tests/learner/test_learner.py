@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
 
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features, storage
+from klda.bandwidth import gamma_for
 from klda.demo import examples
-from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError
-from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
+from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
+from tests import model_json
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
@@ -46,7 +48,7 @@ PROBE = blobs("abcdef", rows=20, seed=50)[0]
 
 @pytest.fixture(scope="module")
 def minilm():
-    return encoders.load("minilm", layers="auto")
+    return features.load("minilm", layers="auto")
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +98,12 @@ def test_texts_are_learned_well(at_once, texts):
     assert at_once.evaluate(*texts["test"]).accuracy > 0.9
 
 
-def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm):
-    assert gamma_for(minilm) == gamma_for(minilm)
+def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm, at_once):
+    other = Learner(minilm).learn(["a text of another kind, and longer", "1 2 3"], ["x", "y"])
+    assert other.classifier.gamma_ == at_once.classifier.gamma_ == gamma_for(minilm)
+    assert gamma_for(features.load("minilm", layers="last")) != gamma_for(minilm)
     assert 0.01 < gamma_for(minilm) < 0.5
-    assert gamma_for(encoders.load("features")) == "auto"
+    assert gamma_for(features.load("features")) == "auto"
 
 
 @pytest.mark.parametrize(
@@ -247,26 +251,49 @@ def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
     assert Learner.load(tmp_path / "m").learn(*blobs("c")).samples == 90
 
 
-def test_an_interrupt_between_members_leaves_nothing_or_is_told(monkeypatch):
+@pytest.fixture
+def between_members(monkeypatch):
+    """An ensemble of two to which something happens once the first has learned a class."""
     bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
-    scores = bot.scores(PROBE)
-    change = Member.change
+    first, second = bot.classifier._members
+    change, happened = Member.change, []
 
-    def cut(member, *arguments):
-        if member is bot.classifier._members[1]:
-            raise KeyboardInterrupt
-        return change(member, *arguments)
+    def learn_while(action):
+        def steps(member, *arguments):
+            if member is second and not happened:
+                happened.append(first.statistics.labels == ["a", "b", "c"])
+                assert second.statistics.labels == ["a", "b"]
+                action()
+            yield from change(member, *arguments)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Member, "change", cut)
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
+            patched.setattr(Member, "change", steps)
             bot.learn(*blobs("c"))
-    try:
-        found = bot.scores(PROBE)
-    except InterruptedChangeError:
-        return
-    assert_close(found, scores)
+
+    yield bot, learn_while
+    assert happened == [True]
+
+
+def test_an_interrupt_between_members_waits_and_leaves_nothing(between_members):
+    bot, learn_while = between_members
+    scores = bot.scores(PROBE)
+    with pytest.raises(KeyboardInterrupt):
+        learn_while(lambda: signal.raise_signal(signal.SIGINT))
+    assert_close(bot.scores(PROBE), scores)
     assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+
+
+def test_a_failure_between_members_is_told(between_members):
+    bot, learn_while = between_members
+
+    def out_of_memory():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        learn_while(out_of_memory)
+    for use in (*CHANGES.values(), lambda bot: bot.predict(PROBE), lambda bot: bot.copy()):
+        with pytest.raises(KldaError, match="in the middle of a change"):
+            use(bot)
 
 
 def test_an_interrupted_stream_teaches_nothing():
@@ -590,7 +617,8 @@ def test_a_compact_model_of_150_classes_is_small_and_answers_alike(tmp_path):
         compact.learn(rows[:2], labels[:2])
 
 
-def test_answering_reads_nothing_that_only_learning_needs(tmp_path):
+def test_answering_reads_nothing_that_only_learning_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "VERIFIED_UP_TO", 0)  # files that a user would see mapped
     bot = taught()
     bot.save(tmp_path / "m")
     expected = bot.scores(PROBE)
@@ -668,10 +696,7 @@ def test_a_copy_of_a_compact_model_answers_alike_and_can_not_learn(tmp_path):
 @pytest.mark.parametrize("change", [{"revision": "0" * 64}, {"layers": "last"}, {"dimension": 5}])
 def test_a_model_made_with_another_foundation_model_is_refused(tmp_path, minilm, change):
     Learner(minilm, classifier=NCM()).learn(["hello"], ["a"]).save(tmp_path / "m")
-    path = tmp_path / "m" / "model.json"
-    document = json.loads(path.read_text())
-    document["foundation_model"] |= change
-    path.write_text(json.dumps(document))
+    model_json.edit(tmp_path / "m", lambda document: document["foundation_model"].update(change))
     with pytest.raises(FoundationModelError, match=r"was made with the foundation model 'minilm'"):
         Learner.load(tmp_path / "m", model=minilm)
 
@@ -682,7 +707,7 @@ def test_a_loaded_learner_opens_the_foundation_model_it_was_made_with(tmp_path, 
     loaded = Learner.load(tmp_path / "m")
     assert loaded._encoder is None
     assert loaded.predict(["hello", "goodbye"]).tolist() == ["a", "b"]
-    assert encoders.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
+    assert features.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
 
 
 def test_a_moved_folder_is_the_same_model(tmp_path):
@@ -695,10 +720,7 @@ def test_a_moved_folder_is_the_same_model(tmp_path):
 
 
 def change_document(folder, change):
-    path = folder / "model.json"
-    document = json.loads(path.read_text())
-    change(document["classifier"])
-    path.write_text(json.dumps(document))
+    model_json.edit(folder, lambda document: change(document["classifier"]))
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def _made_here(record: dict[str, Any], device: str) -> bool:
     spec = registry().get(record["settings"]["method"])
     used = _device_of(spec, device) if spec is not None else device
     here, there = machine() | {"device": used}, record["machine"]
-    return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
+    return all(there.get(name) == value for name, value in here.items())
 
 
 def _device_of(spec: MethodSpec, device: str) -> str:

@@ -45,6 +45,24 @@ def complain(text: str) -> None:
     messages.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with what it counts.
+
+    Parameters
+    ----------
+    number : int
+        How many.
+    one, many : str
+        What one of them is called, and several.
+
+    Returns
+    -------
+    str
+        For instance ``"1 class"`` or ``"1,200 classes"``.
+    """
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output.
 

@@ -10,7 +10,7 @@ import typer
 
 from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say
+from klda.cli.console import counted, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def forget(
             tables = reading.open_tables(
                 [rows], learner.modality, input_column, label_column, before
             )
-            _forget_rows(learner, tables, names, partly, model)
+            _forget_rows(learner, tables, names, partly)
         else:
             exact = _forget_classes(learner, names)
         _check_something_left(learner, model)
@@ -118,15 +118,13 @@ def _forget_classes(learner: Learner, names: list[Any]) -> bool:
     return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
 
 
-def _forget_rows(
-    learner: Learner, tables: list[Any], names: list[Any], partly: bool, model: Path
-) -> None:
+def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
     from klda.cli.undoing import Undoing
 
     undoing = Undoing(learner, names, tables[0].path)
     for batch in reading.batches(tables, "Forgetting", labels=True):
         undoing.take(batch.inputs, batch.labels or [])
-    undoing.finish(model, partly=partly)
+    undoing.finish(partly=partly)
 
 
 def _check_something_left(learner: Learner, model: Path) -> None:
@@ -160,11 +158,12 @@ def _report(
         )
         return
     say(
-        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
-        f"{model} now knows {_count(len(after), 'class', 'classes')}."
+        f"Forgot {counted(len(gone), 'class', 'classes')}, "
+        f"{counted(samples, 'sample', 'samples')}. "
+        f"{model} now knows {counted(len(after), 'class', 'classes')}."
     )
     for label, count in left.items():
-        say(f"{label} is still known, by {_count(count, 'sample', 'samples')}.")
+        say(f"{label} is still known, by {counted(count, 'sample', 'samples')}.")
     say(
         "Its scores are as if it had never seen what is forgotten."
         if exact
@@ -177,7 +176,3 @@ def _report(
             "That holds if these rows were learned: without a ledger, some rows of a class can't "
             "always be told from others like them."
         )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -13,7 +13,7 @@ import typer
 
 from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say
+from klda.cli.console import counted, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -126,9 +126,11 @@ def learn(
     """Teach a model new classes, or more of old ones.
 
     The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
-    time, so a file may be larger than memory; they are not kept. The folder is changed once, at the
-    end: a command that fails, is interrupted or is killed leaves the model as it was. A long one
-    saves its progress beside the model every few minutes, and goes on from there with **--resume**.
+    time, so a file may be larger than memory. No text and no image is kept; of features only sums,
+    and, up to half as many samples as random features, a row of each. The folder is changed once,
+    at the end: a command that fails, is interrupted or is killed leaves the model as it was. A long
+    one saves its progress beside the model every few minutes, and goes on from there with
+    **--resume**.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -336,7 +338,7 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
             return KLDAEnsemble(**(default.get_params() | changes))
         changes.pop("n_members", None)
         return default.set_params(**changes)
-    estimator = {"lda": LDA, "ncm": NCM}[kind]()
+    estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
     for option, name in names.items():
         if name in changes and name not in estimator.get_params():
             raise typer.BadParameter(f"--{option} is not for --classifier {kind}. Leave it out.")
@@ -368,6 +370,8 @@ def _report(
         )
         return
     say(
-        f"Learned {samples:,} samples, {len(new):,} new classes, in {seconds:.1f} s. "
-        f"{model} now knows {len(after):,} classes from {sum(after.values()):,} samples."
+        f"Learned {counted(samples, 'sample', 'samples')}, "
+        f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
+        f"{model} now knows {counted(len(after), 'class', 'classes')} from "
+        f"{counted(sum(after.values()), 'sample', 'samples')}."
     )

@@ -116,7 +116,8 @@ def predict(
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
     batches = _batches(learner.modality, file, text or [], input_column)
     if explain:
-        said = explaining.explanations(learner, batches, top_k, share or REFUSED)
+        limit = REFUSED if share is None else share
+        said = explaining.explanations(learner, batches, top_k, limit)
         with output(output_file) as stream:
             explaining.write(stream, said, as_json=_explain_as_json(format))
         return

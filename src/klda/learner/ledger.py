@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
+from klda.engine.learned import NotLearnedError
 from klda.labels import Label
 
 SampleId = str | int
@@ -25,6 +26,7 @@ SampleId = str | int
 # Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,
 # which names files after their content, writes it once.
 CHUNK_ROWS = 4096
+TILE_ROWS = 1024  # compared with as many others at once
 # A row given to be forgotten may have been encoded in another batch than when it was learned.
 SAME_ROW = 1e-2  # distance relative to its length
 
@@ -423,10 +425,7 @@ class Ledger:
     @classmethod
     def from_state(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `to_state` described; chunks may be lazy mappings of files."""
-        names: dict[str, int] = {}
-        if "names" in arrays:
-            texts = json.loads(np.asarray(arrays["names"]).tobytes())
-            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
+        names = check_ledger(arrays, meta)
         return cls(
             tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
             np.asarray(arrays["exponents"]),
@@ -448,20 +447,54 @@ def _appended(chunks: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndar
 
 
 def _match(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
-    """For each wanted row the position of the held row that is the same, each used once."""
-    rounded = restore(*halve(wanted)).astype(np.float64)
-    held = held.astype(np.float64)
-    lengths = (held**2).sum(axis=1)
-    squared = (rounded**2).sum(axis=1)[:, None] + lengths - 2 * rounded @ held.T
-    limit = SAME_ROW**2 * np.maximum(lengths, np.finfo(np.float64).tiny)
-    positions = np.empty(len(wanted), np.int64)
-    for i in np.argsort(squared.min(axis=1), kind="stable"):  # the surest first
-        best = int(squared[i].argmin())
-        if squared[i, best] > limit[best]:
-            raise KldaError(
-                f"inputs has a sample of class {label!r} that the ledger does not hold; give "
-                "samples that were learned, or forget by ids."
-            )
-        positions[i] = best
-        squared[:, best] = np.inf
+    """For each wanted row the position of the held row that is the same, each used once.
+
+    Rows that are equal to the last bit are found by their bytes; the others are compared, those
+    nearest to a held row first.
+    """
+    rounded = restore(*halve(wanted))
+    positions = _equal_rows(rounded, held)
+    left = np.flatnonzero(positions < 0)
+    free = np.setdiff1d(np.arange(len(held)), positions)
+    rounded, held = rounded[left], held[free]
+    nearest, squared = _nearest(rounded, held)
+    taken = np.zeros(len(held), bool)
+    for i in np.argsort(squared, kind="stable"):  # the surest first
+        best, distance = nearest[i], squared[i]
+        if taken[best]:
+            others = np.flatnonzero(~taken)
+            near, far = _nearest(rounded[i : i + 1], held[others])
+            best, distance = others[near[0]], far[0]
+        length = float(np.square(held[best], dtype=np.float64).sum())
+        if distance > SAME_ROW**2 * max(length, np.finfo(np.float64).tiny):
+            raise NotLearnedError(label)
+        taken[best] = True
+        positions[left[i]] = free[best]
     return positions
+
+
+def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Return the positions of held rows equal to wanted ones, each used once; -1 for none."""
+    places: dict[bytes, list[int]] = {}
+    for i in range(len(held) - 1, -1, -1):
+        places.setdefault(held[i].tobytes(), []).append(i)
+    found = (places.get(row.tobytes()) for row in wanted)
+    return np.array([those.pop() if those else -1 for those in found], np.int64)
+
+
+def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest held row of each row, and its squared distance, a tile at a time."""
+    nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+    for start in range(0, len(rows), TILE_ROWS):
+        part = slice(start, start + TILE_ROWS)
+        here = rows[part].astype(np.float64)
+        for first in range(0, len(held), TILE_ROWS):
+            there = held[first : first + TILE_ROWS].astype(np.float64)
+            lengths = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1)
+            distances = lengths - 2 * here @ there.T
+            best = distances.argmin(axis=1)
+            distance = np.take_along_axis(distances, best[:, None], axis=1)[:, 0]
+            closer = distance < squared[part]
+            nearest[part] = np.where(closer, first + best, nearest[part])
+            squared[part] = np.where(closer, distance, squared[part])
+    return nearest, squared

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from klda import storage
+from klda import model_document, storage
 from klda.learner import Learner
 from klda.server.memory import Memory
 from klda.server.snapshot import PreparedEncoder
@@ -160,9 +160,10 @@ class Keeper:
         if not storage.exists(self.folder) and self._new is not None:
             made = Learner(self._new, **self._options)
             return Learner(self._prepare(made), classifier=made.classifier), Memory()
-        stored = storage.load(self.folder)
-        memory = Memory.unpack(stored.arrays, stored.document["classifier"].get("service", {}))
         encoder = self._prepare(Learner.load(self.folder, **self._options))
+        stored = storage.load(self.folder)
+        with model_document.checked(self.folder):
+            memory = Memory.unpack(stored.arrays, stored.document["classifier"].get("service", {}))
         return Learner.load(self.folder, model=encoder, **self._options), memory
 
     def _prepare(self, learner: Learner) -> PreparedEncoder:

@@ -16,11 +16,31 @@ from typing import Any
 
 import numpy as np
 
+from klda import schema, state_schema
+from klda.schema import Shapes, refused
 from klda.server.changes import Change, Label, names_taken
 
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 _ARRAY = "service/memory"
+
+_COUNT = schema.integer()
+_KEY = schema.entries(
+    schema.text, _COUNT, _COUNT, _COUNT, schema.listing(schema.scalar), schema.text
+)
+_DROPPED = schema.entries(schema.scalar, schema.integer(1), schema.listing(schema.text))
+_CONTENT = schema.record(
+    {
+        "keys": schema.listing(_KEY),
+        "dropped": schema.listing(
+            schema.entries(_COUNT, schema.number(), schema.listing(_DROPPED))
+        ),
+        "tallies": schema.listing(schema.entries(schema.number(), _COUNT, _COUNT, _COUNT)),
+    },
+    {"taken": schema.listing(schema.entries(_COUNT, schema.scalar))},
+)
+_SHAPES = {"rows": ("n", "d"), "means": ("members", "D"), "novelty": ("P",), "losses": ("P", "T")}
+_SETS_OF_ARRAYS = ({"rows"}, {"means"}, {"means", "filed", "novelty", "losses"})
 
 
 @dataclass(frozen=True)
@@ -141,18 +161,38 @@ class Memory:
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Memory:
         """Return what `pack` described; an empty memory for a model that was never served."""
-        memory = cls(int(meta.get("position", 0)), saved_elsewhere="position" not in meta)
+        schema.record({}, {"position": schema.integer()})(meta, "service")
+        memory = cls(meta.get("position", 0), saved_elsewhere="position" not in meta)
         if _ARRAY not in arrays:
             return memory
-        content = json.loads(np.asarray(arrays[_ARRAY]).tobytes())
+        content = state_schema.read_json(Shapes(arrays).array(_ARRAY, "u", "n"), _ARRAY)
+        _CONTENT(content, _ARRAY)
         for key, sequence, classes, samples, new, digest in content["keys"]:
             memory.keys[key] = Acknowledgement(sequence, classes, samples, tuple(new), digest)
         for number, when, gone in content["dropped"]:
-            held = []
-            for i, (label, count, names) in enumerate(gone):
-                own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
-                held.append(Dropped(label, count, own))
-            memory.dropped[int(number)] = (when, held)
-        memory.taken = {(int(number), label) for number, label in content.get("taken", ())}
+            held = [
+                Dropped(label, count, _set_aside(arrays, f"service/{number}/{i}/", names))
+                for i, (label, count, names) in enumerate(gone)
+            ]
+            memory.dropped[number] = (when, held)
+        memory.taken = {(number, label) for number, label in content.get("taken", ())}
         memory.tallies = [tuple(tally) for tally in content["tallies"]]
         return memory
+
+
+def _set_aside(
+    arrays: Mapping[str, np.ndarray], prefix: str, names: list[str]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a class that was forgotten, in memory of their own, after a check."""
+    if set(names) not in _SETS_OF_ARRAYS:
+        raise refused(f"the arrays {prefix}...", names, "those of a class")
+    shapes = Shapes(arrays)
+    for name in names:
+        if name == "filed":
+            shapes.array(prefix + name, "i", "P")
+            continue
+        shape = _SHAPES[name]
+        if name == "means" and getattr(arrays.get(prefix + name), "ndim", 0) == 1:
+            shape = shape[1:]  # of a classifier that is no ensemble
+        shapes.finite(prefix + name, *shape)
+    return {name: np.array(arrays[prefix + name]) for name in names}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
+from klda.labels import MAX_LABEL_LENGTH
 from klda.server import schemas
 from klda.server.changes import Label
 from klda.server.errors import NotFoundError, ServiceError
-from klda.server.settings import MAX_LABEL_LENGTH
 
 _text = TypeAdapter(schemas.TextLabel)
 _number = TypeAdapter(schemas.NumberLabel)

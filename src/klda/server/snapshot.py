@@ -168,9 +168,7 @@ class Snapshot:
     @cached_property
     def _limit(self) -> float | None:
         """Novelty beyond which an input is unknown; None while too little was learned to say."""
-        classifier = self.learner.classifier
-        limit = classifier.threshold(REFUSED) if hasattr(classifier, "threshold") else np.inf
-        return float(limit) if np.isfinite(limit) else None
+        return self.learner.threshold(REFUSED)
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> list[int]:
         """Say how the model answers on rows that it is about to learn.

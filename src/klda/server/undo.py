@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from klda.classifiers import from_state
+from klda.classifiers import KINDS
 from klda.learner import Learner
+from klda.schema import DamagedStateError
 from klda.server.changes import Label
 from klda.server.memory import Dropped
+from klda.state import unpack_progress
 
 _CALIBRATION = "predict/calibration/"
 
@@ -90,23 +92,28 @@ def revive(template: Any, dropped: Dropped) -> Any:
     estimator
         To be merged.
     """
-    arrays, meta = template.to_state(compact=True)
-    arrays = {name: array for name, array in arrays.items() if not name.startswith(_CALIBRATION)}
+    packed, meta = template.to_state(compact=True)
     own = dropped.arrays
-    means = own["means"].reshape(len(meta["members"]), 1, -1)
+    means = np.atleast_2d(own["means"])[:, None]
+    if len(means) != len(meta["members"]):
+        raise DamagedStateError(f"{dropped.label!r} was set aside by a model of other members")
+    arrays: dict[str, np.ndarray] = {}
     members = []
     for i, entry in enumerate(meta["members"]):
-        width = means.shape[-1]
-        arrays |= {
-            f"predict/{i}/weights": np.zeros((1, width), means.dtype),
-            f"predict/{i}/biases": np.zeros(1, means.dtype),
-            f"learn/{i}/means": means[i],
-            f"learn/{i}/rows": np.empty((0, width), means.dtype),
-            f"learn/{i}/signs": np.empty(0, np.int8),
-        }
-        members.append({**entry, "n_scattered": 0, "turnover": 0.0})
+        for name in ("frequencies", "phases"):
+            if f"predict/{i}/{name}" in packed:
+                arrays[f"progress/{i}/{name}"] = packed[f"predict/{i}/{name}"]
+        arrays[f"progress/{i}/means"] = means[i]
+        numbers: dict[str, Any] = {"n_scattered": 0}
+        if "filed" in own:  # what is calibrated has a scatter, too
+            arrays[f"progress/{i}/rows"] = np.empty((0, means.shape[-1]), means.dtype)
+            arrays[f"progress/{i}/signs"] = np.empty(0, np.int8)
+            numbers["turnover"] = 0.0
+        members.append({**entry, **numbers})
+    one = {"classes": [dropped.label], "counts": [dropped.count], "compact": False}
+    state = {**meta, **one, "members": members}
     if "filed" in own:
         arrays |= {_CALIBRATION + name: own[name] for name in ("filed", "novelty", "losses")}
         arrays[_CALIBRATION + "labels"] = np.zeros(len(own["filed"]), np.int64)
-    one: dict[str, Any] = {"classes": [dropped.label], "counts": [dropped.count]}
-    return from_state(arrays, {**meta, **one, "compact": False, "members": members})
+        state["judging"] = {"seen": 0, "pending": []}
+    return unpack_progress(KINDS, arrays, state, None)
