@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from klda import storage
+from klda.learner import folder as storage
 
 
 def edit(folder, change):

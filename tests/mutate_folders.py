@@ -35,7 +35,8 @@ from pathlib import Path
 
 import numpy as np
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document, storage
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document
+from klda.learner import folder as storage
 from klda.learner import Lesson
 from klda.server.changes import Change
 from klda.server.keeper import PackedClassifier
@@ -116,7 +117,7 @@ def save_served(folder, seed):
 def save_progress(folder, seed):
     lesson = Lesson(klda(), taught(klda(), seed, keep="features").ledger)
     lesson.classifier.partial_fit(*rows(seed, "cab"))
-    arrays, document = lesson.to_state()
+    arrays, document = lesson.pack()
     document["foundation_model"] = Learner("features").foundation
     document["learning"] = {
         "run": "r",
@@ -194,9 +195,9 @@ def use_progress(folder, elsewhere, verify):
     stored = storage.load(folder, verify=verify)
     with model_document.checked(folder):
         model_document.check_progress(stored.document)
-        lesson = Lesson.from_state(stored)
+        lesson = Lesson.unpack(stored)
     lesson.take((MORE, ["a", "b", "c"], None))
-    storage.save(elsewhere, *lesson.to_state())
+    storage.save(elsewhere, *lesson.pack())
     classifier = lesson.classifier
     scores = np.asarray(classifier.scores(PROBE))
     return [stored.document["learning"], classifier.classes_.tolist(), scores.tobytes()]

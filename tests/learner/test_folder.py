@@ -14,8 +14,8 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda import storage
-from klda.storage import ModelBusyError, ModelChangedError, ModelFolderError
+from klda.learner import folder as storage
+from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
 from tests import model_json
 
 
@@ -124,7 +124,7 @@ def test_loading_reads_no_array(tmp_path):
         pytest.skip("needs Linux's /proc/self/io")
     code = f"""
 from pathlib import Path
-from klda import storage
+from klda.learner import folder as storage
 read = lambda: int(Path("/proc/self/io").read_text().split()[1])
 before = read()
 model = storage.load({str(tmp_path / "m")!r})
@@ -358,7 +358,7 @@ def test_a_full_disk_leaves_the_model_and_no_litter(model):
     code = f"""
 import resource, sys
 import numpy as np
-from klda import storage
+from klda.learner import folder as storage
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     storage.save({str(model)!r}, {{"a": np.zeros(50_000, np.int32), "b": np.zeros(10**6)}}, {{}})
@@ -375,7 +375,7 @@ def test_a_full_disk_on_a_new_folder_leaves_no_folder(tmp_path):
     code = f"""
 import resource
 import numpy as np
-from klda import storage
+from klda.learner import folder as storage
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     storage.save({str(tmp_path / "m")!r}, {{"b": np.zeros(10**6)}}, {{}})
@@ -392,7 +392,7 @@ except storage.ModelFolderError as error:
 
 def test_a_second_writer_gets_an_error_that_names_the_folder(model):
     code = f"""
-from klda import storage
+from klda.learner import folder as storage
 try:
     with storage.writer_lock({str(model)!r}):
         print("got it")

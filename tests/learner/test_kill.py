@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from klda import KLDA
-from klda.learner import folder as storage
 from klda.learner import Learner
+from klda.learner import folder as storage
 
 KLDA_COMMAND = [sys.executable, "-c", "from klda.cli import main; main()"]
 D = 1500

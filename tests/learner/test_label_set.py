@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr, xlogy
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, arrangement, labelset
-from klda.ledger import Ledger
+from klda.learner.ledger import Ledger
 from klda.server.pictures import MARGIN, WIDTH
 
 

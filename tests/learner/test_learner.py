@@ -7,14 +7,15 @@ import threading
 
 import numpy as np
 import pytest
-
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features, storage
-from klda.bandwidth import gamma_for
-from klda.demo import examples
-from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError
-from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
+
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
+from klda.demo import examples
+from klda.encoders.probes import gamma_for
+from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
+from klda.learner import folder as storage
+from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
 from tests import model_json
 
 

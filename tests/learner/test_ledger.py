@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
-from klda.learner import folder as storage
 from klda.learner import ForgetTraceWarning
+from klda.learner import folder as storage
 from klda.learner.ledger import CHUNK_ROWS, Ledger, halve, restore
 
 DIMENSION = 8

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, data
-from klda.learner import folder as storage
-from klda.learner import resume as streaming
 from klda.data import Columns, TableError, open_table, read
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.learner import folder as storage
+from klda.learner import resume as streaming
 from klda.learner.resume import CheckpointError, CheckpointWarning, Job, learn_files
 
 D = 64

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.errors import require
 from klda.data.batch import Modality, RawBatch, TableError
 from klda.data.columns import (
     FEATURE_COLUMNS,
@@ -18,6 +17,7 @@ from klda.data.columns import (
     choose_columns,
     choose_label,
 )
+from klda.errors import require
 
 if TYPE_CHECKING:
     from klda.data.table import Table

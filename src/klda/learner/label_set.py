@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from klda.learner.class_map import arranged, principal_axes, turned_to
 from klda.errors import KldaError
 from klda.labels import Label
+from klda.learner.class_map import arranged, principal_axes, turned_to
 from klda.learner.ledger import Ledger
 
 FEW_SAMPLES = 10

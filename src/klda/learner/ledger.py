@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.errors import KldaError
 from klda.engine.learned import NotLearnedError
+from klda.errors import KldaError
 from klda.labels import Label
 
 SampleId = str | int
@@ -425,7 +425,10 @@ class Ledger:
     @classmethod
     def from_state(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `to_state` described; chunks may be lazy mappings of files."""
-        names = check_ledger(arrays, meta)
+        names: dict[str, int] = {}
+        if "names" in arrays:
+            texts = json.loads(np.asarray(arrays["names"]).tobytes())
+            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
         return cls(
             tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
             np.asarray(arrays["exponents"]),

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-
 from klda.tables import open_table
 
 LABELS = [" pin", "pin ", "\tpin"]

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import KLDA, KldaError, Learner, storage
-from klda.storage import ModelFolderError
+from klda import KLDA, KldaError, Learner
+from klda.learner import folder as storage
+from klda.learner.folder import ModelFolderError
 from tests import model_json
 
 FOLDERS = Path(__file__).parent / "folders"
