@@ -27,8 +27,8 @@ _HISTORY = schema.listing(
         {"when": schema.text, "action": schema.text, "samples": schema.integer(-(2**63))},
         {
             "source": schema.text,
-            "new_classes": schema.listing(schema.scalar),
-            "dropped_classes": schema.listing(schema.scalar),
+            "new_classes": schema.scalars,
+            "dropped_classes": schema.scalars,
         },
         others=schema.plain,
     )
@@ -39,7 +39,7 @@ _MODEL = schema.record(
         "compact": schema.boolean,
         "foundation_model": _FOUNDATION,
         "samples": schema.integer(),
-        "classes": schema.mapping(schema.integer(1)),
+        "classes": schema.record({}),  # compared with the classifier's
         "classifier": state_schema.check_meta,
         "history": _HISTORY,
     },

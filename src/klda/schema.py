@@ -51,6 +51,18 @@ def integer(least: int = 0, most: int = LARGEST_INTEGER) -> Check:
     return check
 
 
+def integers(least: int = 0) -> Check:
+    """Return a check for a list of integers, fast for many."""
+    all_of = listing(integer(least))
+
+    def check(value: Any, name: str) -> None:
+        if isinstance(value, list) and value and set(map(type, value)) == {int}:
+            value = [min(value), max(value)]
+        all_of(value, name)
+
+    return check
+
+
 def number(least: float = -LARGEST_NUMBER) -> Check:
     """Return a check for a finite number that is not too small."""
 
@@ -156,10 +168,16 @@ def scalar(value: Any, name: str) -> None:
         number()(value, name)
 
 
+def scalars(value: Any, name: str) -> None:
+    """Check for a list of scalars; fast for many strings."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {str}:
+        listing(scalar)(value, name)
+
+
 def plain(value: Any, name: str) -> None:
     """Check for a scalar, or a list of scalars."""
     if isinstance(value, list | tuple):
-        listing(scalar)(value, name)
+        scalars(value, name)
     else:
         scalar(value, name)
 

@@ -19,14 +19,14 @@ from klda.schema import DamagedStateError, Shapes
 
 LARGEST_EXPONENT = 200  # of a row in a ledger: float32 ends at 128, and at -149
 
-_WAITING = schema.record({"seen": schema.integer(), "pending": schema.listing(schema.scalar)})
+_WAITING = schema.record({"seen": schema.integer(), "pending": schema.scalars})
 _META = schema.record(
     {
         "kind": schema.text,
         "parameters": schema.mapping(schema.scalar),
         "n_features": schema.integer(1),
         "classes": schema.labels,
-        "counts": schema.listing(schema.integer(1)),
+        "counts": schema.integers(1),
         "compact": schema.boolean,
         "members": schema.listing(schema.record({})),
     },
