@@ -66,7 +66,10 @@ def test_novelty_is_the_relative_mahalanobis_distance():
     X, y = reference.blobs(200, 6, 5)
     model = make(small_sample_correction=False).fit(X, y)
     test = np.random.default_rng(1).normal(size=(30, 6)) * 3
-    Z, z = reference.lifted(model.model_.members[0], X), reference.lifted(model.model_.members[0], test)
+    Z, z = (
+        reference.lifted(model.model_.members[0], X),
+        reference.lifted(model.model_.members[0], test),
+    )
     _, counts, means, scatter = reference.statistics(Z, y)
     within = (scatter + model.solution_.rules[0].rho * np.eye(64)) / 200
     centre = counts @ means / 200

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend, is_torch
+from klda.engine.arrays import Array, Backend, on_cpu
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
 
 PAPER: dict[str, Any] = {
@@ -21,29 +21,39 @@ PAPER: dict[str, Any] = {
 }
 
 
-def draw_maps(
-    estimator: KLDA | KLDAEnsemble, n_maps: int, samples: Array, backend: Backend
-) -> list[FeatureMap]:
-    """Draw random Fourier features as an estimator's parameters say."""
-    rng = check_random_state(estimator.random_state)
-    gamma = estimator.gamma
-    if gamma == "auto":
-        values = samples.cpu().numpy() if is_torch(samples) else samples
-        gamma = GAMMA_SCALE / median_squared_distance(values)
-    return [
-        FeatureMap.draw(
-            int(samples.shape[1]),
-            int(estimator.n_components),
-            gamma=float(gamma),
-            kind=estimator.random_features,
-            rng=rng,
-            backend=backend,
-        )
-        for _ in range(n_maps)
-    ]
+class _KernelClassifier(ContinualClassifier):
+    """What KLDA and its ensemble share: random Fourier features."""
+
+    n_components: int
+    gamma: float | str
+    random_features: str
+    random_state: int | np.random.RandomState | None
+
+    @property
+    def gamma_(self) -> float:
+        """The kernel parameter in use."""
+        return float(self._known().maps[0].gamma or 0.0)
+
+    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
+        """Draw random Fourier features as the parameters say."""
+        rng = check_random_state(self.random_state)
+        gamma = self.gamma
+        if gamma == "auto":
+            gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
+        return [
+            FeatureMap.draw(
+                int(samples.shape[1]),
+                int(self.n_components),
+                gamma=float(gamma),
+                kind=self.random_features,
+                rng=rng,
+                backend=backend,
+            )
+            for _ in range(getattr(self, "n_members", 1))
+        ]
 
 
-class KLDA(ContinualClassifier):
+class KLDA(_KernelClassifier):
     """Kernel LDA: random Fourier features of an RBF kernel, then LDA in their space.
 
     Parameters
@@ -128,11 +138,8 @@ class KLDA(ContinualClassifier):
         """
         return cls(gamma=gamma, **(PAPER | parameters))
 
-    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
-        return draw_maps(self, 1, samples, backend)
 
-
-class KLDAEnsemble(ContinualClassifier):
+class KLDAEnsemble(_KernelClassifier):
     """KLDA-E: the average of several KLDA models with different random features.
 
     Scores are averaged by default: measured on the paper's data sets this is level with the
@@ -183,6 +190,3 @@ device, dtype
     def paper(cls, *, gamma: float, **parameters: Any) -> Self:
         """Return exactly the paper's KLDA-E: five members, averaged probabilities."""
         return cls(gamma=gamma, **(PAPER | {"combine": "probabilities"} | parameters))
-
-    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
-        return draw_maps(self, int(self.n_members), samples, backend)
