@@ -92,19 +92,18 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y)
-        check_parameters(self)
-        batch = checked_batch(self, X, y)
-        self.model_.add(*batch, gather=self._settings().calibrated)
-        self._fitted.changed()
+        settings, batch = self._settings(), checked_batch(self, X, y)
+        with self._fitted.changing() as model:
+            model.add(*batch, gather=settings.calibrated)
         return self
 
     def _start(self, X: Any, y: Any) -> Self:
         """Learn the first batch into a new model; on an error the old one stays."""
-        check_parameters(self)
+        settings = self._settings()
         samples, groups, labels = checked_batch(self, X, y, first=True)
         backend = choose_backend(self.device, self.dtype, samples)
         model = Model.of_maps(self._maps(samples, backend), with_scatter=not self.nearest_mean)
-        model.add(samples, groups, labels, gather=self._settings().calibrated)
+        model.add(samples, groups, labels, gather=settings.calibrated)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._fitted = Fitted(model)
         return self
@@ -125,15 +124,16 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self.model_.remove(*self._checked_removal(X, y))
-        self._fitted.changed()
+        batch = self._checked_removal(X, y)
+        with self._fitted.changing() as model:
+            model.remove(*batch)
         return self
 
     def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
         """Check a batch to be removed: of known classes, no more of each than it has."""
-        self._check_has_classes()
+        known = self._with_classes()
         samples, groups, labels = checked_batch(self, X, y)
-        check_labels_known(self.classes_, labels, "y")
+        check_labels_known(known.classes, labels, "y")
         counts = self.counts_
         for label, n in zip(labels, np.bincount(groups), strict=True):
             if n > counts[label]:
@@ -162,16 +162,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def detach(self, label: Label) -> Model:
         """Drop a class from the answers, and return what `attach` brings it back with."""
-        self._check_has_classes()
-        check_labels_known(self.classes_, [label], "label")
-        part = self.model_.drop(label)
-        self._fitted.changed()
-        return part
+        check_labels_known(self._with_classes().classes, [label], "label")
+        with self._fitted.changing() as model:
+            return model.drop(label)
 
     def attach(self, part: Model) -> Self:
         """Add a part with the same feature maps: a class that was detached, or a batch's model."""
-        self.model_.merge(part)
-        self._fitted.changed()
+        with self._fitted.changing() as model:
+            model.merge(part)
         return self
 
     def check_learned(self, X: Any, y: Any) -> None:
@@ -193,14 +191,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self._check_has_classes()
-        check_labels_known(self.classes_, [old], "old")
+        known = self._with_classes()
+        check_labels_known(known.classes, [old], "old")
         new = checked_label("new", new)
-        check_label_kind(self, [new])
-        if new in self.model_.statistics.positions:
+        check_label_kind(known.classes, [new])
+        if new in known.classes.tolist():
             raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
-        self.model_.rename(old, new)
-        self._fitted.changed()
+        with self._fitted.changing() as model:
+            model.rename(old, new)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -224,12 +222,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self
         if not self.__sklearn_is_fitted__():
             check_same_parameters(self, other)
-            self.n_features_in_ = other.n_features_in_
-            self._fitted = Fitted(other.model_.copy())
-            return self
+            return self._take_over(other, other._fitted.copy())
         check_mergeable(self, other)
-        self.model_.merge(other.model_)
-        self._fitted.changed()
+        with self._fitted.changing() as model:
+            model.merge(other.model_)
         return self
 
     # ---------------------------------------------------------------- answers
@@ -267,10 +263,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             Fractions of all classes' probability, not only of these k.
         """
         check_number("k", k, kind=numbers.Integral)
-        self._check_has_classes()
-        temperature = self.temperature_
-        solution, columns = self._ask(among)
-        samples = checked_samples(self, X)
+        solution, columns = self._ask(among, judged=True)
+        samples, temperature = checked_samples(self, X), solution.temperature
         positions, scores, log_total = solution.best(samples, int(k), columns, temperature)
         labels = solution.classes[positions if columns is None else columns[positions]]
         # In float32 some probabilities would exceed one.
@@ -303,7 +297,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         The relative Mahalanobis distance: from the nearest class, less the distance from all
         classes together.
         """
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return solution.novelty(checked_samples(self, X))
 
     @available_if(_has_scatter)
@@ -320,14 +314,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         float
             Infinity while too little was learned to tell.
         """
-        self._check_has_classes()
         check_refused(refused)
-        if not self._settings().calibrated:
+        solution = self.solution_
+        if solution.evidence is None:
             raise KldaError(
                 "calibrated=False: without it nothing is kept that tells known inputs from unknown "
                 "ones. Make the model with calibrated=True."
             )
-        return self.solution_.threshold(refused)
+        return solution.threshold(refused)
 
     @available_if(_has_scatter)
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
@@ -350,9 +344,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ndarray of bool, shape (n_samples,)
         """
         limit: Any = self.threshold(refused)
-        solution = self.solution_
-        samples = checked_samples(self, X)
-        novelty = solution.novelty(samples)
+        solution, novelty = self.solution_, self.novelty(X)
         if by_class and solution.evidence is not None:
             own = solution.evidence.class_thresholds(refused, solution.scale)
             answers = self.predict(X).tolist()
@@ -377,7 +369,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             One per sample.
         """
         check_refused(refused)
-        self._check_has_classes()
         return self.solution_.answer(checked_samples(self, X), top, refused)
 
     # ---------------------------------------------------------------- fitted attributes
@@ -385,15 +376,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def model_(self) -> Model:
         """All that was learned."""
-        self._check_started()
+        self._known()
         return self._fitted.model
 
     @property
     def solution_(self) -> Solution:
         """The solved classifier, with all the evidence there is: immutable."""
-        self._check_has_classes()
-        check_parameters(self)
-        return self._fitted.judged_solution(self._settings())
+        return self._ask(judged=True)[0]
 
     @property
     def maps_(self) -> Sequence[FeatureMap]:
@@ -426,7 +415,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def temperature_(self) -> float:
         """What scores are divided by before they become probabilities."""
-        return self.solution_.temperature if self._settings().calibrated else 1.0
+        return self.solution_.temperature
 
     @property
     def ridge_(self) -> float:
@@ -445,19 +434,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def covariance_(self) -> np.ndarray:
         """The covariance shared by all classes, without the ridge; one per member."""
-        self._check_started()
+        self._known()
         return self._each(self._fitted.covariance())
 
     @property
     def coef_(self) -> np.ndarray:
         """Weights, one row per class, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return self._each([solution.backend.to_numpy(rule.weights) for rule in solution.rules])
 
     @property
     def intercept_(self) -> np.ndarray:
         """Biases, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return self._each([solution.backend.to_numpy(rule.biases) for rule in solution.rules])
 
     # ---------------------------------------------------------------- as a value
@@ -473,10 +462,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         It shares the solution, which never changes, whatever is learned here later.
         """
-        twin = clone(self)
-        twin.n_features_in_ = self.n_features_in_
-        twin._fitted = Fitted(None, self.solution_, self._settings())
-        return twin
+        return clone(self)._take_over(self, Fitted(None, self.solution_, self._settings()))
 
     def pack(
         self, compact: bool = False, solved: bool = True
@@ -498,9 +484,15 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         meta : dict
             Kind, parameters, labels, counts and more.
         """
-        self._check_has_classes()
+        self._with_classes()
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        return arrays, self._described() | meta
+        names = getattr(self, "feature_names_in_", None)
+        described = {
+            "kind": type(self).__name__,
+            "parameters": plain_parameters(self),
+            "feature_names": None if names is None else names.tolist(),
+        }
+        return arrays, described | meta
 
     @classmethod
     def unpack(
@@ -537,45 +529,47 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
 
     def _settings(self) -> Settings:
+        """Return what the user chose; raise if a parameter can't be used."""
+        check_parameters(self)
         names = ("ridge", "priors", "small_sample_correction", "combine", "calibrated")
         chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
         return Settings(nearest_mean=self.nearest_mean, **chosen)
 
-    def _described(self) -> dict[str, Any]:
-        """Return what kind of classifier this is, as JSON-able values."""
-        names = getattr(self, "feature_names_in_", None)
-        return {
-            "kind": type(self).__name__,
-            "parameters": plain_parameters(self),
-            "feature_names": None if names is None else names.tolist(),
-        }
+    def _take_over(self, other: Self, fitted: Fitted) -> Self:
+        """Become fitted, to the features of another classifier."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+        self._fitted = fitted
+        return self
 
     def _known(self) -> Model | Solution:
-        self._check_started()
-        return self._fitted.known
-
-    def _ask(self, among: Sequence[Label] | None) -> tuple[Solution, np.ndarray | None]:
-        """Return the solution, solved if it has to be, and the columns of some classes."""
-        self._check_has_classes()
-        check_parameters(self)
-        solution = self._fitted.solution(self._settings())
-        return solution, None if among is None else columns_of(solution, among)
-
-    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the array of the only member, or those of all members of an ensemble."""
-        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]
-
-    def _check_started(self) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise AttributeError(f"This {type(self).__name__} has learned nothing yet.")
-
-    def _check_has_classes(self) -> None:
+        """Return what knows classes, counts and feature maps; raise if nothing was learned."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        if not len(self._known().classes):
+        return self._fitted.known
+
+    def _with_classes(self) -> Model | Solution:
+        """Return what knows classes; raise if there are none."""
+        known = self._known()
+        if not len(known.classes):
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
+        return known
+
+    def _ask(
+        self, among: Sequence[Label] | None = None, *, judged: bool = False
+    ) -> tuple[Solution, np.ndarray | None]:
+        """Return the solution, solved if it has to be, and the columns of some classes."""
+        self._with_classes()
+        solve = self._fitted.judged_solution if judged else self._fitted.solution
+        solution = solve(self._settings())
+        return solution, None if among is None else columns_of(solution, among)
+
+    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the array of the only member, or those of all members of an ensemble."""
+        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]

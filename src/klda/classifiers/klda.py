@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend, is_torch
+from klda.engine.arrays import Array, Backend, on_cpu
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
 
 PAPER: dict[str, Any] = {
@@ -28,8 +28,7 @@ def draw_maps(
     rng = check_random_state(estimator.random_state)
     gamma = estimator.gamma
     if gamma == "auto":
-        values = samples.cpu().numpy() if is_torch(samples) else samples
-        gamma = GAMMA_SCALE / median_squared_distance(values)
+        gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
     return [
         FeatureMap.draw(
             int(samples.shape[1]),

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda import __version__
-from klda.engine.arrays import Array, is_torch
+from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
 from klda.errors import KldaError
@@ -137,7 +137,7 @@ def checked_batch(
             "but the target y is None."
         )
     samples = checked_samples(estimator, X, first=first)
-    values = y.detach().cpu().numpy() if is_torch(y) else y
+    values = on_cpu(y) if is_torch(y) else y
     if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
         values = values.to_list()  # pandas' own integers would become floats
     if isinstance(values, list | tuple):  # NumPy would turn them into one kind
@@ -157,7 +157,7 @@ def checked_batch(
     labels, groups = grouped(values)
     check_lengths(labels, "y")
     if not first:
-        check_label_kind(estimator, labels)
+        check_label_kind(estimator.classes_, labels)
     return samples, groups, labels
 
 
@@ -176,7 +176,7 @@ def usable(samples: Array) -> bool:
 
 def unusable(samples: Array) -> KldaError:
     """Return the error that says which value can't be used."""
-    values = samples.cpu().numpy() if is_torch(samples) else samples
+    values = on_cpu(samples)
     strange = np.argwhere(~np.isfinite(values))
     if len(strange):
         row, column = strange[0]
@@ -195,9 +195,8 @@ def unusable(samples: Array) -> KldaError:
 # ---------------------------------------------------------------- known classes
 
 
-def check_label_kind(estimator: ContinualClassifier, labels: Sequence[Label]) -> None:
+def check_label_kind(classes: np.ndarray, labels: Sequence[Label]) -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
-    classes = estimator.classes_
     if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
         known = classes[0].item()
         raise KldaError(
@@ -206,15 +205,13 @@ def check_label_kind(estimator: ContinualClassifier, labels: Sequence[Label]) ->
         )
 
 
-def check_labels_known(
-    known: np.ndarray | Sequence[Label], labels: Sequence[Label], parameter: str
-) -> None:
+def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: str) -> None:
     """Raise if a label is none of the known ones, which are sorted."""
-    found = set(np.asarray(known).tolist())
+    known = set(classes.tolist())
     for label in labels:
-        if label not in found:
-            some = ", ".join(repr(name) for name in np.asarray(known)[:5].tolist())
-            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        if label not in known:
+            some = ", ".join(repr(name) for name in classes[:5].tolist())
+            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
             raise KldaError(
                 f"{parameter} names class {label!r}, which was never learned; "
                 f"known classes: {some}{more}."
@@ -269,4 +266,4 @@ def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) 
                 f"n_components={mine.n_components}). Make both models with the same gamma (a "
                 "number, not 'auto'), n_components and random_state (a number, not None)."
             )
-    check_label_kind(estimator, other.classes_.tolist())
+    check_label_kind(estimator.classes_, other.classes_.tolist())

@@ -20,6 +20,10 @@ BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores computed at once
 FEWEST_IN_TILE = 256  # classes
+# With one sample of each class, relative to the mean squared distance of the classes from their
+# centre. On CLINC150 with 2 to 150 classes the mean confidence is then at most 0.04 above the
+# accuracy.
+GUESSED_TEMPERATURE = 1 / 16
 
 
 def row_blocks(n_rows: int, n_components: int, backend: Backend) -> list[slice]:
@@ -327,14 +331,36 @@ class Solution:
         offset = float(spread) * len(self.classes) / max(n_samples, 1)
         return Scale(n_samples, float(inflation), offset)
 
+    @property
+    def is_guessing(self) -> bool:
+        """Whether there is one sample of each class: no sample tells how far others may be.
+
+        All that is known then are the distances between the classes. They set the temperature, so
+        that answers are not surer than they are right, and the threshold: an input that leans to
+        no class is unknown.
+        """
+        n_samples = int(self.class_counts.sum())
+        return self.evidence is not None and 1 < len(self.classes) == n_samples
+
     @cached_property
     def temperature(self) -> float:
         """What scores are divided by before they become probabilities."""
-        return 1.0 if self.evidence is None else self.evidence.temperature(self.scale)
+        if self.evidence is None:
+            return 1.0
+        if self.is_guessing:
+            lengths = [known.lengths.mean() for known in self._familiarities()]
+            return float(GUESSED_TEMPERATURE * np.mean(lengths)) or 1.0
+        return self.evidence.temperature(self.scale)
 
     def threshold(self, refused: float) -> float:
         """Return the novelty beyond which an input is unknown; infinite without evidence."""
-        return np.inf if self.evidence is None else self.evidence.threshold(refused, self.scale)
+        if self.evidence is None:
+            return np.inf
+        if self.is_guessing:
+            # The novelty of an input at the mean of the class means, which leans to no class.
+            undecided = [known.novelty(known.offsets[None])[0] for known in self._familiarities()]
+            return float((1 - refused) * np.mean(undecided))
+        return self.evidence.threshold(refused, self.scale)
 
     def novelty(self, rows: Array) -> np.ndarray:
         """Return how unlike anything learned rows are, scoring classes in tiles."""

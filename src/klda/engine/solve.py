@@ -280,7 +280,7 @@ class Solver:
 
     def note_reorder(self) -> None:
         """Take note that classes were dropped: means have other positions now."""
-        self._base_weights.replace(self.backend.empty((0, self.statistics.n_components)))
+        self._base_weights.clear()
         self._stale.clear()
 
     def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
@@ -294,7 +294,11 @@ class Solver:
         if since > self.statistics.n_components // UPDATED_PART:
             self.reset()
             return
-        self._pending.append((self.backend.copy(rows), sign))
+        try:
+            self._pending.append((self.backend.copy(rows), sign))
+        except (MemoryError, RuntimeError):  # torch's lack of memory is a RuntimeError
+            self.reset()
+            return
         self._stale.update(self.statistics.locate(labels).tolist())
 
     def solve(self, ridge: float, settings: Settings) -> Steps[LinearRule]:
