@@ -336,6 +336,12 @@ class Solution:
         """Return the novelty beyond which an input is unknown; infinite without evidence."""
         return np.inf if self.evidence is None else self.evidence.threshold(refused, self.scale)
 
+    def class_thresholds(self, refused: float) -> dict[Label, float]:
+        """Return thresholds of single classes, for those with enough evidence."""
+        if self.evidence is None:
+            return {}
+        return self.evidence.class_thresholds(refused, self.scale)
+
     def novelty(self, rows: Array) -> np.ndarray:
         """Return how unlike anything learned rows are, scoring classes in tiles."""
         backend, known = self.backend, self._familiarities()
