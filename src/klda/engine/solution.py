@@ -157,10 +157,6 @@ class LinearRule:
     inflation: float = 1.0
     familiarity: Familiarity | None = None
 
-    def scores(self, lifted: Array, columns: slice | Array, backend: Backend) -> Array:
-        """Return the scores of some classes."""
-        return backend.linear(lifted, self.weights[columns], self.biases[columns])
-
 
 class RunningTop:
     """The k best of scores that come in tiles of classes, in the order of the classes.
@@ -234,10 +230,10 @@ class Solution:
 
     def scores(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
         """Return the scores ``(n, M)`` of rows; with ``columns``, of these classes."""
-        parts = []
+        parts, wanted = [], slice(None) if columns is None else columns
         for lifted in self._lifted_blocks(rows):
-            every = [slice(None)] if columns is None else [columns]
-            parts.append(self.backend.to_numpy(self._combined(lifted, every[0], None)))
+            scores = self.combined(self._member_scores(lifted, wanted))
+            parts.append(self.backend.to_numpy(scores))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def best(
@@ -261,7 +257,7 @@ class Solution:
             tiles = [part if columns is None else columns[part] for part in slices]
             log_totals = self._log_totals(lifted, tiles)
             for part, tile in zip(slices, tiles, strict=True):
-                scores = self._combined(lifted, tile, log_totals)
+                scores = self.combined(self._member_scores(lifted, tile), log_totals)
                 total = None if temperature is None else self.backend.log_total(scores, temperature)
                 running.add(part.start, *self.backend.top(scores, k), total)
             found.append(running)
@@ -279,16 +275,10 @@ class Solution:
 
     def _member_scores(self, lifted: Sequence[Array], columns: slice | np.ndarray) -> list[Array]:
         at = columns if isinstance(columns, slice) else self.backend.index(columns)
-        pairs = zip(self.rules, lifted, strict=True)
-        return [rule.scores(features, at, self.backend) for rule, features in pairs]
-
-    def _combined(
-        self,
-        lifted: Sequence[Array],
-        columns: slice | np.ndarray,
-        log_totals: Sequence[np.ndarray] | None,
-    ) -> Array:
-        return self.combined(self._member_scores(lifted, columns), log_totals)
+        return [
+            self.backend.linear(features, rule.weights[at], rule.biases[at])
+            for rule, features in zip(self.rules, lifted, strict=True)
+        ]
 
     def combined(
         self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None

@@ -93,8 +93,7 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        size = model.members[0].statistics.n_components
-        ridge = settings.relative_ridge(int(counts.sum()), size)
+        ridge = settings.relative_ridge(int(counts.sum()), model.statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
         rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
