@@ -392,6 +392,59 @@ def test_forget_drops_a_class_and_rename_keeps_its_place(kind):
     assert (model.predict(X[y == 3]) == 9).mean() > 0.8
 
 
+@pytest.mark.parametrize("name", ["novelty", "threshold", "is_known"])
+def test_only_classifiers_with_a_covariance_know_the_unknown(name):
+    X, y = reference.blobs(120, 6, 4)
+    assert not hasattr(make(NCM).fit(X, y), name)
+    assert all(hasattr(make(kind).fit(X, y), name) for kind in SOLVED)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_answers_in_one_pass_are_those_of_the_single_questions(kind):
+    X, y = reference.blobs(300, 6, 4)
+    model = make(kind).fit(X[:200], y[:200])
+    answers = model.answer(X[200:], top=3, refused=0.1)
+    labels, probabilities = model.predict_top(X[200:], 3)
+    assert [[label for label, _ in each.top] for each in answers] == labels.tolist()
+    found = [[probability for _, probability in each.top] for each in answers]
+    np.testing.assert_allclose(found, probabilities, rtol=1e-9)
+    if kind is NCM:
+        assert {(each.known, each.novelty) for each in answers} == {(None, None)}
+    else:
+        known = model.is_known(X[200:], refused=0.1).tolist()
+        assert [each.known for each in answers] == known
+        np.testing.assert_allclose([each.novelty for each in answers], model.novelty(X[200:]))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_frozen_classifier_answers_as_before_whatever_is_learned_later(kind):
+    X, y = reference.blobs(120, 6, 4)
+    model = make(kind).partial_fit(X[:80], y[:80])
+    frozen, expected = model.frozen(), model.predict_proba(X)
+    model.partial_fit(X[80:], y[80:] + 2).forget(0)
+    np.testing.assert_array_equal(frozen.predict_proba(X), expected)
+    assert frozen.classes_.tolist() == [0, 1, 2, 3]
+    with pytest.raises(PredictionOnlyError):
+        frozen.partial_fit(X, y)
+    np.testing.assert_array_equal(frozen.copy().predict_proba(X), expected)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_copy_knows_all_and_goes_its_own_way(kind):
+    pandas = pytest.importorskip("pandas")
+    X, y = reference.blobs(120, 6, 4)
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    model = make(kind).fit(frame, y)
+    before, expected = snapshot(model), model.predict_proba(frame)
+    twin = model.copy()
+    assert snapshot(twin) == before
+    assert twin.feature_names_in_.tolist() == list("abcdef")
+    np.testing.assert_array_equal(twin.predict_proba(frame), expected)
+    twin.partial_fit(frame, y + 1)
+    assert snapshot(model) == before
+    assert not hasattr(make(kind).copy(), "classes_")
+
+
 # ------------------------------------------------------------------ bad input
 
 

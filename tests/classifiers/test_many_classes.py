@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble
-from klda.engine import evidence, shrinkage, solution, solve, statistics
+from klda.engine import evidence, shrinkage, solution, statistics
 from klda.engine.arrays import NumpyBackend
 from klda.engine.model import choose_backend
 from klda.engine.solution import RunningTop
@@ -146,8 +146,7 @@ def test_solving_in_blocks_gives_what_solving_at_once_gives(n_anchors, priors, m
     y[:4] = "class 50"  # a class of few rows
 
     def solved(at_once):
-        for module in (evidence, solve, statistics):
-            monkeypatch.setattr(module, "CLASSES_AT_ONCE", at_once)
+        monkeypatch.setattr(statistics, "CLASSES_AT_ONCE", at_once)
         model = KLDA(
             n_components=48, gamma=0.1, random_state=0, priors=priors, dtype="float64", ridge=1e-2
         )
@@ -236,8 +235,7 @@ def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
     X, y = samples(n_classes=40, rows=10)
     asked = samples(n_classes=40, seed=1)[0]
     monkeypatch.setattr(shrinkage, "MOST_ANCHORS", 16)
-    for module in (evidence, solve, statistics):
-        monkeypatch.setattr(module, "CLASSES_AT_ONCE", 7)
+    monkeypatch.setattr(statistics, "CLASSES_AT_ONCE", 7)
 
     def answers(convert, device):
         model = MODELS[name]().set_params(device=device).fit(convert(X), y)

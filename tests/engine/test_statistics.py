@@ -159,7 +159,7 @@ def test_dropping_a_class_keeps_its_trace_in_the_scatter():
     statistics = fresh("float64", D=100)
     learn(statistics, Z, y)
     before = statistics.scatter.dense()
-    statistics.drop([2])
+    statistics.prepare_drop([2])()
     assert 2 not in statistics.labels
     assert statistics.n_scattered == 40
     np.testing.assert_array_equal(statistics.scatter.dense(), before)

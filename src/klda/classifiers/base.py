@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,18 +14,18 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from klda.classifiers.validation import (
-    check_label_kind,
     check_labels_known,
     check_mergeable,
     check_number,
     check_parameters,
     check_refused,
-    check_same_parameters,
+    check_removable,
     checked_batch,
+    checked_name,
     checked_samples,
     columns_of,
+    described,
     known_parameters,
-    plain_parameters,
 )
 from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import FeatureMap
@@ -34,7 +35,7 @@ from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
 from klda.errors import KldaError
-from klda.labels import Label, checked_label
+from klda.labels import Label
 
 
 def _has_scatter(estimator: ContinualClassifier) -> bool:
@@ -133,14 +134,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """Check a batch to be removed: of known classes, no more of each than it has."""
         known = self._with_classes()
         samples, groups, labels = checked_batch(self, X, y)
-        check_labels_known(known.classes, labels, "y")
-        counts = self.counts_
-        for label, n in zip(labels, np.bincount(groups), strict=True):
-            if n > counts[label]:
-                raise KldaError(
-                    f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
-                    "remove at most as many as were learned."
-                )
+        check_removable(known, groups, labels)
         return samples, groups, labels
 
     def forget(self, label: Label) -> Self:
@@ -191,12 +185,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        known = self._with_classes()
-        check_labels_known(known.classes, [old], "old")
-        new = checked_label("new", new)
-        check_label_kind(known.classes, [new])
-        if new in known.classes.tolist():
-            raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+        new = checked_name(self._with_classes().classes, old, new)
         with self._fitted.changing() as model:
             model.rename(old, new)
         return self
@@ -214,16 +203,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        if type(other) is not type(self):
-            raise KldaError(
-                f"other is a {type(other).__name__}; a {type(self).__name__} merges with its kind."
-            )
+        check_mergeable(self, other)
         if not other.__sklearn_is_fitted__():
             return self
         if not self.__sklearn_is_fitted__():
-            check_same_parameters(self, other)
             return self._take_over(other, other._fitted.copy())
-        check_mergeable(self, other)
         with self._fitted.changing() as model:
             model.merge(other.model_)
         return self
@@ -302,17 +286,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_has_scatter)
     def threshold(self, refused: float = 0.05) -> float:
-        """Novelty beyond which a sample is taken for unknown.
+        """Return the novelty beyond which a sample is unknown; infinity while that is not known.
 
-        Parameters
-        ----------
-        refused : float
-            Fraction of samples of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        float
-            Infinity while too little was learned to tell.
+        ``refused`` is the fraction of samples of known classes that may be taken for unknown.
         """
         check_refused(refused)
         solution = self.solution_
@@ -327,8 +303,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned.
 
-        The threshold comes from the samples learned, each judged as if it had not been.
-
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
@@ -336,37 +310,22 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         refused : float
             Fraction of samples of known classes that may be taken for unknown.
         by_class : bool
-            Use the threshold of the class that a sample would be given, if enough of it was
-            learned to have one.
+            Use the threshold of the class that a sample would be given, if it has one.
 
         Returns
         -------
         ndarray of bool, shape (n_samples,)
         """
         limit: Any = self.threshold(refused)
-        solution, novelty = self.solution_, self.novelty(X)
-        if by_class and solution.evidence is not None:
-            own = solution.evidence.class_thresholds(refused, solution.scale)
-            answers = self.predict(X).tolist()
-            limit = np.array([own.get(label, limit) for label in answers])
-        return novelty <= limit
+        if by_class:
+            own = self.solution_.class_thresholds(refused)
+            limit = np.array([own.get(label, limit) for label in self.predict(X).tolist()])
+        return self.novelty(X) <= limit
 
     def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
-        """Answer in one pass: likeliest classes, and whether samples are like anything learned.
+        """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-        top : int
-            How many classes to name.
-        refused : float
-            Fraction of samples of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        list of Answer
-            One per sample.
+        ``refused`` is the fraction of samples of known classes that may be taken for unknown.
         """
         check_refused(refused)
         return self.solution_.answer(checked_samples(self, X), top, refused)
@@ -383,11 +342,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def solution_(self) -> Solution:
         """The solved classifier, with all the evidence there is: immutable."""
         return self._ask(judged=True)[0]
-
-    @property
-    def maps_(self) -> Sequence[FeatureMap]:
-        """The feature map of each member."""
-        return self._known().maps
 
     @property
     def classes_(self) -> np.ndarray:
@@ -469,46 +423,18 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all that the classifier knows as named arrays and JSON-able values.
 
-        Parameters
-        ----------
-        compact : bool
-            Leave out what only learning needs: the result can answer but not learn.
-        solved : bool
-            False leaves out what only answering needs, and the time that solving takes.
-
-        Returns
-        -------
-        arrays : dict of str to ndarray
-            ``predict/...`` is needed to answer, ``learn/...`` to learn. Later changes of the
-            classifier leave them alone.
-        meta : dict
-            Kind, parameters, labels, counts and more.
+        ``compact`` leaves out what only learning needs: the result can answer but not learn. Not
+        ``solved`` leaves out what only answering needs, and the time that solving takes.
         """
         self._with_classes()
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        names = getattr(self, "feature_names_in_", None)
-        described = {
-            "kind": type(self).__name__,
-            "parameters": plain_parameters(self),
-            "feature_names": None if names is None else names.tolist(),
-        }
-        return arrays, described | meta
+        return arrays, described(self) | meta
 
     @classmethod
     def unpack(
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
-        """Return the classifier that `pack` described.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            May be lazy: ``learn/...`` is read only when something is learned.
-        meta : mapping
-            The values that came with the arrays.
-        device : str, optional
-            Use another device than the model was made with.
-        """
+        """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
         model = cls(**known_parameters(cls, meta["parameters"]))
         if device is not None:
             model.set_params(device=device)
@@ -531,9 +457,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _settings(self) -> Settings:
         """Return what the user chose; raise if a parameter can't be used."""
         check_parameters(self)
-        names = ("ridge", "priors", "small_sample_correction", "combine", "calibrated")
-        chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return Settings(nearest_mean=self.nearest_mean, **chosen)
+        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
+        return Settings(**{name: getattr(self, name) for name in names})
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""

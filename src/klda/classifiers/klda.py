@@ -42,13 +42,6 @@ def draw_maps(
     ]
 
 
-def gamma_of(estimator: KLDA | KLDAEnsemble) -> float:
-    """Return the kernel parameter that an estimator's feature maps were drawn with."""
-    gamma = estimator.maps_[0].gamma
-    assert gamma is not None
-    return gamma
-
-
 class KLDA(ContinualClassifier):
     """Kernel LDA: random Fourier features of an RBF kernel, then LDA in their space.
 
@@ -137,7 +130,7 @@ class KLDA(ContinualClassifier):
     @property
     def gamma_(self) -> float:
         """The kernel parameter in use."""
-        return gamma_of(self)
+        return float(self._known().maps[0].gamma or 0.0)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, 1, samples, backend)
@@ -198,7 +191,7 @@ device, dtype
     @property
     def gamma_(self) -> float:
         """The kernel parameter in use."""
-        return gamma_of(self)
+        return float(self._known().maps[0].gamma or 0.0)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, int(self.n_members), samples, backend)

@@ -16,10 +16,11 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
 from klda.errors import KldaError
-from klda.labels import Label, check_labels, check_lengths, grouped, plain
+from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
+    from klda.engine.model import Model
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -75,13 +76,18 @@ def check_refused(refused: float, parameter: str = "refused") -> None:
         )
 
 
-def plain_parameters(estimator: ContinualClassifier) -> dict[str, Any]:
-    """Return the parameters as JSON-able values."""
+def described(estimator: ContinualClassifier) -> dict[str, Any]:
+    """Return what kind of classifier this is, as JSON-able values."""
     parameters = estimator.get_params()
     state = parameters.get("random_state")
     if state is not None and not isinstance(state, int | np.integer):
         parameters["random_state"] = None  # a generator; the drawn features are stored
-    return {name: plain(value) for name, value in parameters.items()}
+    names = getattr(estimator, "feature_names_in_", None)
+    return {
+        "kind": type(estimator).__name__,
+        "parameters": {name: plain(value) for name, value in parameters.items()},
+        "feature_names": None if names is None else names.tolist(),
+    }
 
 
 def known_parameters(
@@ -218,6 +224,28 @@ def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: 
             )
 
 
+def check_removable(known: Model | Solution, groups: np.ndarray, labels: Sequence[Label]) -> None:
+    """Raise if more samples are to be removed than were learned."""
+    check_labels_known(known.classes, labels, "y")
+    counts = dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+    for label, n in zip(labels, np.bincount(groups).tolist(), strict=True):
+        if n > counts[label]:
+            raise KldaError(
+                f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
+                "remove at most as many as were learned."
+            )
+
+
+def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
+    """Return a class's new name; raise if it can't have that one."""
+    check_labels_known(classes, [old], "old")
+    new = checked_label("new", new)
+    check_label_kind(classes, [new])
+    if new in classes.tolist():
+        raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+    return new
+
+
 def columns_of(solution: Solution, among: Sequence[Label]) -> np.ndarray:
     """Return the columns of some classes in a solution's scores."""
     wanted = [plain(label) for label in among]
@@ -232,7 +260,22 @@ def columns_of(solution: Solution, among: Sequence[Label]) -> np.ndarray:
 # ---------------------------------------------------------------- another model
 
 
-def check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
+def check_mergeable(estimator: ContinualClassifier, other: Any) -> None:
+    """Raise if another classifier is of another kind, or has other features or kinds of labels."""
+    if type(other) is not type(estimator):
+        raise KldaError(
+            f"other is a {type(other).__name__}; a {type(estimator).__name__} merges with its kind."
+        )
+    if not other.__sklearn_is_fitted__():
+        return
+    if not estimator.__sklearn_is_fitted__():
+        _check_same_parameters(estimator, other)
+        return
+    _check_same_features(estimator, other)
+    check_label_kind(estimator.classes_, other.classes_.tolist())
+
+
+def _check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
     """Raise if the other model is not one that this one, still empty, would have become."""
     mine, theirs = estimator.get_params(), other.get_params()
     for name in SHAPING_PARAMETERS & mine.keys():
@@ -243,8 +286,7 @@ def check_same_parameters(estimator: ContinualClassifier, other: ContinualClassi
             )
 
 
-def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
-    """Raise if two models have different features or kinds of labels."""
+def _check_same_features(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
     if estimator.n_features_in_ != other.n_features_in_:
         raise KldaError(
             f"other has {other.n_features_in_} input features, this model has "
@@ -266,4 +308,3 @@ def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) 
                 f"n_components={mine.n_components}). Make both models with the same gamma (a "
                 "number, not 'auto'), n_components and random_state (a number, not None)."
             )
-    check_label_kind(estimator.classes_, other.classes_.tolist())

@@ -14,7 +14,7 @@ takes the same rows away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -345,8 +345,7 @@ class ClassStatistics:
         here = self.locate(other.labels)
         if self.scatter is not None and other.scatter is not None:
             self.scatter.merge(other.scatter)
-        for start in range(0, len(here), CLASSES_AT_ONCE):
-            part = slice(start, start + CLASSES_AT_ONCE)
+        for part in class_blocks(len(here)):
             self._merge_means(here[part], other.means[part], other.counts[part])
         self.n_scattered += other.n_scattered
 
@@ -443,6 +442,12 @@ class ClassStatistics:
             self.positions[label] = len(self.labels)
             self.labels.append(label)
         self._order = None
+
+
+def class_blocks(n_classes: int) -> Iterator[slice]:
+    """Split classes into blocks whose means are worked on at once."""
+    for start in range(0, n_classes, CLASSES_AT_ONCE):
+        yield slice(start, start + CLASSES_AT_ONCE)
 
 
 def pack_triangle(square: np.ndarray) -> np.ndarray:
