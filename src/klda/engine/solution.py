@@ -20,7 +20,7 @@ BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores computed at once
 FEWEST_IN_TILE = 256  # classes
-# With one sample of each class, relative to the classes' mean squared distance from their centre. On
+# With one sample of each class, relative to their mean squared distance from their centre. On
 # CLINC150 with 2 to 150 classes the mean confidence is then at most 0.04 above the accuracy.
 GUESSED_TEMPERATURE = 1 / 16
 
