@@ -9,11 +9,11 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
 from klda.bandwidth import gamma_for
-from klda.demo import examples
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.member import Member
 from klda.state import PredictionOnlyError
 from klda.storage import ModelChangedError, ModelExistsError, ModelFolderError
+from klda_bench.demo import examples
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):

@@ -1,0 +1,67 @@
+"""KD: the model before a task teaches its softened answers on the old classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from klda_bench.baselines.training import Batch, ClassifierBaseline, Rows, check_number
+
+
+class KD(ClassifierBaseline):
+    """Knowledge distillation (Hinton et al. 2015) in the form of LwF (Li and Hoiem 2017).
+
+    The old model's scores on the new task's texts are recorded once, before training, as in LwF's
+    algorithm; no old sample is needed.
+
+    Parameters
+    ----------
+    backbone : str, default="minilm"
+        An encoder, a seq2seq model, of which the encoder is used, or an image model.
+    temperature : float, default=2.0
+        T of Hinton's equation 1; LwF's value.
+    weight : float, default=1.0
+        Weight of the distillation loss; LwF's value.
+    **training
+        Options of `klda_bench.baselines.training.Baseline`.
+    """
+
+    name = "kd"
+
+    def __init__(
+        self,
+        backbone: str = "minilm",
+        *,
+        temperature: float = 2.0,
+        weight: float = 1.0,
+        **training: Any,
+    ) -> None:
+        check_number("temperature", temperature, above=True)
+        check_number("weight", weight)
+        super().__init__(backbone, **training)
+        self.temperature, self.weight = temperature, weight
+
+    def _before_task(self, rows: Rows) -> None:
+        if self.n_tasks_:
+            rows.columns["teacher"] = self._logits(rows)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        scores = self.module(batch)
+        loss = functional.cross_entropy(scores, batch["labels"])
+        if "teacher" not in batch:
+            return loss
+        return loss + self.weight * distillation(scores, batch["teacher"], self.temperature)
+
+
+def distillation(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Divergence of the softened answers on the teacher's classes.
+
+    LwF's equations 2 and 3 (whose cross-entropy differs by a constant), times T^2 so that the
+    gradients keep their size when T changes (Hinton, section 2).
+    """
+    student = functional.log_softmax(scores[:, : teacher.shape[1]] / temperature, dim=1)
+    wanted = functional.log_softmax(teacher / temperature, dim=1)
+    divergence = functional.kl_div(student, wanted, log_target=True, reduction="batchmean")
+    return temperature**2 * divergence
