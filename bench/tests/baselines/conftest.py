@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tests.baselines.toys import NAMES, make_task, topic_words
+
+from baselines.toys import NAMES, make_task, topic_words
 
 try:
     import torch
