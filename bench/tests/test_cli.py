@@ -6,8 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klda.errors import KldaError
-from klda_bench.cli import _options, app
-from test_suite import write_features
+from klda_bench.cli import app
+from klda_bench.cli.paper import method_options
+from toy_grid import write_features
 
 runner = CliRunner()
 
@@ -71,7 +72,7 @@ def test_a_failed_run_is_in_the_table_and_in_the_status(tmp_path, monkeypatch):
     def broken(self, X, y):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("klda_bench.peers.SLDA.learn_task", broken)
+    monkeypatch.setattr("klda_bench.methods.peers.SLDA.learn_task", broken)
     folder = write_features(tmp_path / "blobs")
     arguments = ("table1", "--methods", "slda,lda", "--datasets", folder, "--seeds", 1)
     answer = call(*arguments, "--device", "cpu", "--output", tmp_path / "out")
@@ -97,7 +98,7 @@ def test_sizes_of_a_split_that_is_not_here_are_not_made_up(tmp_path, monkeypatch
 
 
 def test_settings_of_methods():
-    found = _options(["joint.epochs=30", "klda.gamma=0.1", "l2p.mode=fast", "kd.x=None"])
+    found = method_options(["joint.epochs=30", "klda.gamma=0.1", "l2p.mode=fast", "kd.x=None"])
     assert found == {
         "joint": {"epochs": 30},
         "klda": {"gamma": 0.1},
@@ -105,4 +106,4 @@ def test_settings_of_methods():
         "kd": {"x": None},
     }
     with pytest.raises(KldaError):
-        _options(["epochs=30"])
+        method_options(["epochs=30"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
-from klda_bench.results import ResultStore, key_of
+from klda_bench.results import Results, key_of
 
 
 def test_the_key_depends_on_the_settings_and_not_on_their_order():
@@ -12,26 +12,26 @@ def test_the_key_depends_on_the_settings_and_not_on_their_order():
 
 
 def test_what_was_appended_is_read_back_in_order(tmp_path):
-    store = ResultStore(tmp_path / "deep" / "results.jsonl")
-    assert list(store.records()) == []
+    store = Results(tmp_path / "deep" / "results.jsonl")
+    assert list(store.rows()) == []
     for i in range(3):
         store.append({"key": str(i), "value": i})
-    assert [record["value"] for record in store.records()] == [0, 1, 2]
+    assert [record["value"] for record in store.rows()] == [0, 1, 2]
 
 
 def test_a_torn_last_line_is_passed_over_and_does_not_spoil_the_next(tmp_path):
-    store = ResultStore(tmp_path / "results.jsonl")
+    store = Results(tmp_path / "results.jsonl")
     store.append({"key": "a", "value": 1})
     whole = store.path.read_bytes()
     for cut in range(len(whole), len(whole) + 12):
         store.path.write_bytes(whole + b'{"key":"b","value":2}\n'[: cut - len(whole)])
-        assert [record["key"] for record in store.records()] == ["a"]
+        assert [record["key"] for record in store.rows()] == ["a"]
         store.append({"key": "c", "value": 3})
-        assert [record["key"] for record in store.records()] == ["a", "c"]
+        assert [record["key"] for record in store.rows()] == ["a", "c"]
 
 
 def test_a_fuller_measurement_replaces_a_shorter_one_and_not_the_other_way(tmp_path):
-    store = ResultStore(tmp_path / "results.jsonl")
+    store = Results(tmp_path / "results.jsonl")
     store.append({"key": "a", "evaluate": "end", "n": 1})
     store.append({"key": "a", "evaluate": "each", "n": 2})
     store.append({"key": "a", "evaluate": "end", "n": 3})
@@ -39,7 +39,7 @@ def test_a_fuller_measurement_replaces_a_shorter_one_and_not_the_other_way(tmp_p
 
 
 def _write(path, start):
-    store = ResultStore(path)
+    store = Results(path)
     for i in range(25):
         store.append({"key": f"{start + i}", "text": "x" * 5000})
 
@@ -52,4 +52,4 @@ def test_two_writers_at_once_lose_nothing(tmp_path):
         writer.start()
     for writer in writers:
         writer.join()
-    assert len({record["key"] for record in ResultStore(path).records()}) == 75
+    assert len({record["key"] for record in Results(path).rows()}) == 75

@@ -1,10 +1,6 @@
-"""The paper, reproducible: data sets, protocol, methods, tables and figures.
+"""The laboratory of klda: the paper's tables and figures, peers, baselines, speed and scale.
 
-Flow, one way: :mod:`~klda_bench.datasets` finds rows, :mod:`~klda_bench.protocol`
-shows them to a method task by task, :mod:`~klda_bench.metrics` reduces what came out,
-:mod:`~klda_bench.results` keeps it, :mod:`~klda_bench.suite` walks the grid, and
-:mod:`~klda_bench.tables`, :mod:`~klda_bench.figures` and
-:mod:`~klda_bench.report` show it. The classifiers are used through their public API only.
+Its commands are ``klda bench ...``; docs/results.md shows what they gave. Every method learns task
+by task behind one interface (``klda_bench.methods``), every measurement is a row of plain values in
+a JSON Lines file (``klda_bench.results``), and every table is drawn by ``klda_bench.report``.
 """
-
-from __future__ import annotations

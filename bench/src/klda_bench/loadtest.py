@@ -1,19 +1,11 @@
-"""Load on a running service, and what must hold under it: ``python -m klda_bench.loadtest``.
+"""Load on a running service, and what must hold under it: ``klda bench service``.
 
-Every figure is a ratio within one run, on whatever else the computer is doing::
-
-    python -m klda_bench.loadtest load      32 clients, 90% predicts, 10% learns with new classes
-    python -m klda_bench.loadtest kill      SIGKILL at random moments under that load
-    python -m klda_bench.loadtest batching  micro-batching against one request at a time
-    python -m klda_bench.loadtest overhead  batches of 64 texts against the Learner alone
-
-Each starts ``klda serve`` as a process of its own and prints one JSON object. The exit code is 1
-if what must hold did not.
+Every figure is a ratio within one run, on whatever else the computer is doing. Each measurement
+starts ``klda serve`` as a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -24,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.errors import KldaError
-from klda.learner import Learner
+from klda import KldaError, Learner
 from klda_bench.demo import examples
 
 START_SECONDS = 120.0
@@ -43,15 +34,7 @@ START_SECONDS = 120.0
 
 
 class Server:
-    """``klda serve`` as a process.
-
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    *options : str
-        More options of the command.
-    """
+    """``klda serve`` as a process, with more options of the command."""
 
     def __init__(self, model: Path, *options: str) -> None:
         self.port = _free_port()
@@ -94,20 +77,7 @@ class Server:
 
 @contextmanager
 def serving(model: Path, *options: str) -> Iterator[Server]:
-    """Run a service for a while.
-
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    *options : str
-        More options of ``klda serve``.
-
-    Yields
-    ------
-    Server
-        Ready to answer.
-    """
+    """Run a service for a while, ready to answer."""
     server = Server(model, *options)
     try:
         server.wait()
@@ -180,14 +150,7 @@ class Record:
 class Clients:
     """Clients that ask, and now and then teach a new class.
 
-    Parameters
-    ----------
-    port : int
-        Where the service is.
-    inputs : dict
-        ``{"texts": [...]}`` or ``{"features": [...]}`` to choose from.
-    seed : int
-        For the choice.
+    `inputs` are ``{"texts": [...]}`` or ``{"features": [...]}`` to choose from.
     """
 
     def __init__(self, port: int, inputs: dict[str, list], seed: int = 0) -> None:
@@ -199,19 +162,7 @@ class Clients:
         self._run = f"{seed}-{time.time_ns():x}"
 
     async def go(self, clients: int, seconds: float, learn_share: float, record: Record) -> None:
-        """Keep a number of clients busy for a while.
-
-        Parameters
-        ----------
-        clients : int
-            How many.
-        seconds : float
-            How long.
-        learn_share : float
-            Share of the requests that teach.
-        record : Record
-            Gets what they saw.
-        """
+        """Keep a number of clients busy for a while; `learn_share` of the requests teach."""
         until = time.monotonic() + seconds
         await asyncio.gather(*(self._client(until, learn_share, record) for _ in range(clients)))
 
@@ -265,19 +216,9 @@ async def counts(port: int) -> dict[str, int]:
 
 
 def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
-    """Compare what a service has with what it acknowledged.
+    """Compare what a service has with what it acknowledged; return what is wrong.
 
-    Parameters
-    ----------
-    found : dict
-        Classes and counts of the service.
-    record : Record
-        What the clients saw. A learn that got no answer may or may not have been made.
-
-    Returns
-    -------
-    list of str
-        What is wrong; empty if nothing is.
+    A learn that got no answer may or may not have been made.
     """
     wrong = []
     maybe: dict[str, list[int]] = {}
@@ -299,21 +240,8 @@ def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
 def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
     """Put load on a service: first predicts alone, then with learns.
 
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    inputs : dict
-        What to ask and teach.
-    clients : int
-        How many at once.
-    seconds : float
-        How long with learns; a third of that without, before.
-
-    Returns
-    -------
-    dict
-        Latencies in milliseconds, their ratio, and what went wrong.
+    With learns it lasts so many `seconds`, without, before, a third of that. Latencies are in
+    milliseconds.
     """
     with serving(model) as server:
         before = asyncio.run(counts(server.port))
@@ -344,24 +272,7 @@ def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> 
 
 
 def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict[str, Any]:
-    """Kill a service at random moments under load and compare what it has with what it said.
-
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    inputs : dict
-        What to ask and teach.
-    clients : int
-        How many at once.
-    times : int
-        How often to kill it.
-
-    Returns
-    -------
-    dict
-        What was lost or counted twice.
-    """
+    """Kill a service at random moments under load; compare what it has with what it said."""
     chance = random.Random(0)
     total = Record()
     wrong: list[str] = []
@@ -408,24 +319,7 @@ async def _interrupted(
 
 
 def batching(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
-    """Compare micro-batching with one request at a time.
-
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    inputs : dict
-        What to ask.
-    clients : int
-        How many at once.
-    seconds : float
-        How long each, twice, by turns.
-
-    Returns
-    -------
-    dict
-        Requests a second, and the ratio.
-    """
+    """Compare micro-batching with one request at a time, twice by turns, each so many `seconds`."""
     rates: dict[str, list[float]] = {"1": [], "64": []}
     errors: list[str] = []
     for batch in ("1", "64", "1", "64"):
@@ -448,20 +342,6 @@ def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str
     """Compare batches of 64 inputs through the service with the Learner alone, by turns.
 
     The Learner names the likeliest classes only; the service also says whether inputs are known.
-
-    Parameters
-    ----------
-    model : Path
-        The model folder.
-    inputs : dict
-        What to ask.
-    rounds : int
-        How often each.
-
-    Returns
-    -------
-    dict
-        Medians in milliseconds, and the overhead.
     """
     ((kind, values),) = inputs.items()
     learner = Learner.load(model)
@@ -500,63 +380,14 @@ def _ms(seconds: list[float], percentile: float) -> float:
     return round(float(np.percentile(seconds, percentile)) * 1000, 1) if seconds else 0.0
 
 
-# ------------------------------------------------------------------ the command
-
-
-def demo_model(folder: Path, encoder: str = "minilm") -> dict[str, list]:
-    """Make a model of the demonstration's intents.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to save it.
-    encoder : str
-        The foundation model.
-
-    Returns
-    -------
-    dict
-        Texts to ask about.
-    """
-    learned = [e for e in examples() if e.part == "learn"]
-    learner = Learner(encoder)
-    learner.learn([e.text for e in learned], [e.intent for e in learned])
-    learner.save(folder)
-    return {"texts": [e.text for e in examples()]}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run a measurement.
-
-    Parameters
-    ----------
-    arguments : list of str, optional
-        By default those of the command line.
-
-    Returns
-    -------
-    int
-        Exit code: 0 if what must hold held.
-    """
-    parser = argparse.ArgumentParser(prog="python -m klda_bench.loadtest", description=__doc__)
-    parser.add_argument("what", choices=("load", "kill", "batching", "overhead"))
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--kills", type=int, default=100)
-    given = parser.parse_args(arguments)
+@contextmanager
+def demo_model() -> Iterator[tuple[Path, dict[str, list]]]:
+    """Make a model of the demonstration's intents, and texts to ask about."""
+    data = examples()
+    learned = [e for e in data if e.part == "learn"]
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "bot"
-        inputs = demo_model(model)
-        measure: dict[str, Callable[[], dict[str, Any]]] = {
-            "load": lambda: load(model, inputs, given.clients, given.seconds),
-            "kill": lambda: kill(model, inputs, given.clients, given.kills),
-            "batching": lambda: batching(model, inputs, given.clients, min(given.seconds, 15.0)),
-            "overhead": lambda: overhead(model, inputs),
-        }
-        result = measure[given.what]()
-    sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    return 0 if result["ok"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        learner = Learner("minilm")
+        learner.learn([e.text for e in learned], [e.intent for e in learned])
+        learner.save(model)
+        yield model, {"texts": [e.text for e in data]}

@@ -1,70 +1,41 @@
 """The fine-tuned methods that the KLDA paper compares with.
 
-Each one trains a network, task after task, and fits the benchmark's protocol: ``learn_task`` sees
-one task's texts and labels once, ``predict`` answers without a task id, and no real sample of an
-earlier task is kept.
+Each one trains a network, task after task: ``learn_task`` sees one task's texts and labels once,
+``predict`` answers without a task id, and no real sample of an earlier task is kept.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from klda._optional import require
 from klda.errors import KldaError
+from klda_bench.environment import require
 
-if TYPE_CHECKING:
-    from klda_bench.baselines.training import Baseline
-
-__all__ = ["METHODS", "UnsuitableBackboneError", "defaults", "make"]
-
-# Classes are named, not imported: torch and transformers are loaded when a method is made.
-_CLASSES = {
-    "joint": "Joint",
-    "vanilla": "Vanilla",
-    "ewc": "EWC",
-    "kd": "KD",
-    "l2p": "L2P",
-    "lamol": "LAMOL",
-    "vag": "VAG",
+METHODS = {
+    "joint": ("Joint", "all classes at once: the upper bound of continual learning"),
+    "vanilla": ("Vanilla", "fine-tuned on task after task, with nothing against forgetting"),
+    "ewc": ("EWC", "Kirkpatrick et al. 2017: elastic weight consolidation"),
+    "kd": ("KD", "Hinton et al. 2015, Li and Hoiem 2017: distillation from the old model"),
+    "l2p": ("L2P", "Wang et al. 2022: prompts from a learned pool steer a frozen model"),
+    "lamol": ("LAMOL", "Sun et al. 2020: a language model rewrites samples of old tasks"),
+    "vag": ("VAG", "Shao et al. 2023: labels are written, their vocabulary is guided"),
 }
+"""Name of every fine-tuned method -> its title, which is also its class, and what it does."""
 
 
-class UnsuitableBackboneError(KldaError):
-    """A method was asked to train a model that it can't use, or for inputs it can't read.
-
-    Parameters
-    ----------
-    message : str
-        What was asked for and what would do.
-    gap : str
-        The same in two or three words, for a table.
-    """
-
-    def __init__(self, message: str, gap: str) -> None:
-        super().__init__(message)
-        self.gap = gap
-
-
-def _class(name: str) -> type[Baseline]:
+def _class(name: str) -> Any:
+    if name not in METHODS:
+        raise KldaError(f"name={name!r} is no fine-tuned method; choose one of {sorted(METHODS)}.")
+    # Named, not imported: torch and transformers are loaded when a method is made.
     require("torch", "baselines")
     require("transformers", "baselines")
-    kind: type[Baseline] = getattr(
-        importlib.import_module(f"klda_bench.baselines.{name}"), _CLASSES[name]
-    )
-    return kind
+    return getattr(importlib.import_module(f"klda_bench.baselines.{name}"), METHODS[name][0])
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """Every option of a fine-tuned method with its default, the shared ones included.
-
-    Parameters
-    ----------
-    name : str
-        One of `METHODS`.
-    """
+    """Every option of a fine-tuned method with its default, the shared ones included."""
     found: dict[str, Any] = {}
     for part in reversed(_class(name).__mro__):
         init = vars(part).get("__init__")
@@ -73,39 +44,11 @@ def defaults(name: str) -> dict[str, Any]:
     return found
 
 
-def _factory(name: str) -> Callable[..., Baseline]:
-    def create(backbone: str, **options: Any) -> Baseline:
-        return _class(name)(backbone, **options)
+def make(name: str, backbone: str = "minilm", device: str = "auto", **options: Any) -> Any:
+    """Make a fine-tuned method by name, with nothing learned.
 
-    create.__name__ = f"make_{name}"
-    create.__doc__ = f"Make the method {name!r} for a backbone; see `make`."
-    return create
-
-
-METHODS: dict[str, Callable[..., Baseline]] = {name: _factory(name) for name in _CLASSES}
-"""Name of every fine-tuned method -> a function ``(backbone, **options)`` that makes it."""
-
-
-def make(name: str, backbone: str = "minilm", device: str = "auto", **options: Any) -> Baseline:
-    """Make a fine-tuned method by name.
-
-    Parameters
-    ----------
-    name : str
-        One of `METHODS`: ``joint``, ``vanilla``, ``ewc``, ``kd``, ``l2p``, ``lamol``, ``vag``.
-    backbone : str, default="minilm"
-        A klda model name, a hub name, a local folder, or a ``.gguf`` file. ``lamol`` and ``vag``
-        need a model that writes text (BART, T5, or decoder-only, such as ``smollm2``).
-    device : str, default="auto"
-        ``auto`` takes a GPU where there is one.
-    **options
-        The method's own hyper-parameters; see its class.
-
-    Returns
-    -------
-    Baseline
-        The method, with nothing learned.
+    `backbone` is a klda model name, a hub name, a local folder, or a ``.gguf`` file; ``lamol`` and
+    ``vag`` need a model that writes text (BART, T5, or decoder-only, such as ``smollm2``).
+    `options` are the method's own hyper-parameters; see its class.
     """
-    if name not in METHODS:
-        raise KldaError(f"name={name!r} is no fine-tuned method; choose one of {sorted(METHODS)}.")
-    return METHODS[name](backbone, device=device, **options)
+    return _class(name)(backbone, device=device, **options)

@@ -13,11 +13,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from klda import features
 from klda.errors import KldaError, MissingDependencyError
-from klda.features import OfflineModelError
-from klda_bench.baselines import UnsuitableBackboneError
-from klda_bench.resources import is_unreachable
+from klda_bench.engine import MODELS, OfflineModelError, image_network, load_encoder
+from klda_bench.environment import UnavailableError, is_unreachable
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -31,18 +29,10 @@ _PACKAGED = {
 
 
 def resolve_backbone(name: str) -> str:
-    """Turn a backbone's name into a local path or a hub id.
+    """Turn a backbone's name into what transformers can load: a local path or a hub id.
 
-    Parameters
-    ----------
-    name : str
-        A klda model name (``minilm``, ``smollm2``, or any text model of `klda.features.MODELS`),
-        a hub name, a local folder, or a ``.gguf`` file.
-
-    Returns
-    -------
-    str
-        What `transformers` can load.
+    A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
+    local folder, or a ``.gguf`` file.
     """
     if name in _PACKAGED:
         package, inside, command = _PACKAGED[name]
@@ -60,11 +50,11 @@ def resolve_backbone(name: str) -> str:
 
 def _registered_name(name: str) -> str:
     """Look up the hub id of a klda model name; any other name is a hub id already."""
-    info = features.MODELS.get(name)
+    info = MODELS.get(name)
     if info is None:
         return name
     if info.modality != "text":
-        raise UnsuitableBackboneError(
+        raise UnavailableError(
             f"backbone={name!r} reads {info.modality}s; give a text model, or a method that trains "
             "image models: joint, vanilla, ewc or kd.",
             "texts only",
@@ -116,13 +106,7 @@ def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
 
 
 class TextEncoder(nn.Module):
-    """An encoder, or the encoder half of a seq2seq model, with mean pooling.
-
-    Parameters
-    ----------
-    name : str
-        See `resolve_backbone`.
-    """
+    """An encoder, or the encoder half of a seq2seq model, with mean pooling."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -164,32 +148,27 @@ class TextEncoder(nn.Module):
 
 
 class VisionNetwork(nn.Module):
-    """A vision network as `klda.features` loads it: its processor, its class token or pooling.
+    """A vision network as klda loads it: its processor, its class token or pooling.
 
     EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
-
-    Parameters
-    ----------
-    name : str
-        A klda name of an image model, or the folder of one.
     """
 
     causal = False
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        encoder: Any = features.load(name, device="cpu", precision="float32", modality="image")
-        self._encoder = encoder
-        self.model = encoder._network.requires_grad_(True)
+        encoder = load_encoder(name, device="cpu", precision="float32", modality="image")
+        network, self._read, self._forward = image_network(encoder)
+        self.model = network.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
     def read(self, image: Any, position: int) -> Tensor:
         """Pixels of one image, as the network expects them."""
-        return torch.from_numpy(np.array(self._encoder._prepare(image, position), np.float32))
+        return torch.from_numpy(np.array(self._read(image, position), np.float32))
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._encoder._forward(pixels)
+        return self._forward(pixels)
 
     def of(self, batch: dict[str, Tensor]) -> Tensor:
         """Features of a batch of pixels."""
@@ -197,14 +176,8 @@ class VisionNetwork(nn.Module):
 
 
 def reads_images(name: str) -> bool:
-    """Whether a backbone is an image model.
-
-    Parameters
-    ----------
-    name : str
-        See `resolve_backbone`.
-    """
-    info = features.MODELS.get(name)
+    """Whether a backbone is an image model."""
+    info = MODELS.get(name)
     if info is not None:
         return info.modality == "image"
     folder = Path(name)
@@ -231,17 +204,12 @@ class TextGenerator(nn.Module):
 
     A sample is a prompt and a target, both token ids. A seq2seq model reads the prompt and writes
     the target; a decoder-only model continues the prompt with the target.
-
-    Parameters
-    ----------
-    name : str
-        See `resolve_backbone`.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         if reads_images(name):
-            raise UnsuitableBackboneError(
+            raise UnavailableError(
                 f"backbone={name!r} reads images and writes no text; choose joint, vanilla, ewc or "
                 "kd for it.",
                 "texts only",
@@ -249,7 +217,7 @@ class TextGenerator(nn.Module):
         config = _load(transformers.AutoConfig, name)
         self.seq2seq = bool(config.is_encoder_decoder)
         if not self.seq2seq and not _is_causal(config):
-            raise UnsuitableBackboneError(
+            raise UnavailableError(
                 f"backbone={name!r} ({config.model_type}) writes no text; give a seq2seq model "
                 "(BART, T5) or a decoder-only one (smollm2), or choose another method.",
                 "writes no text",
@@ -340,23 +308,10 @@ class TextGenerator(nn.Module):
         top_k: int | None = None,
         processors: Sequence[Any] = (),
     ) -> list[list[int]]:
-        """Write a continuation of each prompt.
+        """Write a continuation of each prompt: new tokens, up to and without the end token.
 
-        Parameters
-        ----------
-        prompts : sequence of token id sequences
-            What the model reads.
-        max_new_tokens : int
-            Where to stop if the model doesn't.
-        top_k : int or None
-            Sample among the k likeliest tokens; None takes the likeliest (greedy).
-        processors : sequence of logits processors
-            Applied to every step's scores.
-
-        Returns
-        -------
-        list of list of int
-            New tokens, up to and without the end token.
+        With `top_k`, tokens are sampled among the k likeliest; None takes the likeliest.
+        `processors` are applied to every step's scores.
         """
         sources = [self.source(prompt) for prompt in prompts]
         width = max(map(len, sources))

@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from klda_bench.baselines.training import (
-    Batch,
-    ClassifierBaseline,
-    Rows,
-    State,
-    check_choice,
-    check_number,
-)
+from klda_bench.baselines.rows import Batch, Rows
+from klda_bench.baselines.training import ClassifierBaseline, State, check_choice, check_number
 
 
 class EWC(ClassifierBaseline):
@@ -27,19 +21,9 @@ class EWC(ClassifierBaseline):
     are kept as one precision (the sum of their Fisher diagonals) and one anchor (the mean of their
     weights, weighted by these): the same gradient, and memory that doesn't grow with the tasks.
 
-    Parameters
-    ----------
-    backbone : str, default="minilm"
-        An encoder, a seq2seq model, of which the encoder is used, or an image model.
-    penalty : float, default=5000.0
-        lambda of equation 3.
-    fisher_samples : int, default=200
-        Samples of a task that its Fisher diagonal is estimated from, one gradient each.
-    fisher_labels : {"sampled", "given"}, default="sampled"
-        Labels drawn from the model's own answers (the Fisher information), or the data's (the
-        "empirical Fisher").
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
+    `penalty` is lambda of equation 3. A task's Fisher diagonal is estimated from `fisher_samples`,
+    one gradient each, with labels drawn from the model's own answers (`fisher_labels` sampled: the
+    Fisher information) or the data's (given: the "empirical Fisher").
     """
 
     name = "ewc"
@@ -57,11 +41,8 @@ class EWC(ClassifierBaseline):
         check_number("penalty", penalty)
         check_number("fisher_samples", fisher_samples, least=1)
         super().__init__(backbone, **training)
-        self.penalty, self.fisher_samples, self.fisher_labels = (
-            penalty,
-            fisher_samples,
-            fisher_labels,
-        )
+        self.penalty, self.fisher_labels = penalty, fisher_labels
+        self.fisher_samples = fisher_samples
         self._precision: dict[str, Tensor] = {}
         self._anchor: dict[str, Tensor] = {}
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from klda_bench.baselines.backbones import IGNORED, TextGenerator
-from klda_bench.baselines.training import Baseline, Rows, seeded
+from klda_bench.baselines.rows import Rows
+from klda_bench.baselines.training import Baseline, seeded
 
 
 class GenerativeBaseline(Baseline):

@@ -9,15 +9,7 @@ from klda_bench.baselines.training import ClassifierBaseline
 
 
 class Joint(ClassifierBaseline):
-    """Fine-tuning of the backbone and a linear head on all tasks' data together.
-
-    Parameters
-    ----------
-    backbone : str, default="minilm"
-        An encoder, a seq2seq model, of which the encoder is used, or an image model.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
-    """
+    """Fine-tuning of the backbone and a linear head on all tasks' data together."""
 
     name = "joint"
     joint = True

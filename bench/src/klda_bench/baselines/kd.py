@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from klda_bench.baselines.training import Batch, ClassifierBaseline, Rows, check_number
+from klda_bench.baselines.rows import Batch, Rows
+from klda_bench.baselines.training import ClassifierBaseline, check_number
 
 
 class KD(ClassifierBaseline):
@@ -16,16 +17,8 @@ class KD(ClassifierBaseline):
     The old model's scores on the new task's texts are recorded once, before training, as in LwF's
     algorithm; no old sample is needed.
 
-    Parameters
-    ----------
-    backbone : str, default="minilm"
-        An encoder, a seq2seq model, of which the encoder is used, or an image model.
-    temperature : float, default=2.0
-        T of Hinton's equation 1; LwF's value.
-    weight : float, default=1.0
-        Weight of the distillation loss; LwF's value.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
+    `temperature` is T of Hinton's equation 1 and `weight` that of the distillation loss; the
+    defaults are LwF's.
     """
 
     name = "kd"

@@ -9,42 +9,33 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from klda.errors import KldaError
-from klda_bench.baselines import UnsuitableBackboneError
 from klda_bench.baselines.backbones import TextEncoder
+from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.baselines.training import (
-    Batch,
     ClassifierBaseline,
     ClassifierModule,
-    Rows,
     State,
     check_number,
     seeded,
 )
+from klda_bench.environment import UnavailableError
 
 
 class PromptedModule(ClassifierModule):
-    """A frozen encoder with a pool of prompts, and a head over the prompts' outputs.
-
-    Parameters
-    ----------
-    backbone : str
-        See `klda_bench.baselines.backbones.resolve_backbone`.
-    pool_size, prompt_length, top_n : int
-        M, L_p and N of the paper.
-    """
+    """A frozen encoder with a pool of prompts, and a head over the prompts' outputs."""
 
     encoder: TextEncoder
 
     def __init__(self, backbone: str, pool_size: int, prompt_length: int, top_n: int) -> None:
         super().__init__(backbone)
         if not isinstance(self.encoder, TextEncoder):
-            raise UnsuitableBackboneError(
+            raise UnavailableError(
                 f"backbone={backbone!r} reads images; l2p is here for texts. Give it a text "
                 "encoder (BERT, minilm), or choose joint, vanilla, ewc or kd.",
                 "texts only",
             )
         if self.encoder.causal:
-            raise UnsuitableBackboneError(
+            raise UnavailableError(
                 f"backbone={backbone!r} reads left to right, so prompts before a text can't see "
                 "it; give l2p an encoder (BERT, minilm) or a seq2seq model (BART, T5).",
                 "needs an encoder",
@@ -111,23 +102,10 @@ class L2P(ClassifierBaseline):
     used often are passed over (equation 4): without it the first task's few prompts draw near to
     every query and no other is ever selected.
 
-    Parameters
-    ----------
-    backbone : str, default="minilm"
-        An encoder or a seq2seq model, of which the encoder is used.
-    pool_size : int, default=10
-        M, the number of prompts.
-    prompt_length : int, default=5
-        L_p, tokens a prompt.
-    top_n : int, default=5
-        N, prompts selected for a text.
-    pull : float, default=0.5
-        lambda of equation 5: how strongly the chosen keys are drawn to the query.
-    diversify : bool, default=True
-        Use equation 4 while learning.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`; prompts and keys learn at `head_lr`.
-        Where `max_length` leaves no places for the prompts, texts are cut shorter.
+    `pool_size` is M, the number of prompts; `prompt_length` L_p, tokens per prompt; `top_n` N, the
+    prompts selected for a text; `pull` lambda of equation 5: how strongly the chosen keys are drawn
+    to the query. `diversify` uses equation 4 while learning. Prompts and keys learn at `head_lr`.
+    Where `max_length` leaves no places for the prompts, texts are cut shorter.
     """
 
     name = "l2p"

@@ -16,7 +16,8 @@ from klda_bench.baselines.generation import (
     label_text,
     token_loss,
 )
-from klda_bench.baselines.training import Batch, check_number, seeded
+from klda_bench.baselines.rows import Batch
+from klda_bench.baselines.training import check_number, seeded
 
 ANSWER = "<answer>"
 _ROUNDS = 8  # of generation, before a task has to do with the pseudo-samples it got
@@ -40,20 +41,9 @@ class LAMOL(GenerativeBaseline):
     writes gamma times its size in pseudo-samples, in equal shares for the earlier tasks, and they
     are learned with it. The question itself is the same for all samples and isn't rewritten.
 
-    Parameters
-    ----------
-    backbone : str, default="smollm2"
-        A seq2seq (BART, T5) or decoder-only model.
-    gamma : float, default=0.2
-        Pseudo-samples a real sample.
-    lm_weight : float, default=0.25
-        lambda, the weight of the language model's loss.
-    top_k : int, default=20
-        Pseudo-samples are drawn among the k likeliest tokens.
-    question : str, default=" Which class is this text?"
-        What stands between a text and its label.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
+    `gamma` is the number of pseudo-samples per real sample, `lm_weight` lambda, the weight of the
+    language model's loss. Pseudo-samples are drawn among the `top_k` likeliest tokens. `question`
+    stands between a text and its label.
     """
 
     name = "lamol"
@@ -114,17 +104,8 @@ class LAMOL(GenerativeBaseline):
     def pseudo_samples(self, count: int, max_text: int = 64) -> list[PseudoSample]:
         """Write samples of the tasks learned so far, in equal shares.
 
-        Parameters
-        ----------
-        count : int
-            How many, all tasks together.
-        max_text : int, default=64
-            Longest text in tokens.
-
-        Returns
-        -------
-        list of PseudoSample
-            Fewer than `count`, with a warning, where the model writes too many without a label.
+        Texts have at most `max_text` tokens. Fewer than `count`, with a warning, where the model
+        writes too many without a label.
         """
         samples: list[PseudoSample] = []
         for task in range(self.n_tasks_):

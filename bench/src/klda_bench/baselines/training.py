@@ -1,4 +1,4 @@
-"""What all fine-tuned methods share: samples, batches, the training loop, the head, checkpoints."""
+"""What all fine-tuned methods share: the training loop, the head, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,161 +19,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from klda._optional import require
 from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, reads_images
-from klda_bench.resources import require_device
+from klda_bench.baselines.rows import Batch, ImageRows, Rows
+from klda_bench.environment import require, require_device, resolve_device
 
-Batch = dict[str, Tensor]
 State = tuple[dict[str, Tensor], dict[str, Any]]
-
-# Batches of one length are cut from this many shuffled batches' worth of samples: long enough for
-# little padding, short enough that the batches of two epochs differ.
-_BUCKET = 32
-_READERS = min(8, os.cpu_count() or 1)
-
-
-class Rows:
-    """Tokenised samples, padded once and kept on the device.
-
-    Parameters
-    ----------
-    sequences : mapping of str to lists of token ids
-        Fields of variable length. ``ids`` decides the order of lengths.
-    padding : mapping of str to int
-        Fill value of each field.
-    columns : mapping of str to Tensor
-        One entry a sample: labels, weights, a teacher's answers.
-    device : torch.device
-        Where batches are made.
-    """
-
-    def __init__(
-        self,
-        *,
-        sequences: Mapping[str, Sequence[Sequence[int]]],
-        padding: Mapping[str, int],
-        columns: Mapping[str, Tensor] | None = None,
-        device: torch.device,
-    ) -> None:
-        self._lengths = {
-            field: np.array([len(row) for row in rows]) for field, rows in sequences.items()
-        }
-        self._padded = {
-            field: _pad(rows, padding[field]).to(device) for field, rows in sequences.items()
-        }
-        self._on_device = {
-            field: torch.from_numpy(lengths).to(device) for field, lengths in self._lengths.items()
-        }
-        self.columns = {name: column.to(device) for name, column in (columns or {}).items()}
-        self._device = device
-
-    def __len__(self) -> int:
-        return len(self._lengths["ids"])
-
-    def batches(self, size: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
-        """Yield batches of samples of similar length; in a random order where `rng` is given."""
-        order = self._order(size, rng)
-        # One copy to the device an epoch, not one a batch.
-        where = torch.from_numpy(np.concatenate(order)).to(self._device)
-        for index, part in zip(order, where.split([len(index) for index in order]), strict=True):
-            yield self._take(index, part)
-
-    def _order(self, size: int, rng: np.random.Generator | None) -> list[np.ndarray]:
-        lengths = self._lengths["ids"]
-        if rng is None:
-            order = np.argsort(lengths, kind="stable")
-            return [order[i : i + size] for i in range(0, len(order), size)]
-        shuffled = rng.permutation(len(lengths))
-        chunks = [shuffled[i : i + size * _BUCKET] for i in range(0, len(shuffled), size * _BUCKET)]
-        order = np.concatenate(
-            [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
-        )
-        batches = [order[i : i + size] for i in range(0, len(order), size)]
-        return [batches[i] for i in rng.permutation(len(batches))]
-
-    def take(self, index: np.ndarray) -> Batch:
-        """Make one batch of the samples `index`, cut to their longest; adds ``<field>_mask``."""
-        return self._take(index, torch.from_numpy(index).to(self._device))
-
-    def _take(self, index: np.ndarray, where: Tensor) -> Batch:
-        batch: Batch = {"index": where}
-        for field, padded in self._padded.items():
-            width = int(self._lengths[field][index].max())
-            batch[field] = padded[where, :width]
-            positions = torch.arange(width, device=self._device)
-            batch[f"{field}_mask"] = (positions < self._on_device[field][where, None]).long()
-        batch.update({name: column[where] for name, column in self.columns.items()})
-        return batch
-
-    @torch.no_grad()
-    def map(self, function: Callable[[Batch], Tensor], size: int) -> Tensor:
-        """Apply a function to all samples; its rows, in the samples' order."""
-        parts, order = [], []
-        for batch in self.batches(size):
-            parts.append(function(batch))
-            order.append(batch["index"])
-        joined = torch.cat(parts)
-        result = torch.empty_like(joined)
-        result[torch.cat(order)] = joined
-        return result
-
-
-class ImageRows(Rows):
-    """Images, read and scaled batch by batch: all of them at once would not fit into memory.
-
-    Parameters
-    ----------
-    images : sequence of images
-        Arrays, paths, or whatever `read` takes.
-    read : callable
-        ``read(image, position)`` gives one image's pixels.
-    columns : mapping of str to Tensor
-        One entry an image.
-    device : torch.device
-        Where batches are made.
-    """
-
-    def __init__(
-        self,
-        images: Sequence[Any],
-        read: Callable[[Any, int], Tensor],
-        *,
-        columns: Mapping[str, Tensor] | None = None,
-        device: torch.device,
-    ) -> None:
-        super().__init__(sequences={}, padding={}, columns=columns, device=device)
-        self._lengths = {"ids": np.zeros(len(images), dtype=int)}
-        self._images, self._read = images, read
-
-    def _take(self, index: np.ndarray, where: Tensor) -> Batch:
-        batch = super()._take(index, where)
-        with ThreadPoolExecutor(_READERS) as pool:
-            pixels = list(pool.map(lambda i: self._read(self._images[i], int(i)), index))
-        if len({part.shape for part in pixels}) > 1:
-            raise KldaError(
-                "The model's processor keeps each image's shape, so that they make no batch: give "
-                "images of one size."
-            )
-        batch["pixels"] = torch.stack(pixels).to(self._device)
-        return batch
-
-
-def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    padded = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.long)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return padded
 
 
 class Head(nn.Module):
-    """A linear classifier that grows by classes, its old rows untouched.
-
-    Parameters
-    ----------
-    dimension : int
-        Length of a feature vector.
-    """
+    """A linear classifier that grows by classes, its old rows untouched."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -200,8 +54,7 @@ class Head(nn.Module):
 
 def pick_device(device: str) -> torch.device:
     """Turn ``auto`` into the GPU where there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = resolve_device(device)
     require_device(device)
     try:
         return torch.device(device)
@@ -255,39 +108,15 @@ def _plain_label(label: Any) -> Any:
 class Baseline(ABC):
     """A method that learns task after task by training a network.
 
-    Parameters
-    ----------
-    backbone : str
-        See `klda_bench.baselines.backbones.resolve_backbone`.
-    device : str, default="auto"
-        ``auto`` takes a GPU where there is one.
-    epochs : int, default=50
-        Passes over a task's data.
-    batch_size : int, default=128
-        Samples a step.
-    head_lr : float, default=1e-3
-        Adam's learning rate for what starts untrained (head, prompts).
-    backbone_lr : float, default=1e-4
-        Adam's learning rate for the foundation model.
-    schedule : {"linear", "constant"}, default="linear"
-        Learning rate over a task: falling to zero, or fixed.
-    clip_norm : float, default=1.0
-        Largest norm of a step's gradient.
-    max_length : int, default=128
-        Tokens a text is cut to.
-    precision : {"auto", "bf16", "float32"}, default="auto"
-        ``auto`` is bfloat16 autocast on a GPU and float32 elsewhere.
-    seed : int, default=0
-        Order of samples, new weights, dropout, sampling.
-    checkpoint_dir : path or None, default=None
-        Folder that keeps the state after every finished task. A method made again with the same
-        options and given the same tasks loads them instead of training again.
-    progress : bool, default=True
-        Show a bar on a terminal.
+    `head_lr` is Adam's learning rate for what starts untrained (head, prompts), `backbone_lr` that
+    for the foundation model; over a task they fall to zero (`schedule` linear) or stay (constant).
+    Texts are cut to `max_length` tokens. `precision` is bf16, float32, or auto: bfloat16 autocast
+    on a GPU and float32 elsewhere. `checkpoint_dir` keeps the state after every finished task: a
+    method made again with the same options and given the same tasks loads it instead of training
+    again.
     """
 
     name = ""
-    needs = "inputs"
     joint = False
 
     def __init__(
@@ -309,12 +138,9 @@ class Baseline(ABC):
     ) -> None:
         check_choice("schedule", schedule, ("linear", "constant"))
         check_choice("precision", precision, ("auto", "bf16", "float32"))
-        for option, value in (
-            ("epochs", epochs),
-            ("batch_size", batch_size),
-            ("max_length", max_length),
-        ):
-            check_number(option, value, least=1)
+        check_number("epochs", epochs, least=1)
+        check_number("batch_size", batch_size, least=1)
+        check_number("max_length", max_length, least=1)
         check_number("head_lr", head_lr)
         check_number("backbone_lr", backbone_lr)
         check_number("clip_norm", clip_norm, above=True)
@@ -325,8 +151,7 @@ class Baseline(ABC):
         self._progress = progress
         self._checkpoints = Path(checkpoint_dir) if checkpoint_dir is not None else None
         self._device = pick_device(device)
-        bf16 = self._device.type == "cuda" if precision == "auto" else precision == "bf16"
-        self._bf16 = bf16
+        self._bf16 = precision == "bf16" or (precision == "auto" and self._device.type == "cuda")
         self._history = ""
         self.classes_: list[Any] = []
         self.n_tasks_ = 0
@@ -344,15 +169,7 @@ class Baseline(ABC):
         }
 
     def learn_task(self, texts: Sequence[str], labels: Sequence[Any]) -> None:
-        """Learn one task: all its data, once.
-
-        Parameters
-        ----------
-        texts : sequence of str
-            The task's texts.
-        labels : sequence of str or int
-            Their classes.
-        """
+        """Learn one task: all its texts (or images) and their classes, once."""
         texts, labels = check_samples(texts, labels)
         self._check_inputs(texts)
         self._check_task(labels)
@@ -371,18 +188,7 @@ class Baseline(ABC):
         self._save_checkpoint()
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
-        """Class of each text among all learned so far.
-
-        Parameters
-        ----------
-        texts : sequence of str
-            Texts, of any task.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Labels.
-        """
+        """Class of each text among all learned so far."""
         if not self.classes_:
             raise KldaError(f"{self.name} has learned no task yet; call learn_task first.")
         texts = list(texts)
@@ -501,10 +307,6 @@ class Baseline(ABC):
         content = [self._history, self.name, self.settings, self._bf16, inputs, labels]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def _task_folder(self) -> Path:
-        assert self._checkpoints is not None
-        return self._checkpoints / f"task-{self.n_tasks_:04d}"
-
     def _load_checkpoint(self, history: str) -> bool:
         """Load the end of this very task, where a run before left it."""
         if self._checkpoints is None:
@@ -523,7 +325,7 @@ class Baseline(ABC):
         """Write beside, then rename: a checkpoint is whole or absent."""
         if self._checkpoints is None:
             return
-        folder = self._task_folder()
+        folder = self._checkpoints / f"task-{self.n_tasks_:04d}"
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -543,19 +345,7 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_number(option: str, value: float, *, least: float = 0, above: bool = False) -> None:
-    """Raise where an option is smaller than it may be, or no number at all.
-
-    Parameters
-    ----------
-    option : str
-        Its name.
-    value : float
-        What was given.
-    least : float, default=0
-        Smallest value allowed.
-    above : bool, default=False
-        Whether it must be larger than `least`.
-    """
+    """Raise where an option is no number of at least `least`, or not `above` it."""
     fits = isinstance(value, (int, float)) and (value > least if above else value >= least)
     if not fits or math.isinf(value):
         bound = f"larger than {least}" if above else f"at least {least}"
@@ -563,13 +353,7 @@ def check_number(option: str, value: float, *, least: float = 0, above: bool = F
 
 
 class ClassifierModule(nn.Module):
-    """An encoder of texts or images and a growing linear head.
-
-    Parameters
-    ----------
-    backbone : str
-        See `klda_bench.baselines.backbones.resolve_backbone`.
-    """
+    """An encoder of texts or images and a growing linear head."""
 
     def __init__(self, backbone: str) -> None:
         super().__init__()

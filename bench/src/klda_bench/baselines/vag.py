@@ -12,7 +12,8 @@ from torch.nn import functional
 from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder
 from klda_bench.baselines.generation import GenerativeBaseline, label_text, token_loss
-from klda_bench.baselines.training import Batch, Rows, State, check_number
+from klda_bench.baselines.rows import Batch, Rows
+from klda_bench.baselines.training import State, check_number
 
 _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
 
@@ -29,21 +30,11 @@ class VAG(GenerativeBaseline):
     The authors insert words that RoBERTa-large proposes; here a word's nearest neighbours in the
     backbone's own embeddings are inserted, which needs no second model.
 
-    Parameters
-    ----------
-    backbone : str, default="smollm2"
-        A seq2seq (BART, T5) or decoder-only model.
-    replay_ratio : float, default=0.1
-        Pseudo-samples of an earlier class, as a part of the current task's samples a class.
-    replay_weight : float, default=1.0
-        Weight of the pseudo-samples' loss.
-    insertion : float, default=0.3
-        Part of a label's tokens after which a neighbour is inserted; at least one is.
-    label_encoder : str or None, default=None
-        Text encoder (such as ``minilm``, as the authors use) that compares what was written with
-        the labels; None compares mean token embeddings of the backbone as it was loaded.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
+    `replay_ratio` is the number of pseudo-samples of an earlier class relative to the current
+    task's samples per class, `replay_weight` the weight of their loss. After a fraction `insertion`
+    of a label's tokens, at least one, a neighbour is inserted. `label_encoder` is a text encoder
+    (such as ``minilm``, as the authors use) that compares what was written with the labels; None
+    compares mean token embeddings of the backbone as it was loaded.
     """
 
     name = "vag"

@@ -10,13 +10,6 @@ class Vanilla(ClassifierBaseline):
 
     The head grows by a task's classes and cross-entropy runs over all classes seen so far, so
     every step on a new task pushes the old classes' scores down.
-
-    Parameters
-    ----------
-    backbone : str, default="minilm"
-        An encoder, a seq2seq model, of which the encoder is used, or an image model.
-    **training
-        Options of `klda_bench.baselines.training.Baseline`.
     """
 
     name = "vanilla"
