@@ -58,8 +58,9 @@ def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
 
 
 def _figures(frame: pd.DataFrame, column: int) -> bool:
-    """Whether a column of texts holds figures, such as a mean and its spread."""
-    return column > 0 and any(str(text)[:1].isdigit() for text in frame.iloc[:, column])
+    """Whether most of a column of texts are figures, such as a mean and its spread."""
+    texts = [str(text) for text in frame.iloc[:, column] if text != "-"]
+    return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) > len(texts)
 
 
 def show_rows(rows: Sequence[Row]) -> Iterator[Any]:

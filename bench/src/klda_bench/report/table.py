@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from klda.errors import KldaError
 from klda_bench import published
 from klda_bench.results import Row
 from klda_bench.runs.grid import Cell, unpack_bits
@@ -73,7 +74,12 @@ class Table:
     @classmethod
     def read(cls, file: Path) -> Table:
         """Read a table that was written as JSON."""
-        return cls(**json.loads(file.read_text(encoding="utf-8")))
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except TypeError as error:
+            raise KldaError(
+                f"{file} was written by another version: run its command again."
+            ) from error
 
 
 def shown(cell: Row) -> str:
