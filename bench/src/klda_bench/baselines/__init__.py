@@ -6,8 +6,8 @@ Each one trains a network, task after task: ``learn_task`` sees one task's texts
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import inspect
 from typing import Any
 
 from klda.errors import KldaError
@@ -36,12 +36,8 @@ def _class(name: str) -> Any:
 
 def defaults(name: str) -> dict[str, Any]:
     """Every option of a fine-tuned method with its default, the shared ones included."""
-    found: dict[str, Any] = {}
-    for part in reversed(_class(name).__mro__):
-        init = vars(part).get("__init__")
-        parameters = inspect.signature(init).parameters.values() if init is not None else ()
-        found.update({p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY})
-    return found
+    declared = dataclasses.fields(_class(name))
+    return {f.name: f.default for f in declared if f.init and f.name != "backbone"}
 
 
 def make(name: str, backbone: str = "minilm", device: str = "auto", **options: Any) -> Any:

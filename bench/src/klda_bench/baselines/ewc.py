@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import ClassifierBaseline, State, check_choice, check_number
+from klda_bench.baselines.training import ClassifierBaseline, State, option
 
 
+@dataclass(kw_only=True, eq=False)
 class EWC(ClassifierBaseline):
     """Elastic weight consolidation (Kirkpatrick et al. 2017).
 
@@ -28,21 +30,12 @@ class EWC(ClassifierBaseline):
 
     name = "ewc"
 
-    def __init__(
-        self,
-        backbone: str = "minilm",
-        *,
-        penalty: float = 5000.0,
-        fisher_samples: int = 200,
-        fisher_labels: str = "sampled",
-        **training: Any,
-    ) -> None:
-        check_choice("fisher_labels", fisher_labels, ("sampled", "given"))
-        check_number("penalty", penalty)
-        check_number("fisher_samples", fisher_samples, least=1)
-        super().__init__(backbone, **training)
-        self.penalty, self.fisher_labels = penalty, fisher_labels
-        self.fisher_samples = fisher_samples
+    penalty: float = option(5000.0, least=0)
+    fisher_samples: int = option(200, least=1)
+    fisher_labels: str = option("sampled", choices=("sampled", "given"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._precision: dict[str, Tensor] = {}
         self._anchor: dict[str, Tensor] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,20 @@ from torch.nn import functional
 
 from klda_bench.baselines.backbones import IGNORED, TextGenerator
 from klda_bench.baselines.rows import Rows
-from klda_bench.baselines.training import Baseline, seeded
+from klda_bench.baselines.training import Baseline
 
 
+@dataclass(kw_only=True, eq=False)
 class GenerativeBaseline(Baseline):
     """Fine-tuning of a seq2seq or decoder-only model that writes labels.
 
     All weights train at `backbone_lr`; there is no head.
     """
 
-    module: TextGenerator
+    backbone: str = field(default="smollm2", kw_only=False)
 
-    def __init__(self, backbone: str = "smollm2", **training: Any) -> None:
-        super().__init__(backbone, **training)
-        with seeded(self.seed, self._device):
-            self.module = TextGenerator(self.backbone).to(self._device)
+    def _make_module(self) -> TextGenerator:
+        return TextGenerator(self.backbone)
 
     def _text_ids(self, text: str) -> list[int]:
         """Token ids of a sample's text, cut to `max_length`."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import ClassifierBaseline, check_number
+from klda_bench.baselines.training import ClassifierBaseline, option
 
 
+@dataclass(kw_only=True, eq=False)
 class KD(ClassifierBaseline):
     """Knowledge distillation (Hinton et al. 2015) in the form of LwF (Li and Hoiem 2017).
 
@@ -23,18 +24,8 @@ class KD(ClassifierBaseline):
 
     name = "kd"
 
-    def __init__(
-        self,
-        backbone: str = "minilm",
-        *,
-        temperature: float = 2.0,
-        weight: float = 1.0,
-        **training: Any,
-    ) -> None:
-        check_number("temperature", temperature, above=True)
-        check_number("weight", weight)
-        super().__init__(backbone, **training)
-        self.temperature, self.weight = temperature, weight
+    temperature: float = option(2.0, above=0)
+    weight: float = option(1.0, least=0)
 
     def _before_task(self, rows: Rows) -> None:
         if self.n_tasks_:

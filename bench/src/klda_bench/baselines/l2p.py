@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from klda_bench.baselines.training import (
     ClassifierBaseline,
     ClassifierModule,
     State,
-    check_number,
-    seeded,
+    option,
 )
 from klda_bench.environment import UnavailableError
 
@@ -94,6 +94,7 @@ class PromptedModule(ClassifierModule):
         return self.prompted(batch)[0]
 
 
+@dataclass(kw_only=True, eq=False)
 class L2P(ClassifierBaseline):
     """Learning to prompt (Wang et al. 2022).
 
@@ -109,32 +110,24 @@ class L2P(ClassifierBaseline):
     """
 
     name = "l2p"
-    module: PromptedModule
 
-    def __init__(
-        self,
-        backbone: str = "minilm",
-        *,
-        pool_size: int = 10,
-        prompt_length: int = 5,
-        top_n: int = 5,
-        pull: float = 0.5,
-        diversify: bool = True,
-        **training: Any,
-    ) -> None:
-        if not 1 <= top_n <= pool_size:
-            raise KldaError(f"top_n={top_n} must lie between 1 and pool_size={pool_size}.")
-        check_number("prompt_length", prompt_length, least=1)
-        check_number("pull", pull)
-        self.pool_size, self.prompt_length, self.top_n = pool_size, prompt_length, top_n
-        self.pull, self.diversify = pull, diversify
-        super().__init__(backbone, **training)
+    pool_size: int = 10
+    prompt_length: int = option(5, least=1)
+    top_n: int = 5
+    pull: float = option(0.5, least=0)
+    diversify: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_n <= self.pool_size:
+            raise KldaError(
+                f"top_n={self.top_n} must lie between 1 and pool_size={self.pool_size}."
+            )
+        super().__post_init__()
         # How often the learned tasks' texts selected each prompt.
-        self._uses = torch.zeros(pool_size, device=self._device)
+        self._uses = torch.zeros(self.pool_size, device=self._device)
 
     def _make_module(self) -> PromptedModule:
-        with seeded(self.seed, self._device):
-            return PromptedModule(self.backbone, self.pool_size, self.prompt_length, self.top_n)
+        return PromptedModule(self.backbone, self.pool_size, self.prompt_length, self.top_n)
 
     def _tokens(self) -> int:
         places = self.module.encoder.n_positions

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from klda.errors import KldaError
 from klda_bench.baselines.generation import (
     GenerativeBaseline,
     closest_spelling,
@@ -17,7 +16,7 @@ from klda_bench.baselines.generation import (
     token_loss,
 )
 from klda_bench.baselines.rows import Batch
-from klda_bench.baselines.training import check_number, seeded
+from klda_bench.baselines.training import option, seeded
 
 ANSWER = "<answer>"
 _ROUNDS = 8  # of generation, before a task has to do with the pseudo-samples it got
@@ -32,6 +31,7 @@ class PseudoSample:
     label: list[int]
 
 
+@dataclass(kw_only=True, eq=False)
 class LAMOL(GenerativeBaseline):
     """Language modelling for lifelong language learning (Sun et al. 2020).
 
@@ -48,22 +48,13 @@ class LAMOL(GenerativeBaseline):
 
     name = "lamol"
 
-    def __init__(
-        self,
-        backbone: str = "smollm2",
-        *,
-        gamma: float = 0.2,
-        lm_weight: float = 0.25,
-        top_k: int = 20,
-        question: str = " Which class is this text?",
-        **training: Any,
-    ) -> None:
-        if gamma < 0:
-            raise KldaError(f"gamma={gamma} must not be negative; 0 turns the rehearsal off.")
-        check_number("lm_weight", lm_weight)
-        check_number("top_k", top_k, least=1)
-        super().__init__(backbone, **training)
-        self.gamma, self.lm_weight, self.top_k, self.question = gamma, lm_weight, top_k, question
+    gamma: float = option(0.2, least=0)
+    lm_weight: float = option(0.25, least=0)
+    top_k: int = option(20, least=1)
+    question: str = " Which class is this text?"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         with seeded(self.seed, self._device):
             self._answer = self.module.add_tokens([ANSWER])[0]
         self.pseudo_samples_: list[PseudoSample] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,31 @@ def _plain_label(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
+def option(
+    default: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare an option of a method, with the smallest value or the words that it may have."""
+    bounds = {"least": least, "above": above, "choices": choices}
+    return field(default=default, metadata=bounds)
+
+
+def _check_option(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
+    """Raise where an option has no value that it may have."""
+    if bounds["choices"] and value not in bounds["choices"]:
+        raise KldaError(f"{name}={value!r} is unknown; choose one of {list(bounds['choices'])}.")
+    for bound, fits in (("least", operator.ge), ("above", operator.gt)):
+        limit = bounds[bound]
+        number = isinstance(value, (int, float)) and not math.isinf(value)
+        if limit is not None and not (number and fits(value, limit)):
+            words = f"at least {limit}" if bound == "least" else f"larger than {limit}"
+            raise KldaError(f"{name}={value!r} must be a number {words}.")
+
+
+@dataclass(kw_only=True, eq=False)
 class Baseline(ABC):
     """A method that learns task after task by training a network.
 
@@ -119,54 +146,45 @@ class Baseline(ABC):
     name = ""
     joint = False
 
-    def __init__(
-        self,
-        backbone: str = "minilm",
-        *,
-        device: str = "auto",
-        epochs: int = 50,
-        batch_size: int = 128,
-        head_lr: float = 1e-3,
-        backbone_lr: float = 1e-4,
-        schedule: str = "linear",
-        clip_norm: float = 1.0,
-        max_length: int = 128,
-        precision: str = "auto",
-        seed: int = 0,
-        checkpoint_dir: str | Path | None = None,
-        progress: bool = True,
-    ) -> None:
-        check_choice("schedule", schedule, ("linear", "constant"))
-        check_choice("precision", precision, ("auto", "bf16", "float32"))
-        check_number("epochs", epochs, least=1)
-        check_number("batch_size", batch_size, least=1)
-        check_number("max_length", max_length, least=1)
-        check_number("head_lr", head_lr)
-        check_number("backbone_lr", backbone_lr)
-        check_number("clip_norm", clip_norm, above=True)
-        self.backbone = str(backbone)
-        self.epochs, self.batch_size, self.schedule = epochs, batch_size, schedule
-        self.head_lr, self.backbone_lr, self.clip_norm = head_lr, backbone_lr, clip_norm
-        self.max_length, self.seed, self.precision = max_length, seed, precision
-        self._progress = progress
-        self._checkpoints = Path(checkpoint_dir) if checkpoint_dir is not None else None
-        self._device = pick_device(device)
-        self._bf16 = precision == "bf16" or (precision == "auto" and self._device.type == "cuda")
+    backbone: str = field(default="minilm", kw_only=False)
+    device: str = "auto"
+    epochs: int = option(50, least=1)
+    batch_size: int = option(128, least=1)
+    head_lr: float = option(1e-3, least=0)
+    backbone_lr: float = option(1e-4, least=0)
+    schedule: str = option("linear", choices=("linear", "constant"))
+    clip_norm: float = option(1.0, above=0)
+    max_length: int = option(128, least=1)
+    precision: str = option("auto", choices=("auto", "bf16", "float32"))
+    seed: int = 0
+    checkpoint_dir: str | Path | None = None
+    progress: bool = True
+    module: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        for declared in fields(self):
+            if declared.metadata:
+                _check_option(declared.name, getattr(self, declared.name), declared.metadata)
+        self._checkpoints = None if self.checkpoint_dir is None else Path(self.checkpoint_dir)
+        self._device = pick_device(self.device)
+        gpu = self._device.type == "cuda"
+        self._bf16 = self.precision == "bf16" or (self.precision == "auto" and gpu)
         self._history = ""
         self.classes_: list[Any] = []
         self.n_tasks_ = 0
-        self.module: nn.Module = nn.Module()
+        with seeded(self.seed, self._device):
+            self.module = self._make_module().to(self._device)
+
+    @abstractmethod
+    def _make_module(self) -> nn.Module:
+        """Make the network, with weights that depend on the seed only."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """All hyper-parameters, by name."""
-        plain = (bool, int, float, str, type(None))
-        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {
-            name: value
-            for name, value in public.items()
-            if not name.endswith("_") and isinstance(value, plain)
-        }
+        others = ("device", "checkpoint_dir", "progress")
+        names = [declared.name for declared in fields(self) if declared.init]
+        return {name: getattr(self, name) for name in names if name not in others}
 
     def learn_task(self, texts: Sequence[str], labels: Sequence[Any]) -> None:
         """Learn one task: all its texts (or images) and their classes, once."""
@@ -267,7 +285,7 @@ class Baseline(ABC):
         """One bar, yielded once an epoch."""
         tqdm = require("tqdm.auto", "baselines").tqdm
         # disable=None: a bar on a terminal, silence in a pipe.
-        hidden = None if self._progress else True
+        hidden = None if self.progress else True
         title = f"{self.name} task {self.n_tasks_ + 1}"
         with tqdm(total=self.epochs, desc=title, unit="epoch", disable=hidden, leave=False) as bar:
             for _ in range(self.epochs):
@@ -338,20 +356,6 @@ class Baseline(ABC):
         partial.rename(folder)
 
 
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise where an option has none of the values that it may have."""
-    if value not in choices:
-        raise KldaError(f"{option}={value!r} is unknown; choose one of {list(choices)}.")
-
-
-def check_number(option: str, value: float, *, least: float = 0, above: bool = False) -> None:
-    """Raise where an option is no number of at least `least`, or not `above` it."""
-    fits = isinstance(value, (int, float)) and (value > least if above else value >= least)
-    if not fits or math.isinf(value):
-        bound = f"larger than {least}" if above else f"at least {least}"
-        raise KldaError(f"{option}={value!r} must be a number {bound}.")
-
-
 class ClassifierModule(nn.Module):
     """An encoder of texts or images and a growing linear head."""
 
@@ -373,15 +377,8 @@ class ClassifierBaseline(Baseline):
     A subclass says what it does before a task, what it adds to the loss, and what it keeps.
     """
 
-    module: ClassifierModule
-
-    def __init__(self, backbone: str = "minilm", **training: Any) -> None:
-        super().__init__(backbone, **training)
-        self.module = self._make_module().to(self._device)
-
     def _make_module(self) -> ClassifierModule:
-        with seeded(self.seed, self._device):
-            return ClassifierModule(self.backbone)
+        return ClassifierModule(self.backbone)
 
     def _check_inputs(self, inputs: list[Any]) -> None:
         if not isinstance(self.module.encoder, VisionNetwork):

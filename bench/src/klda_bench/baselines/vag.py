@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder
 from klda_bench.baselines.generation import GenerativeBaseline, label_text, token_loss
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import State, check_number
+from klda_bench.baselines.training import State, option
 
 _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
 
 
+@dataclass(kw_only=True, eq=False)
 class VAG(GenerativeBaseline):
     """Vocabulary-aware label generation (Shao et al. 2023).
 
@@ -39,28 +40,18 @@ class VAG(GenerativeBaseline):
 
     name = "vag"
 
-    def __init__(
-        self,
-        backbone: str = "smollm2",
-        *,
-        replay_ratio: float = 0.1,
-        replay_weight: float = 1.0,
-        insertion: float = 0.3,
-        label_encoder: str | None = None,
-        **training: Any,
-    ) -> None:
-        if replay_ratio < 0:
-            raise KldaError(f"replay_ratio={replay_ratio} must not be negative; 0 turns it off.")
-        check_number("replay_weight", replay_weight)
-        check_number("insertion", insertion)
-        super().__init__(backbone, **training)
-        self.replay_ratio, self.replay_weight = replay_ratio, replay_weight
-        self.insertion, self.label_encoder = insertion, label_encoder
+    replay_ratio: float = option(0.1, least=0)
+    replay_weight: float = option(1.0, least=0)
+    insertion: float = option(0.3, least=0)
+    label_encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         embeddings = self.module.model.get_input_embeddings().weight.detach().clone()
         self._embeddings = functional.normalize(embeddings, dim=1)
-        self._encoder = None if label_encoder is None else TextEncoder(label_encoder).eval()
-        if self._encoder is not None:
-            self._encoder.to(self._device)
+        self._encoder: TextEncoder | None = None
+        if self.label_encoder is not None:
+            self._encoder = TextEncoder(self.label_encoder).eval().to(self._device)
         self._task_of: list[int] = []  # of each class
         self._allowed = torch.zeros(0, self.module.size, dtype=torch.bool, device=self._device)
 

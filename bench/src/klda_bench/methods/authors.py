@@ -10,6 +10,7 @@ rounding errors of a singular matrix, and the accuracy falls to chance.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,16 @@ from klda_bench.environment import require
 from klda_bench.methods.peers.linear import Classes
 
 
+@dataclass(kw_only=True, eq=False)
 class AuthorsKLDA:
     """KLDA as its authors' program computes it, with K(x, y) = exp(-gamma ||x - y||^2)."""
 
-    def __init__(
-        self,
-        *,
-        n_components: int = 5000,
-        gamma: float = 0.2,
-        random_state: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        self.n_components = n_components
-        self.gamma = gamma
-        self.random_state = random_state
-        self.device = device
+    n_components: int = 5000
+    gamma: float = 0.2
+    random_state: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
         self._torch = require("torch", "baselines")
         self._classes = Classes()
         self._omega: Any = None

@@ -17,6 +17,7 @@ instead of after every task.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from klda_bench.methods.peers.linear import (
 )
 
 
+@dataclass(kw_only=True, eq=False)
 class AnaCP:
     """Random GELU layers regressed onto separated class prototypes, then a random-feature head.
 
@@ -42,22 +44,14 @@ class AnaCP:
     space; see the module's note 2.
     """
 
-    def __init__(
-        self,
-        *,
-        n_components: int = 5000,
-        ridge: float = 100.0,
-        n_heads: int = 3,
-        samples_per_class: int = 100,
-        unwhiten: Literal["published", "inverse"] = "published",
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.ridge = ridge
-        self.n_heads = n_heads
-        self.samples_per_class = samples_per_class
-        self.unwhiten = unwhiten
-        self.random_state = random_state
+    n_components: int = 5000
+    ridge: float = 100.0
+    n_heads: int = 3
+    samples_per_class: int = 100
+    unwhiten: Literal["published", "inverse"] = "published"
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
         self._classes = Classes()
         self._layers: list[np.ndarray] = []
         self._head: np.ndarray | None = None

@@ -6,6 +6,7 @@ Class Distributions in Exemplar-Free Continual Learning", NeurIPS 2023.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.linalg import cho_factor, cho_solve
 from klda_bench.methods.peers.linear import Classes, unit_rows
 
 
+@dataclass(kw_only=True, eq=False)
 class FeCAM:
     """Per-class covariance, shrunk (equation 7) and normalised to a correlation (equation 8).
 
@@ -29,16 +31,11 @@ class FeCAM:
     it is. Which of the two the paper's formula means was not checked.
     """
 
-    def __init__(
-        self,
-        *,
-        gamma1: float = 1.0,
-        gamma2: float | Literal["auto"] = "auto",
-        tukey: float | Literal["auto"] = "auto",
-    ) -> None:
-        self.gamma1 = gamma1
-        self.gamma2 = gamma2
-        self.tukey = tukey
+    gamma1: float = 1.0
+    gamma2: float | Literal["auto"] = "auto"
+    tukey: float | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
         self._classes = Classes()
         self._means: list[np.ndarray] = []
         self._factors: list[tuple[np.ndarray, bool]] = []

@@ -8,12 +8,15 @@ new classes only it is ACIL's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from klda_bench.methods.peers.linear import Classes, one_hot, widen
 
 
+@dataclass(kw_only=True, eq=False)
 class GACL:
     """Regularised inverse of the autocorrelation matrix, updated by the Woodbury identity.
 
@@ -21,18 +24,12 @@ class GACL:
     recursion takes `chunk` rows at once; the result does not depend on it.
     """
 
-    def __init__(
-        self,
-        *,
-        n_components: int = 5000,
-        ridge: float = 100.0,
-        random_state: int = 0,
-        chunk: int = 1024,
-    ) -> None:
-        self.n_components = n_components
-        self.ridge = ridge
-        self.random_state = random_state
-        self.chunk = chunk
+    n_components: int = 5000
+    ridge: float = 100.0
+    random_state: int = 0
+    chunk: int = 1024
+
+    def __post_init__(self) -> None:
         self._classes = Classes()
         self._buffer: np.ndarray | None = None
 

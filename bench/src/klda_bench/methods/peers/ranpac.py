@@ -8,6 +8,8 @@ Algorithm 1 without phase 1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from klda_bench.methods.peers.linear import (
@@ -22,6 +24,7 @@ from klda_bench.methods.peers.linear import (
 RIDGES = tuple(10.0**exponent for exponent in range(-8, 9))
 
 
+@dataclass(kw_only=True, eq=False)
 class RanPAC:
     """Gram matrix and class sums of ReLU random features, solved as a ridge regression.
 
@@ -29,9 +32,10 @@ class RanPAC:
     the ridge.
     """
 
-    def __init__(self, *, n_components: int = 10_000, random_state: int = 0) -> None:
-        self.n_components = n_components
-        self.random_state = random_state
+    n_components: int = 10_000
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
         self.ridge = RIDGES[0]
         self._classes = Classes()
         self._projection: np.ndarray | None = None

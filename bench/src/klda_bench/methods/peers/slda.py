@@ -6,12 +6,15 @@ Analysis", CVPR Workshops 2020.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from sklearn.covariance import OAS
 
 from klda_bench.methods.peers.linear import Classes
 
 
+@dataclass(kw_only=True, eq=False)
 class SLDA:
     """One mean per class and one streaming covariance, shrunk towards the identity.
 
@@ -20,9 +23,10 @@ class SLDA:
     task, as in the paper's base initialisation phase, and the rest is streamed from there.
     """
 
-    def __init__(self, *, shrinkage: float = 1e-4, base_initialisation: bool = True) -> None:
-        self.shrinkage = shrinkage
-        self.base_initialisation = base_initialisation
+    shrinkage: float = 1e-4
+    base_initialisation: bool = True
+
+    def __post_init__(self) -> None:
         self._classes = Classes()
         self._n = 0
 
