@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from klda import features
 from klda_bench.demo import examples, unknown_questions
 from klda_bench.demo.__main__ import run
+from klda_bench.engine import MODELS
 
 
 def test_the_data_set_is_what_it_says():
@@ -30,9 +30,7 @@ def test_the_data_set_is_what_it_says():
     assert order == sorted(order, key=order.index)
 
 
-@pytest.mark.skipif(
-    not features.MODELS["minilm"].available_offline(), reason="minilm is not installed"
-)
+@pytest.mark.skipif(not MODELS["minilm"].available_offline(), reason="minilm is not installed")
 def test_the_demonstration_runs_and_shows_that_old_classes_hold(tmp_path):
     screen = io.StringIO()
     begin = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """One text of the demonstration's data set."""
+    """One text of the demonstration's data set; `part` is ``"learn"`` or ``"test"``."""
 
     task: str
     intent: str
@@ -21,26 +21,12 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """Read the labelled texts, in the order in which their tasks arrive.
-
-    Returns
-    -------
-    list of Example
-        ``part`` is ``"learn"`` or ``"test"``.
-    """
-    return [
-        Example(row["task"], row["intent"], row["part"], row["text"]) for row in _rows("intents")
-    ]
+    """Read the labelled texts, in the order in which their tasks arrive."""
+    return [Example(**row) for row in _rows("intents")]
 
 
 def unknown_questions() -> list[str]:
-    """Read the questions that fit none of the classes.
-
-    Returns
-    -------
-    list of str
-        Texts.
-    """
+    """Read the questions that fit none of the classes."""
     return [row["text"] for row in _rows("unknown")]
 
 
