@@ -32,5 +32,5 @@ def write_features(folder, n_classes=8, dimension=6):
 def plan(folder, methods="ncm,lda,klda,klda-e", **changes):
     chosen = select(methods)
     options = {spec.name: SMALL[spec.name] for spec in chosen if spec.name in SMALL}
-    settings = {"seeds": 2, "device": "cpu", "options": options, "download": False}
+    settings = {"seeds": 2, "device": "cpu", "options": options}
     return Plan(chosen, [str(folder)], **(settings | changes))

@@ -166,8 +166,9 @@ def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypa
     product = tables.table1(plan(folder, "lda", options={}), tmp_path / "out")
     assert product.table.cell("lda", "clinc")["paper"] is None
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.delenv("KLDA_DATA", raising=False)
-    grid = Plan(select("lda"), ["clinc"], seeds=1, download=False)
+    grid = Plan(select("lda"), ["clinc"], seeds=1)
     for changes, expected in (({}, True), ({"split": "official"}, False), ({"classes": 5}, False)):
         product = tables.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
         assert (product.table.cell("lda", "clinc")["paper"] is not None) is expected

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from klda.errors import KldaError
 from klda_bench.baselines.training import ClassifierBaseline
 
@@ -14,10 +12,11 @@ class Joint(ClassifierBaseline):
     name = "joint"
     joint = True
 
-    def _check_task(self, labels: list[Any]) -> None:
+    def learn_task(self, texts: Sequence[Any], labels: Sequence[str]) -> None:
+        """Learn all tasks together, once."""
         if self.n_tasks_:
             raise KldaError(
                 "joint has learned already and keeps no data, so a second learn_task would forget "
                 "the first; give all tasks' data in one call to a new Joint."
             )
-        super()._check_task(labels)
+        super().learn_task(texts, labels)

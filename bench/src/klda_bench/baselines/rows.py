@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from klda.errors import KldaError
 
@@ -132,7 +132,5 @@ class ImageRows(Rows):
 
 
 def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    padded = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.long)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return padded
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)

@@ -148,14 +148,11 @@ def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Pa
     return None
 
 
-def load(
-    name: str, *, data: Folder | None = None, split: Split = "paper", download: bool = True
-) -> Dataset:
+def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Dataset:
     """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
 
-    `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets;
-    `download` says whether the network may be used. Raises `UnavailableError` if the data set is
-    not here and cannot be downloaded.
+    `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets.
+    Raises `UnavailableError` if the data set is not here and cannot be downloaded.
     """
     if split not in ("paper", "official"):
         raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
@@ -165,9 +162,7 @@ def load(
         raise KldaError(
             f"data={str(data)!r} is not a folder: it must hold paper/clinc/train.csv.gz and so on."
         )
-    return _read(
-        find(name, data=data, split=split) or _download(name, split, download), name, split
-    )
+    return _read(find(name, data=data, split=split) or _download(name, split), name, split)
 
 
 def listing(*, data: Folder | None = None, split: Split = "paper") -> pd.DataFrame:
@@ -217,14 +212,12 @@ def subset(
     return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
-def _download(name: str, split: Split, allowed: bool) -> Path:
+def _download(name: str, split: Split) -> Path:
     target = cache_root() / split / name
     how = (
         f"Put train and test files into DIR/{split}/{name}/ and pass --data DIR (or set "
         f"KLDA_DATA), or run once with a network: {hub.describe(name, split)}."
     )
-    if not allowed:
-        raise UnavailableError(f"Data set {name!r} is not on this machine. {how}")
     try:
         hub.download(name, split, target)
     except (OSError, ImportError, hub.DownloadError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -112,9 +111,10 @@ def classes(
     medians = []
     for before in numbers("known", known):
         each = max(2, total // before)  # all models have as many rows
-        model, fresh = make_model(components), _new_classes(rows, features)
+        model = make_model(components)
         for samples, labels in _few_rows(before, each, features):
             model.partial_fit(samples, labels)
+        fresh = _few_rows(10**9, rows, features, seed=1, first=before, step=1)
         alone = [_add_class(model, *next(fresh))[0] for _ in range(3 * repeats)]
         model.predict(next(fresh)[0][:1])
         answered = [_add_class(model, *next(fresh), answer=True) for _ in range(repeats)]
@@ -131,15 +131,6 @@ def classes(
     yield {"what": "adding a class, most classes over fewest", "ratio": ratio}
 
 
-def _new_classes(rows: int, features: int) -> Iterator[Block]:
-    rng = np.random.default_rng(1)
-    for label in itertools.count(10**9):
-        centre = rng.standard_normal(features, np.float32)
-        samples = centre + rng.standard_normal((rows, features), np.float32)
-        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
-        yield samples, np.full(rows, label)
-
-
 def _add_class(
     model: KLDA, samples: np.ndarray, labels: np.ndarray, answer: bool = False
 ) -> tuple[float, float]:
@@ -152,11 +143,19 @@ def _add_class(
     return learned - start, time.perf_counter() - learned
 
 
-def _few_rows(n_classes: int, rows: int, n_features: int) -> Iterator[Block]:
+def _few_rows(
+    n_classes: int,
+    rows: int,
+    n_features: int,
+    *,
+    seed: int = 0,
+    first: int = 0,
+    step: int | None = None,
+) -> Iterator[Block]:
     """Yield a few rows of each of many classes; a block holds complete classes."""
-    rng = np.random.default_rng(0)
-    step = max(1, 6000 // rows)
-    for start in range(0, n_classes, step):
+    rng = np.random.default_rng(seed)
+    step = step or max(1, 6000 // rows)
+    for start in range(first, n_classes, step):
         labels = np.repeat(np.arange(start, min(start + step, n_classes)), rows)
         centres = rng.standard_normal((len(labels) // rows, n_features), dtype=np.float32)
         samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)

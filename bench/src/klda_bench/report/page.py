@@ -154,25 +154,25 @@ def _listing(place: Path, name: str) -> str:
     return f"<h2>{name.capitalize()}</h2>{_html(frame)}{_image(place / f'{name}.png')}"
 
 
+_COLUMNS = {
+    **{f"settings.{name}": name for name in ("dataset", "subset", "method", "backbone", "layers")},
+    **{f"settings.{name}": name for name in ("seed", "tasks")},
+    "options": "options",
+    **{f"metrics.{name}": shown for name, shown in METRICS.items()},
+    "seconds.learn": "learn s",
+    "seconds.predict_last": "predict s",
+    "peak_memory_bytes": "peak bytes",
+    "command": "command",
+}
+
+
 def _runs(records: Sequence[Row]) -> str:
-    rows = []
-    for record in records:
-        settings, seconds = record["settings"], record["seconds"]
-        subset = f" [{settings['subset']}]" if settings["subset"] else ""
-        rows.append(
-            {
-                "data set": settings["dataset"] + subset,
-                **{name: settings[name] for name in ("method", "backbone", "layers", "seed")},
-                "tasks": settings["tasks"],
-                "options": ", ".join(f"{k}={v}" for k, v in settings["options"].items()),
-                **{METRICS[name]: record["metrics"][name] for name in METRICS},
-                "learn s": seconds["learn"],
-                "predict s": seconds["predict_last"],
-                "peak MB": round(record["peak_memory_bytes"] / 1e6),
-                "command": record["command"],
-            }
-        )
+    frame = pd.json_normalize(list(records)).astype(object)
+    frame["options"] = [
+        ", ".join(f"{name}={value}" for name, value in record["settings"]["options"].items())
+        for record in records
+    ]
     return (
-        f"<h2>All runs</h2><details><summary>{len(rows)} runs with their settings</summary>"
-        f"{_html(pd.DataFrame(rows, dtype=object))}</details>"
+        f"<h2>All runs</h2><details><summary>{len(frame)} runs with their settings</summary>"
+        f"{_html(frame[list(_COLUMNS)].rename(columns=_COLUMNS))}</details>"
     )

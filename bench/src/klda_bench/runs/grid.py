@@ -67,7 +67,6 @@ class Plan:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     curve: str = "auto"
     cache: str | None = None
-    download: bool = True
     command: str = ""
     here_only: bool = False
 
@@ -137,7 +136,7 @@ def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) ->
     for backbone in plan.backbones:
         for name in plan.datasets:
             try:
-                dataset = data.load(name, data=plan.data, split=plan.split, download=plan.download)
+                dataset = data.load(name, data=plan.data, split=plan.split)
             except UnavailableError as error:
                 cells.extend(_unavailable(plan, backbone, name, error))
                 continue
