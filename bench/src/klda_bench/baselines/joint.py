@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from klda.errors import KldaError
 from klda_bench.baselines.training import ClassifierBaseline
 
