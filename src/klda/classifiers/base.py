@@ -468,6 +468,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self.frozen()
         return clone(self).merge(self)
 
+    def empty(self) -> Self:
+        """Return a classifier with the same feature maps that has learned nothing."""
+        twin = clone(self)
+        twin.n_features_in_ = self.n_features_in_
+        twin._fitted = Fitted(self.model_.empty())
+        return twin
+
     def frozen(self) -> Self:
         """Return a classifier that answers as this one does now, and can't learn.
 
@@ -498,7 +505,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         meta : dict
             Kind, parameters, labels, counts and more.
         """
-        self._check_has_classes()
+        if solved:
+            self._check_has_classes()
+        self._check_started()
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
         return arrays, self._described() | meta
 
