@@ -160,8 +160,8 @@ def _merge_all(
     def submit(worker: Any, part: Part) -> Any:
         return worker.learn.remote(empty, reader, part.first_row, part.spans, *part.refs)
 
-    for part, packed in pool.map(parts, submit):
-        classifier.attach(Model.unpack(*packed, model.backend, maps=model.maps))
+    for part, (arrays, meta) in pool.map(parts, submit):
+        classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
         n_rows += part.n_rows
     if draft.samples - before != n_rows:
         raise ClusterError(f"{draft.samples - before} rows were learned of {n_rows}: none is kept.")
