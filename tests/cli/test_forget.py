@@ -136,7 +136,7 @@ def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):
     assert found["forgotten_classes"] == ["play_music"]
 
 
-@pytest.mark.filterwarnings("ignore::klda.discriminant.RidgeRaisedWarning")
+@pytest.mark.filterwarnings("ignore::klda.engine.solve.RidgeRaisedWarning")
 def test_a_model_in_need_of_a_larger_ridge_still_forgets(cli, make, rows):
     model = make("m", "abc", "--ridge", 1e-30)
     assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import storage
+from klda.learner import folder as storage
 from klda.learner import Learner
 from klda.streaming import unfinished
 from tests.test_kill import Commands, command, start

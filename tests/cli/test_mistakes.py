@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from klda import storage
+from klda.learner import folder as storage
 from klda.learner import Learner
 from tests import model_json
 

@@ -14,7 +14,7 @@ from klda.cli import options, pictures, reading
 from klda.cli.console import print_json, results, say
 
 if TYPE_CHECKING:
-    from klda.evaluation import Evaluation
+    from klda.learner.evaluation import Evaluation
 
 
 def evaluate(

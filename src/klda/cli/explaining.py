@@ -14,8 +14,8 @@ from klda.cli.console import results
 
 if TYPE_CHECKING:
     from klda.data import Batch
-    from klda.explanation import Explanation
     from klda.learner import Learner
+    from klda.learner.explanation import Explanation
 
 FEWEST = 3  # classes to show: fewer explain nothing
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import counted, print_json, say
+from klda.cli.console import counted, interrupts_ignored, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -66,11 +65,10 @@ def forget(
         raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    from klda import storage
     from klda.data import as_label
-    from klda.learner import Learner
+    from klda.learner import Learner, folder
 
-    with storage.writer_lock(_existing(model), timeout=wait):
+    with folder.writer_lock(_existing(model), timeout=wait):
         learner = Learner.load(model, **options.encoding(device, batch_size, cache))
         before = learner.classes
         names = [as_label(label, before) for label in labels or ()]
@@ -85,17 +83,17 @@ def forget(
         else:
             exact = _forget_classes(learner, names)
         _check_something_left(learner, model)
-        with undisturbed():
+        with interrupts_ignored():
             learner.save(model)
     _report(learner, before, exact, model, json)
 
 
 def _existing(model: Path) -> Path:
     """Return the folder if it holds a model; a lock must not create one that isn't there."""
-    from klda import storage
+    from klda.learner import folder
 
-    if not storage.exists(model):
-        storage.load(model)  # says what is wrong
+    if not folder.exists(model):
+        folder.load(model)  # says what is wrong
     return model
 
 
@@ -119,12 +117,58 @@ def _forget_classes(learner: Learner, names: list[Any]) -> bool:
 
 
 def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
-    from klda.cli.undoing import Undoing
+    """Forget the rows of a file that belong to some classes, completely or not at all."""
+    import numpy as np
 
-    undoing = Undoing(learner, names, tables[0].path)
+    from klda.engine.learned import NotLearnedError
+
+    path, learned, taken = tables[0].path, learner.classes, dict.fromkeys(names, 0)
+    for name in names:
+        if name not in learned:
+            raise KldaError(f"{name!r} is not a class of this model: nothing was forgotten.")
+    rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True):
-        undoing.take(batch.inputs, batch.labels or [])
-    undoing.finish(partly=partly)
+        chosen = [i for i, label in enumerate(batch.labels or ()) if label in taken]
+        if not chosen:
+            continue
+        for i in chosen:
+            taken[batch.labels[i]] += 1
+        _check_not_too_many(path, taken, learned)
+        some = batch.inputs
+        some = some[chosen] if hasattr(some, "shape") else [some[i] for i in chosen]
+        rows.append(learner.encode(some))
+        labels += [batch.labels[i] for i in chosen]
+    _check_complete(path, taken, learned, partly)
+    try:
+        learner.forget_rows(np.concatenate(rows), labels, source=path.name)
+    except NotLearnedError as error:
+        raise KldaError(f"{path}: {error}") from error
+
+
+def _check_not_too_many(path: Path, taken: dict[Any, int], learned: dict[Any, int]) -> None:
+    for name, count in taken.items():
+        if count > learned[name]:
+            raise KldaError(
+                f"{path} has more rows of class {name!r} than the {learned[name]:,} that were "
+                "learned: nothing was forgotten."
+            )
+
+
+def _check_complete(
+    path: Path, taken: dict[Any, int], learned: dict[Any, int], partly: bool
+) -> None:
+    for name, count in taken.items():
+        if not count:
+            raise KldaError(
+                f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that "
+                "it was learned from, or leave the class out."
+            )
+        if count < learned[name] and not partly:
+            raise KldaError(
+                f"{path} has {count:,} of the {learned[name]:,} samples of class {name!r}, which "
+                "would still be known: nothing was forgotten. Give all rows that were learned, or "
+                "--partly to forget just these."
+            )
 
 
 def _check_something_left(learner: Learner, model: Path) -> None:

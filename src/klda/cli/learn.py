@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import counted, print_json, say
+from klda.cli.console import counted, interrupts_ignored, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.learner import Learner
-    from klda.streaming import Job
+    from klda.learner.resume import ResumableLearn
 
 NEW = "For a new model"
 LONG = "For a long learn"
@@ -143,8 +142,8 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
-    from klda import storage
-    from klda.streaming import Job
+    from klda.learner import folder
+    from klda.learner.resume import ResumableLearn
 
     settings = {
         "foundation": foundation,
@@ -164,14 +163,14 @@ def learn(
     if resume and cluster is not None:
         raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to go on from.")
     start = time.perf_counter()
-    with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = _open_existing(model, given, encoding) if storage.exists(model) else None
+    with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
+        existing = _open_existing(model, given, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
         classes = existing.classes if existing else ()
         tables = reading.open_tables(files, modality, input_column, label_column, classes)
-        job = Job(model, tables, every=checkpoint_every)
+        job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
         if job.complete and existing:
@@ -186,7 +185,7 @@ def learn(
 
 
 def _learn(
-    job: Job, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left and save; return the learner, and the classes it had before."""
     if job.samples:
@@ -198,7 +197,7 @@ def _learn(
         learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
         before = learner.classes
         job.learn(learner, batches)
-    with undisturbed():
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
@@ -209,7 +208,7 @@ def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _learn_on_cluster(
-    job: Job,
+    job: ResumableLearn,
     existing: Learner | None,
     given: dict[str, Any],
     encoding: dict[str, Any],
@@ -231,7 +230,7 @@ def _learn_on_cluster(
         progress=True,
         **encoding,
     )
-    with undisturbed():
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
@@ -239,16 +238,16 @@ def _learn_on_cluster(
 @contextmanager
 def _telling_of_progress(model: Path) -> Iterator[None]:
     """Say, when a learn is cut off, that not all is lost."""
-    from klda import streaming
+    from klda.learner import resume
 
     try:
         yield
-    except streaming.CheckpointError:
+    except resume.CheckpointError:
         raise  # which says it already
     except BaseException:
         progress = None
         with suppress(KldaError):
-            progress = streaming.unfinished(model)
+            progress = resume.unfinished(model)
         if progress:
             say(
                 f"The progress is kept: {progress}. Go on with --resume, or drop it with --restart."

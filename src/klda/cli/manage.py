@@ -9,13 +9,12 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda._interrupts import undisturbed
 from klda.cli import health, options
-from klda.cli.console import counted, print_json, printable, results, say
+from klda.cli.console import counted, interrupts_ignored, print_json, printable, results, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.storage import StoredModel
+    from klda.learner.folder import StoredModel
 
 
 def merge(
@@ -36,20 +35,19 @@ def merge(
     """
     if len(models) < 2:
         raise typer.BadParameter("Give at least two model folders to merge.")
-    from klda import storage
-    from klda.learner import Learner
+    from klda.learner import Learner, folder
 
-    if storage.exists(output) and output.resolve() not in {path.resolve() for path in models}:
+    if folder.exists(output) and output.resolve() not in {path.resolve() for path in models}:
         raise KldaError(
             f"{output} holds a model already, which would be lost. Name a new folder, or merge "
             "that model, too."
         )
-    replaced = storage.exists(output) and output.resolve() != models[0].resolve()
-    with storage.writer_lock(output, timeout=wait):
+    replaced = folder.exists(output) and output.resolve() != models[0].resolve()
+    with folder.writer_lock(output, timeout=wait):
         merged = Learner.load(models[0])
         for path in models[1:]:
             merged.merge(Learner.load(path))
-        with undisturbed():
+        with interrupts_ignored():
             merged.save(output, overwrite=replaced)
     classes = merged.classes
     if json:
@@ -90,14 +88,12 @@ def show(
 
     **klda show --model** bot/ **--confusable --map** classes.html
     """
-    from klda import model_document, storage
+    from klda.learner import folder
 
     if confusable or map_file is not None:
         health.show(model, confusable=confusable, map_file=map_file, verify=verify, as_json=json)
     else:
-        stored = storage.load(model, verify=verify)
-        with model_document.checked(model):
-            model_document.check_model(stored.document)
+        stored = folder.load(model, verify=verify)
         if json:
             print_json(stored.document)
         else:
