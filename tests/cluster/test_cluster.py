@@ -195,6 +195,11 @@ def test_large_blocks_of_a_dataset_are_cut_and_integer_labels_stay_integers(ray)
     assert progresses[-1].parts > 1
     assert progresses[-1].fraction is None
 
+    named = Learner("features", classifier=NCM()).learn(rows, names)
+    with pytest.raises(KldaError, match="use one kind"):
+        learn(ray.data.from_arrow(block), learner=named, workers=1)
+    assert named.samples == len(rows)
+
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_cluster_that_others_use_is_not_waited_for_forever(ray, files, monkeypatch, known):

@@ -145,7 +145,7 @@ def test_a_part_that_is_too_large_for_the_store_gets_no_more_rows():
 
 def reader_of(modality, labels=True, **given):
     columns = Columns(given.get("input"), given.get("label"))
-    return BlockReader(modality, columns, labels, given.get("type"))
+    return BlockReader(modality, columns, labels)
 
 
 def test_feature_columns_of_any_kind_are_read():
@@ -169,7 +169,6 @@ def test_feature_columns_of_any_kind_are_read():
         (reader_of("text"), {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
         (reader_of("text", input="body"), {"text": ["a"]}, "input_column='body'"),
         (reader_of("text"), {"text": ["a"]}, "holds the label"),
-        (reader_of("text", type=str), {"text": ["a"], "y": [1]}, "classes are strings"),
         (reader_of("features"), {"x": [[1.0], [1.0, 2.0]], "y": ["a", "b"]}, "different lengths"),
         (reader_of("features"), {"x": [1.0], "y": ["a"]}, "can't be features"),
         (reader_of("image"), {"path": ["/no/such.png"], "y": ["a"]}, "all machines of the cluster"),

@@ -70,21 +70,11 @@ def check_integer(name: str, value: Any, least: int = 1) -> None:
 
 @contextlib.contextmanager
 def connected(address: str | None, resources: Resources) -> Iterator[Any]:
-    """Connect to a cluster, and disconnect at the end unless there was a connection before.
+    """Connect to a cluster, and disconnect at the end; an existing connection is used and kept.
 
-    Parameters
-    ----------
-    address : str or None
-        ``"local"``: processes on this machine. ``"auto"``: the cluster that this machine is part
-        of. ``host:port``: the head of a cluster. None: what RAY_ADDRESS says, else local. An
-        existing connection is used whatever the address.
-    resources : Resources
-        What a local cluster has to offer.
-
-    Yields
-    ------
-    module
-        Ray, connected.
+    The address is ``"local"`` for processes on this machine, ``"auto"`` for the cluster that this
+    machine is part of, or ``host:port`` of a cluster's head; by default what RAY_ADDRESS says,
+    else local. A local cluster has at least these resources. Yields the module ``ray``.
     """
     ray = require("ray", "cluster")
     require("ray.data", "cluster")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from klda.classifiers.validation import check_refused
+from klda.classifiers.validation import check_label_kind, check_refused
 from klda.cluster.connection import ClusterError, Resources, check_integer, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Block, BlockReader, Part, Source, cut
@@ -22,15 +21,13 @@ from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
 from klda.errors import KldaError
-from klda.learner import Learner
-from klda.learner.asking import REFUSED
+from klda.learner import REFUSED, Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
 PART_ROWS_PER_COMPONENT = 10
 FEWEST_PART_ROWS = 4096
 PREDICTIONS_PER_FILE = (4096, 65536)
 STORE_FRACTION = 0.2  # of Ray's object store that rows waiting for a worker may take
-RAY_DATA_LOGS = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
 def learn(
@@ -116,9 +113,10 @@ def learn(
             _reported(progress, "Learning", rows) as report,
             _pool(ray, taught, options, resources, rows, report) as pool,
         ):
-            blocks = rows.blocks(ray, taught.modality, labels=True)
-            first, blocks = _peeked(blocks, "learn")
-            reader = _start(ray, draft, first, columns)
+            first, blocks = _peeked(rows.blocks(labels=True), "learn")
+            reader = BlockReader(taught.modality, columns, labels=True)
+            if not _is_fitted(draft):
+                _draw_maps(draft, ray.get(first.ref), first, reader)
             parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
             _merge_all(ray, pool, parts, draft, reader)
     return taught.take_over(draft, "learn", source or str(rows))
@@ -128,18 +126,14 @@ def _is_fitted(learner: Learner) -> bool:
     return hasattr(learner.classifier, "n_features_in_")
 
 
-def _start(ray: Any, draft: Learner, first: Block, columns: Columns) -> BlockReader:
+def _draw_maps(draft: Learner, block: Any, first: Block, reader: BlockReader) -> None:
     """Let a new classifier draw its feature maps, as learning the first rows would."""
-    known = next(iter(draft.classes), None)
-    label_type = None if known is None else type(known)
-    reader = BlockReader(draft.modality, columns, labels=True, label_type=label_type)
-    inputs, labels, _ = reader.read(ray.get(first.ref), first.start, first.stop)
-    if not _is_fitted(draft):
-        if getattr(draft.classifier, "gamma", None) != "auto":  # nothing depends on the rows
-            inputs, labels = inputs[:1], labels[:1]
-        draft.classifier.partial_fit(draft.encode(inputs), labels)
-        draft.classifier = draft.classifier.empty()
-    return BlockReader(draft.modality, columns, labels=True, label_type=type(labels[0]))
+    n_rows = 1  # nothing depends on the rows
+    if getattr(draft.classifier, "gamma", None) == "auto":
+        n_rows = first.stop - first.start
+    inputs, labels, _ = reader.read(block, first.start, first.start + n_rows)
+    draft.classifier.partial_fit(draft.encode(inputs), labels)
+    draft.classifier = draft.classifier.empty()
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
@@ -161,6 +155,7 @@ def _merge_all(
         return worker.learn.remote(empty, reader, part.first_row, part.spans, *part.refs)
 
     for part, (arrays, meta) in pool.map(parts, submit):
+        check_label_kind(classifier, meta["classes"])
         classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
         n_rows += part.n_rows
     if draft.samples - before != n_rows:
@@ -235,7 +230,7 @@ def predict(
             _reported(progress, "Predicting", rows) as report,
             _pool(ray, asked, options, resources, rows, report) as pool,
         ):
-            _, blocks = _peeked(rows.blocks(ray, asked.modality, labels=False), "predict")
+            _, blocks = _peeked(rows.blocks(labels=False), "predict")
             for _ in pool.map(_parts(ray, pool, blocks, *PREDICTIONS_PER_FILE), submit):
                 pass
     return folder
@@ -296,22 +291,11 @@ def _parts(ray: Any, pool: Pool, blocks: Iterator[Block], least: int, most: int)
 def _reported(
     progress: bool | Callable[[Progress], None], doing: str, rows: Source
 ) -> Iterator[Callable[[Progress], None]]:
-    """Show a progress bar, or call what was given, instead of what Ray Data says of itself."""
-    loggers = [(logging.getLogger(name), level) for name, level in RAY_DATA_LOGS.items()]
-    before = [logger.level for logger, _ in loggers]
-    for logger, level in loggers:
-        logger.setLevel(level)
-    total = 1.0 if rows.dataset is None else None
-    show = not callable(progress) and progress
-    try:
-        with progress_bar(doing, total, show=show) as report:
-            yield (
-                progress
-                if callable(progress)
-                else lambda now: report(
-                    now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers"
-                )
-            )
-    finally:
-        for (logger, _), level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+    """Yield what is called with each `Progress`: the function given, or one that shows a bar."""
+    if callable(progress):
+        yield progress
+        return
+    with progress_bar(doing, 1.0 if rows.dataset is None else None, show=progress) as report:
+        yield lambda now: report(
+            now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers"
+        )

@@ -52,18 +52,7 @@ class Pool:
     arrived here. When a worker dies, or a machine with a result on it, another worker does the
     part again from its rows, and nothing of the first attempt is left.
 
-    Parameters
-    ----------
-    ray : module
-        Connected.
-    foundation, options
-        What workers open their foundation model with.
-    resources : Resources
-        What they may use.
-    leave_cpus : bool
-        Whether Ray Data needs CPUs, too.
-    report : callable
-        Called with the `Progress` whenever a worker has loaded or a part is done.
+    `report` is called with the `Progress` whenever a worker has loaded or a part is done.
     """
 
     def __init__(
@@ -104,19 +93,10 @@ class Pool:
     def map(
         self, parts: Iterable[Part], submit: Callable[[Any, Part], Any]
     ) -> Iterator[tuple[Part, Any]]:
-        """Have all parts done.
+        """Yield all parts with their results, in the order in which they are done.
 
-        Parameters
-        ----------
-        parts : iterable of Part
-            Taken when a worker is free.
-        submit : callable
-            Given a worker and a part, starts the work; returns a reference to its result.
-
-        Yields
-        ------
-        part, result
-            In the order in which they are done.
+        A part is taken when a worker is free. Given both, `submit` starts the work and returns a
+        reference to its result.
         """
         parts = iter(parts)
         while True:

@@ -25,18 +25,9 @@ from klda.labels import Label
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that are encoded and learned at once.
+    """Rows ``start`` to ``stop`` of a `Batch` or of a dataset's block, encoded at once.
 
-    Attributes
-    ----------
-    ref : ObjectRef
-        A `Batch`, or a block of a dataset.
-    start, stop : int
-        Which of its rows.
-    n_bytes : int
-        Their size.
-    fraction : float or None
-        How much of all data ends with this block; None for a dataset, whose end is unknown.
+    ``fraction`` is how much of all data ends with them; None for a dataset, whose end is unknown.
     """
 
     ref: Any
@@ -48,17 +39,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows that one worker turns into one result.
-
-    Attributes
-    ----------
-    first_row : int
-        Number of the first row among all rows, from 0.
-    blocks : list of Block
-        Where the rows are.
-    fraction : float or None
-        Its part of all data, if that is known.
-    """
+    """Consecutive rows that one worker turns into one result; rows are numbered from 0."""
 
     first_row: int
     blocks: list[Block]
@@ -87,6 +68,8 @@ class Part:
 class Source:
     """The files or the dataset that rows come from."""
 
+    ray: Any
+    modality: Any
     tables: Sequence[Table]
     dataset: Any = None
 
@@ -97,7 +80,7 @@ class Source:
         """Open files, or take a dataset; see `klda.data.open_tables` for the parameters."""
         if isinstance(data, ray.data.Dataset):
             data.context.enable_progress_bars = False  # there is one for all
-            return cls([], data)
+            return cls(ray, modality, [], data)
         given = [data] if isinstance(data, str | Path) else data
         if not isinstance(given, Sequence) or not all(isinstance(i, str | Path) for i in given):
             raise KldaError(
@@ -107,19 +90,20 @@ class Source:
             raise KldaError("data is empty: name at least one file.")
         # Workers, which open images themselves, have other working directories.
         paths = [path.resolve() for path in find_files(given)]
-        return cls(open_tables(paths, modality=modality, columns=columns, classes=classes))
+        tables = open_tables(paths, modality=modality, columns=columns, classes=classes)
+        return cls(ray, modality, tables)
 
     def __str__(self) -> str:
         return ", ".join(table.path.name for table in self.tables) or "dataset"
 
-    def blocks(self, ray: Any, modality: Any, *, labels: bool) -> Iterator[Block]:
+    def blocks(self, *, labels: bool) -> Iterator[Block]:
         """Yield all rows in order; those of a dataset as Ray Data delivers them."""
         if self.dataset is not None:
-            yield from _dataset_blocks(self.dataset, BATCH_ROWS[modality])
+            yield from _dataset_blocks(self.dataset, BATCH_ROWS[self.modality])
             return
         for batch in read(self.tables, labels=labels):
             size = _n_bytes(batch.inputs)
-            yield Block(ray.put(batch), 0, len(batch), size, batch.fraction)
+            yield Block(self.ray.put(batch), 0, len(batch), size, batch.fraction)
 
 
 def _n_bytes(inputs: Any) -> int:
@@ -142,24 +126,9 @@ def cut(
 ) -> Iterator[Part]:
     """Cut rows into parts that shrink towards the end, so that all workers finish together.
 
-    A part takes a quarter of a worker's share of the rows that are left (guided self-scheduling).
-    Where their number is unknown, half of all rows are taken to be left.
-
-    Parameters
-    ----------
-    blocks : iterable of Block
-        All rows.
-    workers : int
-        Number of workers.
-    least, most : int
-        Rows of a part, if there are enough for all workers.
-    most_bytes : float
-        Size beyond which a part gets no more rows.
-
-    Yields
-    ------
-    Part
-        In order.
+    A part takes a quarter of the rows that are left for one worker (guided self-scheduling), but
+    at least and at most so many, and no more once it has `most_bytes`. Where the number of rows is
+    unknown, half of them are taken to be left. Few rows are divided evenly.
     """
     held: list[Block] = []
     taken = first_row = n_bytes = 0
@@ -184,24 +153,14 @@ def cut(
 
 @dataclass(frozen=True)
 class BlockReader:
-    """How inputs and labels are read from a block.
+    """How inputs, and labels if there must be any, are read from a block.
 
-    Attributes
-    ----------
-    modality : str
-        What inputs are.
-    columns : Columns
-        Columns of a dataset; guessed from their names as in files.
-    labels : bool
-        Whether there must be labels.
-    label_type : type, optional
-        Whether classes are strings or integers, if that is known.
+    Columns of a dataset are guessed from their names as in files.
     """
 
     modality: Any
     columns: Columns
     labels: bool
-    label_type: type | None = None
 
     def batches(
         self, first_row: int, spans: Sequence[tuple[int, int]], blocks: Sequence[Any]
@@ -241,12 +200,6 @@ class BlockReader:
         labels: list[Label] = column.to_pylist()
         for row, label in enumerate(labels, first_row + 1):
             check_label_type(label, table, f"row {row}")
-            if self.label_type is not None and not isinstance(label, self.label_type):
-                kind = "strings" if self.label_type is str else "integers"
-                raise KldaError(
-                    f"dataset, row {row}: the label is {label!r}, but the model's classes are "
-                    f"{kind}; use one kind."
-                )
         return labels
 
 

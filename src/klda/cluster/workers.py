@@ -36,18 +36,8 @@ class Worker:
     """A foundation model that turns parts into results.
 
     Between two parts it keeps nothing but the foundation model. Each result is a function of what
-    is passed in, so it doesn't matter which worker computes it, or how often.
-
-    Parameters
-    ----------
-    foundation : dict
-        Fingerprint of the foundation model, which must be installed here under its name.
-    options : dict
-        How to open it.
-    device : str
-        Where it runs, and where statistics are gathered.
-    threads : int
-        Number of threads to use.
+    is passed in, so it doesn't matter which worker computes it, or how often. The foundation model
+    is given by its fingerprint, and must be installed here under its name.
     """
 
     def __init__(
@@ -108,17 +98,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class PredictionWriter:
-    """What is written for each row, and where.
-
-    Attributes
-    ----------
-    folder : Path
-        Visible under this path on all machines.
-    refused : float
-        Fraction of inputs of known classes that may be called unknown.
-    columns : tuple of str
-        Columns of a dataset to copy, instead of the input.
-    """
+    """Writes predictions to a folder that all machines see; `columns` of a dataset are copied."""
 
     folder: Path
     refused: float
