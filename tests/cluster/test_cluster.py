@@ -237,7 +237,7 @@ def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeyp
         monkeypatch.setattr("klda.cluster.pool.START_SECONDS", 0.0)
         (done,) = pool.map(
             [part],
-            lambda worker, part: worker.learn.remote(empty, reader, 0, part.spans, *part.refs),
+            lambda worker, part: worker.learn.remote(empty, reader, *part.arguments),
         )
     assert done[0] is part
     assert sum(done[1][1]["counts"]) == 20

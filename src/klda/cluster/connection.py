@@ -29,8 +29,7 @@ class Resources:
     gpus_per_worker: float | str = "auto"
     retries: int = 3
 
-    def check(self) -> None:
-        """Raise if a value can't be used."""
+    def __post_init__(self) -> None:
         if self.workers is not None:
             check_integer("workers", self.workers)
         check_integer("cpus_per_worker", self.cpus_per_worker)

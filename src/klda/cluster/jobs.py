@@ -94,7 +94,6 @@ def learn(
         learner given is then as it was.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
-    resources.check()
     if rows_per_part is not None:
         check_integer("rows_per_part", rows_per_part)
     taught = Learner(model, classifier=classifier, **options) if learner is None else learner
@@ -152,7 +151,7 @@ def _merge_all(
     empty = ray.put(classifier.empty().pack(solved=False))
 
     def submit(worker: Any, part: Part) -> Any:
-        return worker.learn.remote(empty, reader, part.first_row, part.spans, *part.refs)
+        return worker.learn.remote(empty, reader, *part.arguments)
 
     for part, (arrays, meta) in pool.map(parts, submit):
         check_label_kind(classifier, meta["classes"])
@@ -207,7 +206,6 @@ def predict(
         The folder.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
-    resources.check()
     check_refused(refused)
     folder = Path(output).resolve()
     if folder.exists():
@@ -223,8 +221,7 @@ def predict(
         packed = ray.put(asked.classifier.pack(compact=True))
 
         def submit(worker: Any, part: Part) -> Any:
-            given = (packed, writer, reader, part.first_row, part.spans)
-            return worker.predict.remote(*given, *part.refs)
+            return worker.predict.remote(packed, writer, reader, *part.arguments)
 
         with (
             _reported(progress, "Predicting", rows) as report,

@@ -51,14 +51,10 @@ class Part:
         return sum(block.stop - block.start for block in self.blocks)
 
     @property
-    def refs(self) -> list[Any]:
-        """A reference for each block."""
-        return [block.ref for block in self.blocks]
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """Which rows of each block."""
-        return [(block.start, block.stop) for block in self.blocks]
+    def arguments(self) -> list[Any]:
+        """What workers are given: the first row, which rows of each block, and the blocks."""
+        spans = [(block.start, block.stop) for block in self.blocks]
+        return [self.first_row, spans, *(block.ref for block in self.blocks)]
 
     def __str__(self) -> str:
         return f"rows {self.first_row + 1:,} to {self.first_row + self.n_rows:,}"
