@@ -78,6 +78,7 @@ class Pool:
         self._idle: list[_Running] = []
         self._busy: dict[Any, tuple[_Running, Part]] = {}
         self._again: deque[Part] = deque()
+        self._done: deque[tuple[Part, Any]] = deque()
         self._failures: Counter[str] = Counter()
         self._rows = self._parts = 0
         self._fraction: float | None = 0.0
@@ -95,21 +96,23 @@ class Pool:
     ) -> Iterator[tuple[Part, Any]]:
         """Yield all parts with their results, in the order in which they are done.
 
-        A part is taken when a worker is free. Given both, `submit` starts the work and returns a
-        reference to its result.
+        Given a free worker and a part, `submit` starts the work and returns a reference to its
+        result. While the caller uses a result, its worker has the next part to do.
         """
         parts = iter(parts)
         while True:
             part = self._again.popleft() if self._again else next(parts, None)
             if part is not None:
                 while not self._idle:
-                    yield from self._next_event()
+                    self._wait()
                 worker = self._idle.pop()
                 self._busy[submit(worker.actor, part)] = (worker, part)
             elif self._busy:
-                yield from self._next_event()
+                self._wait()
             else:
                 return
+            while self._done:
+                yield self._done.popleft()
 
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
@@ -125,8 +128,8 @@ class Pool:
             )
         self._arriving = []
 
-    def _next_event(self) -> Iterator[tuple[Part, Any]]:
-        """Wait until a worker has loaded, has died or has done its part, which is yielded."""
+    def _wait(self) -> None:
+        """Wait until a worker has loaded, has done its part, or has died and been replaced."""
         self.wait_for_place()
         (ref, *_), _ = self._ray.wait([*self._busy, *self._loading], num_returns=1)
         if ref in self._loading:
@@ -150,8 +153,8 @@ class Pool:
         if part is None:
             worker.info = result
         else:
+            self._done.append((part, result))
             self._count(part)
-            yield part, result
         infos = tuple(each.info for each in self._workers if each.info is not None)
         self._report(Progress(self._rows, self._parts, infos, self._fraction))
 
@@ -176,9 +179,9 @@ class Pool:
         self._failures[doing] += 1
         if self._failures[doing] > self._retries:
             raise ClusterError(
-                f"A worker died {doing}, also after {self._retries} retries "
-                f"({str(error).splitlines()[0]}) Workers that die repeatedly have usually run out "
-                "of memory: use fewer per machine, or a smaller batch_size."
+                f"A worker died {doing}, also after {self._retries} retries. Workers that die "
+                "repeatedly have usually run out of memory: use fewer per machine, or a smaller "
+                f"batch_size. Ray says: {str(error).splitlines()[0]}"
             ) from error
         self._workers.remove(worker)
         self._ray.kill(worker.actor)
