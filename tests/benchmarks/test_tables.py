@@ -56,6 +56,8 @@ def test_the_papers_figures_all_have_a_source_and_a_plausible_value():
         assert figure.source in paper.SOURCES
         assert 50 < figure.value < 100
     assert paper.figure("clinc", "klda-e", "minilm").backbone == "bart-base"
+    assert paper.figure("cifar10", "klda", "dinov2-base").value == 98.45  # without an ensemble
+    assert paper.figure("cifar10", "klda-e", "dinov2-base") is None
     assert paper.figure("hwu", "klda", "minilm") is None
 
 
