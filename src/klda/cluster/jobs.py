@@ -154,7 +154,7 @@ def _merge_all(
         return worker.learn.remote(empty, reader, *part.arguments)
 
     for part, (arrays, meta) in pool.map(parts, submit):
-        check_label_kind(classifier, meta["classes"])
+        check_label_kind(classifier.classes_, meta["classes"])
         classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
         n_rows += part.n_rows
     if draft.samples - before != n_rows:
