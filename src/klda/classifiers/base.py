@@ -411,11 +411,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self.frozen()
         return clone(self).merge(self)
 
-    def frozen(self) -> Self:
-        """Return a classifier that answers as this one does now, and can't learn.
+    def empty(self) -> Self:
+        """Return a classifier with the same feature maps that has learned nothing."""
+        return clone(self)._take_over(self, Fitted(self.model_.empty()))
 
-        It shares the solution, which never changes, whatever is learned here later.
-        """
+    def frozen(self) -> Self:
+        """Return a classifier that answers as this one does now, by the same solution, forever."""
         return clone(self)._take_over(self, Fitted(None, self.solution_, self._settings()))
 
     def pack(
@@ -423,10 +424,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all that the classifier knows as named arrays and JSON-able values.
 
-        ``compact`` leaves out what only learning needs: the result can answer but not learn. Not
-        ``solved`` leaves out what only answering needs, and the time that solving takes.
+        ``compact`` leaves out what only learning needs; not ``solved``, what only answering needs.
         """
-        self._with_classes()
+        self._with_classes() if solved else self._known()
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
         return arrays, described(self) | meta
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from klda import data
-from klda.cli.console import messages, printable
+from klda.cli.console import printable
 from klda.data import Batch, Columns, Position, Table
+from klda.encoders.progress import progress_bar
 
 
 def open_tables(
@@ -68,24 +68,12 @@ def batches(
     Batch
         The bar advances when the next one is asked for, that is, when this one has been used.
     """
-    weights = [_size(table.path) for table in tables]
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rows]:,} rows"),
-        TimeRemainingColumn(),
-    )
-    quiet = not messages.is_terminal
-    with Progress(*columns, console=messages, transient=True, disable=quiet) as progress:
-        task = progress.add_task(doing, total=sum(weights), rows=0)
+    with progress_bar(doing, 1.0) as report:
         rows = 0
         for batch in data.read(tables, labels=labels, start=start):
             yield batch
             rows += len(batch)
-            file = batch.end.file
-            done = sum(weights[:file]) + weights[file] * batch.fraction
-            progress.update(task, completed=done, rows=rows)
+            report(batch.fraction, f"{rows:,} rows")
 
 
 def answered(
@@ -110,7 +98,3 @@ def answered(
         for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
             row += 1
             yield printable(str(value)) if isinstance(value, str | Path) else row, answer
-
-
-def _size(path: Path) -> int:
-    return max(1, path.stat().st_size) if path.is_file() else 1
