@@ -62,7 +62,7 @@ def read_table(file: Path, *, labels: bool = True) -> tuple[Any, list[str], Any]
 
 def cluster_session(address: str, workers: int) -> AbstractContextManager[Any]:
     """Return a connection to a Ray cluster for the length of a block."""
-    from klda.cluster.pool import Resources, connected
+    from klda.cluster.connection import Resources, connected
 
     return connected(address, Resources(workers))
 
