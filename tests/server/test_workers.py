@@ -20,48 +20,50 @@ from klda.client import Client
 from klda.learner import Learner
 from klda.server import loadtest
 from klda.server.app import create_app
-from klda.server.publish import Publisher, Subscriber
-from klda.server.run import uvicorn_config
-from klda.server.security import Gate, Keys
+from klda.server.gate import Gate
+from klda.server.keys import Keys
+from klda.server.listening import uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import Settings
+from klda.server.shared_snapshots import Publisher, Subscriber
 from klda.server.snapshot import Snapshot
 from klda.server.workers import Forward
 
 from .conftest import CENTRES, KEYS, TEACH, rows, samples
+from .test_service import journaled
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
 
 
 def test_what_is_published_answers_like_the_original(features_model, tmp_path):
     learner = Learner.load(features_model)
-    publisher, subscriber = Publisher(tmp_path), Subscriber(tmp_path, Learner.load(features_model))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    publisher, subscriber = Publisher(shared), Subscriber(shared, Learner.load(features_model))
     x = np.concatenate([samples(label, 5, seed=2) for label in CENTRES])
     for version in range(6):
         learner.learn(samples(f"new{version}", 3), [f"new{version}"] * 3)
-        snapshot = Snapshot(learner, version)
+        snapshot = Snapshot.of(learner, version)
         publisher.publish(snapshot)
         read = subscriber.current()
         assert read is subscriber.current()
         assert (read.version, read.counts) == (version, snapshot.counts)
         assert read.answer(x, 3) == snapshot.answer(x, 3)
-    assert len(list(tmp_path.glob("[0-9]*.safetensors"))) == 3
+    assert len(list(shared.glob("**/*.safetensors"))) < 12  # old ones are removed
 
 
 def test_a_model_without_classes_can_be_published(tmp_path):
     learner = Learner("features")
-    Publisher(tmp_path).publish(Snapshot(learner, 0))
+    Publisher(tmp_path).publish(Snapshot.of(learner, 0))
     assert Subscriber(tmp_path, learner).current().counts == {}
 
 
 @contextmanager
 def parent(folder, **changes):
     """The application on a socket of its own, as workers reach it."""
-    import uvicorn
-
     app = create_app(Service(replace(Settings(model=folder), **changes)))
     address = str(folder.parent / "parent.sock")
-    server = uvicorn.Server(uvicorn_config(app, uds=address))
+    server = uvicorn_server(app, uds=address)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -78,7 +80,7 @@ def through_a_worker(address, ask, observe=lambda *_: None):
     async def run():
         forward = Forward(None, address)
         gate = Gate(forward, Settings(Path()), Keys(()), observe, lambda by: None)
-        async with forward._connected():
+        async with forward.connected():
             await ask(
                 lambda: httpx.AsyncClient(
                     transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:8000"
@@ -138,7 +140,7 @@ def server(features_origin, tmp_path_factory):
     server.wait()
     yield server, folder
     assert server.stop() == 0
-    assert not list(folder.glob("journal-*"))
+    assert journaled(folder) == []
 
 
 def children(server):

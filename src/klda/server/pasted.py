@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from klda.server import names
+from klda.server import class_names
 from klda.server.errors import ServiceError
 from klda.server.settings import MAX_TEXT_LENGTH
 from klda.tables import LABEL_COLUMNS, TEXT_COLUMNS
@@ -154,6 +154,6 @@ def _label(number: int, cell: str, known: Collection[Any]) -> str:
     if not label:
         raise ServiceError(f"Line {number} has no label.")
     try:
-        return names.checked(label)
+        return class_names.checked(label)
     except ServiceError as error:
         raise ServiceError(f"Line {number}: {error}") from error

@@ -2,7 +2,7 @@
 
 The parent holds the model folder, teaches, and serves the whole application on a socket that only
 its children reach. Each child accepts connections on the public port, answers predicts and explains
-itself from snapshots that the parent publishes, and passes everything else on to the parent.
+from snapshots that the parent publishes, and forwards everything else to the parent.
 """
 
 from __future__ import annotations
@@ -21,29 +21,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from klda import storage
 from klda._optional import require
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server import logs
+from klda.server.app import create_app
 from klda.server.errors import BusyError
-from klda.server.inference import Inference
+from klda.server.gate import FORWARDED
+from klda.server.listening import uvicorn_server
 from klda.server.metrics import MULTIPROCESS
-from klda.server.publish import Publisher, Subscriber, folder_for
-from klda.server.security import COUNTED
+from klda.server.reader import Reader
 from klda.server.service import Service
 from klda.server.settings import Settings
-from klda.server.snapshot import PreparedEncoder, Snapshot
+from klda.server.shared_snapshots import Publisher, Subscriber, folder_for
+from klda.server.snapshot import Snapshot
 
 ANSWERED_HERE = frozenset({("POST", "/v1/predict"), ("POST", "/v1/explain")})
 STOP_SECONDS = 40
 START_SECONDS = 300
-_HOP = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade"})
+FORWARD_SECONDS = 600.0
+_HOP_HEADERS = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade"})
 
 log = logging.getLogger("klda.server")
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkerOptions:
     """What a child needs to know."""
 
     settings: Settings
@@ -60,25 +67,9 @@ def serve_many(
     workers: int,
     new: str | None,
     options: dict[str, Any],
-    ready: Callable[[], None] = lambda: None,
+    ready: Callable[[], None],
 ) -> None:
-    """Serve with several processes until a signal ends it.
-
-    Parameters
-    ----------
-    settings : Settings
-        How it runs.
-    listener : socket
-        Bound to the public port.
-    workers : int
-        Processes that answer.
-    new : str or None
-        Foundation model of a new model.
-    options : dict
-        For :meth:`klda.learner.Learner.load`.
-    ready : callable
-        Called once the model is loaded.
-    """
+    """Serve with several processes until a signal ends it; see :func:`klda.server.run.serve`."""
     if not hasattr(socket, "AF_UNIX") or not hasattr(os, "getuid"):
         raise KldaError("--workers needs Unix sockets, which this system does not have.")
     stop = threading.Event()
@@ -90,8 +81,8 @@ def serve_many(
     try:
         parent.start()
         ready()
-        plan = Plan(settings, new, options, parent.folder, parent.address, os.getpid())
-        _supervise(plan, listener, workers, stop, parent)
+        worker = WorkerOptions(settings, new, options, parent.folder, parent.address, os.getpid())
+        _supervise(worker, listener, workers, stop, parent)
     finally:
         parent.stop()
 
@@ -108,22 +99,16 @@ class _Parent:
         self.address = ""
 
     def start(self) -> None:
-        import uvicorn
-
-        from klda.server.run import uvicorn_config
-
         service = self._service
         service.start()
         self.folder = folder_for(service.settings.model)  # the lock is held now
         publisher = Publisher(self.folder)
         publisher.publish(service.snapshot)
-        service.writer.on_swap = publisher.publish
+        service.writer.publish = publisher.publish
         (self.folder / "metrics").mkdir()
         os.environ[MULTIPROCESS] = str(self.folder / "metrics")  # before the metrics are imported
-        from klda.server.app import create_app
-
         self.address = str(self.folder / "writer.sock")
-        self._server = uvicorn.Server(uvicorn_config(create_app(service), uds=self.address))
+        self._server = uvicorn_server(create_app(service), uds=self.address)
         self._thread = threading.Thread(target=self._server.run, name="parent", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
@@ -144,13 +129,17 @@ class _Parent:
 
 
 def _supervise(
-    plan: Plan, listener: socket.socket, workers: int, stop: threading.Event, parent: _Parent
+    worker: WorkerOptions,
+    listener: socket.socket,
+    workers: int,
+    stop: threading.Event,
+    parent: _Parent,
 ) -> None:
     """Keep the children running; end them before the parent."""
     spawn = multiprocessing.get_context("spawn")
 
     def begin() -> Any:
-        child = spawn.Process(target=_work, args=(plan, listener), daemon=True)
+        child = spawn.Process(target=_work, args=(worker, listener), daemon=True)
         child.start()
         return child
 
@@ -172,47 +161,24 @@ def _supervise(
 # ------------------------------------------------------------------ a child
 
 
-class Reader(Service):
-    """A service that answers from published snapshots.
+class WorkerReader(Reader):
+    """Answers from published snapshots."""
 
-    Parameters
-    ----------
-    plan : Plan
-        What the parent said.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.settings, new=plan.new, options=plan.options)
-        self._plan = plan
+    def __init__(self, worker: WorkerOptions) -> None:
+        super().__init__(worker.settings)
+        self._worker = worker
         self._lock = threading.Lock()
-        self.inference = Inference(
-            self._encode,
-            lambda: self.snapshot,
-            max_batch=plan.settings.max_batch,
-            wait=plan.settings.batch_wait,
-            max_queue=plan.settings.max_queue,
-        )
 
     def start(self) -> None:
         """Load the foundation model. Blocks."""
-        plan = self._plan
-        if plan.settings.model.joinpath("model.json").exists():
-            learner = Learner.load(plan.settings.model, **plan.options)
+        worker = self._worker
+        if storage.exists(worker.settings.model):
+            learner = Learner.load(worker.settings.model, **worker.options)
         else:
-            assert plan.new is not None
-            learner = Learner(plan.new, **plan.options)
-        self.modality, self.foundation = learner.modality, learner.foundation
-        self._encoder = PreparedEncoder(learner.encoder)
-        learner = Learner(self._encoder, classifier=learner.classifier)
-        self._subscriber = Subscriber(plan.snapshots, learner)
-        self.inference.start()
-        self.ready = True
-
-    def stop(self) -> None:
-        """Finish what waits. Blocks."""
-        self.ready = False
-        self.inference.stop()
-        self.close_aside()
+            assert worker.new is not None
+            learner = Learner(worker.new, **worker.options)
+        self._subscriber = Subscriber(worker.snapshots, learner)
+        self.begin(learner)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -221,29 +187,24 @@ class Reader(Service):
             return self._subscriber.current()
 
 
-def _work(plan: Plan, listener: socket.socket) -> None:
-    import uvicorn
-
-    from klda.server.app import create_app
-    from klda.server.run import uvicorn_config
-
-    logs.configure(plan.settings.quiet)
+def _work(worker: WorkerOptions, listener: socket.socket) -> None:
+    logs.configure(worker.settings.quiet)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    threading.Thread(target=_end_with, args=(plan.parent,), daemon=True).start()
-    app = create_app(Reader(plan), around=lambda inner: Forward(inner, plan.parent_socket))
-    uvicorn.Server(uvicorn_config(app)).run(sockets=[listener])
+    threading.Thread(target=_end_with, args=(worker.parent,), daemon=True).start()
+    app = create_app(WorkerReader(worker), lambda inner: Forward(inner, worker.parent_socket))
+    uvicorn_server(app).run(sockets=[listener])
 
 
 def _end_with(parent: int) -> None:
-    """End when the parent is gone, however it went: a port without a writer helps nobody."""
+    """End when the parent is gone: without it nothing can be taught."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
 class Forward:
-    """Answers some requests here and passes the others on to the parent.
+    """ASGI application that answers some requests and forwards the others to the parent.
 
     Parameters
     ----------
@@ -260,55 +221,51 @@ class Forward:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request."""
         if scope["type"] == "lifespan":
-            async with self._connected():
+            async with self.connected():
                 await self._app(scope, receive, send)
         elif (scope["method"], scope["path"]) in ANSWERED_HERE:
             await self._app(scope, receive, send)
         else:
-            await self._pass_on(scope, receive, send)
+            await self._forward(scope, receive, send)
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
-        # A transport and not a client: a client would keep one's cookies and send them for another.
+    async def connected(self) -> AsyncIterator[None]:
+        """Keep connections to the parent open."""
+        # A transport, not a client: a client would store one user's cookies and send them with
+        # another user's requests.
         httpx = require("httpx", "server")
         async with httpx.AsyncHTTPTransport(uds=self._address) as self._transport:
             yield
 
-    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _forward(self, scope: Any, receive: Any, send: Any) -> None:
         httpx = require("httpx", "server")
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+        request = Request(scope, receive)
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return
         target = scope.get("raw_path", scope["path"].encode())
         if scope.get("query_string"):
             target += b"?" + scope["query_string"]
-        asked = httpx.Request(
+        forwarded = httpx.Request(
             scope["method"],
             httpx.URL("http://parent").copy_with(raw_path=target),
-            content=bytes(body),
-            headers=[(k, v) for k, v in scope["headers"] if k.lower() not in _HOP],
-            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), 600.0)},
+            content=body,
+            headers=[(k, v) for k, v in scope["headers"] if k.lower() not in _HOP_HEADERS],
+            extensions={
+                "timeout": dict.fromkeys(("connect", "read", "write", "pool"), FORWARD_SECONDS)
+            },
         )
         try:
-            answer = await self._transport.handle_async_request(asked)
+            answer = await self._transport.handle_async_request(forwarded)
             content = await answer.aread()
         except httpx.TransportError as error:
-            log.warning("not passed on", extra={"error": str(error)})
+            log.warning("not forwarded", extra={"error": str(error)})
             raise BusyError(
                 "The service is starting or stopping: try again in a moment."
             ) from error
-        scope[COUNTED] = True
-        kept = [
-            (k, v)
-            for k, v in answer.headers.raw
-            if k.lower() not in _HOP | {b"content-encoding", b"content-length"}
-        ]
-        kept.append((b"content-length", str(len(content)).encode()))
-        start = {"type": "http.response.start", "status": answer.status_code, "headers": kept}
-        await send(start)
-        await send({"type": "http.response.body", "body": content})
+        scope[FORWARDED] = True
+        response = Response(content, answer.status_code)
+        dropped = _HOP_HEADERS | {b"content-encoding", b"content-length"}
+        response.raw_headers += [(k, v) for k, v in answer.headers.raw if k.lower() not in dropped]
+        await response(scope, receive, send)

@@ -1,9 +1,9 @@
-"""One thread that encodes and answers: small requests that come together are encoded together.
+"""One thread that encodes and answers: small requests that arrive together are encoded together.
 
 While a batch is being encoded the next one gathers, so under load nothing waits for the sake of
 batching; an idle service waits a few milliseconds at most, and not at all if no other request is
-on its way. Inputs to be learned ride along a few at a time: a large learn delays a predict by no
-more than one small batch.
+being received. Inputs to be learned join a few at a time: a large learn delays a predict by no more
+than one small batch.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from typing import Any
 
 import numpy as np
 
-from klda.server.changes import Label
+from klda.explanation import Answer
+from klda.labels import Label
 from klda.server.errors import BusyError
-from klda.server.snapshot import Answer, Snapshot
+from klda.server.snapshot import Snapshot
 
-SHARE = 16  # inputs in a batch that predicts wait for: of a long request, or to be learned
+SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 
 log = logging.getLogger("klda.server")
 
 
 @dataclass(eq=False)
-class Job:
-    """Inputs of one request on their way through the foundation model.
+class Encoding:
+    """The inputs of one request, encoded in one or more batches.
 
     Attributes
     ----------
     inputs : sequence or ndarray
         Texts, images or rows.
     top : int
-        For an ask: how many classes to name. 0 for what is to be learned.
+        For a predict: how many classes to name. 0 for inputs to be learned.
     labels : sequence of label or None
         For a learn: the labels, if the model is to be asked before it is taught.
     """
@@ -62,16 +63,16 @@ class Job:
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
 
-class Inference:
-    """The thread that encodes.
+class Batcher:
+    """The thread that encodes and answers.
 
     Parameters
     ----------
     encode : callable
-        Turns a list of inputs (or rows) into rows, float32.
+        Turns inputs into feature rows, float32.
     snapshot : callable
-        Returns the snapshot to answer from; asked after encoding, so that an answer always knows
-        what was acknowledged before its request came.
+        Returns the snapshot to answer from. Called after encoding, so that an answer includes every
+        change acknowledged before its request came.
     max_batch : int
         Inputs encoded together.
     wait : float
@@ -91,11 +92,11 @@ class Inference:
     ) -> None:
         self._encode, self._snapshot = encode, snapshot
         self._max_batch, self._wait, self._max_queue = max_batch, wait, max_queue
-        self._asks: deque[Job] = deque()
-        self._learns: deque[Job] = deque()
+        self._asks: deque[Encoding] = deque()
+        self._learns: deque[Encoding] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self.announced = 0  # predicts whose bodies are being read: worth waiting for
+        self.arriving = 0  # predicts that are being received or wait: worth waiting for
         self.on_batch: Callable[[int], None] = lambda size: None
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
@@ -122,40 +123,18 @@ class Inference:
         return len(self._asks) + len(self._learns)
 
     def ask(self, inputs: Any, top: int) -> Future:
-        """Encode and answer.
-
-        Parameters
-        ----------
-        inputs : sequence or ndarray
-            At least one.
-        top : int
-            How many classes to name.
-
-        Returns
-        -------
-        Future of (Snapshot, list of Answer)
-            The answers and what they came from.
-        """
-        return self._submit(self._asks, Job(inputs, top=top))
+        """Encode and answer: a future of the snapshot and one answer per input."""
+        return self._submit(self._asks, Encoding(inputs, top=top))
 
     def encode(self, inputs: Any, labels: Sequence[Any] | None = None) -> Future:
-        """Encode inputs that are to be learned (or removed), behind those that are asked about.
+        """Encode inputs that are to be learned or removed, after those that are asked about.
 
-        Parameters
-        ----------
-        inputs : sequence or ndarray
-            At least one.
-        labels : sequence of label, optional
-            If given, the model is asked before it is taught.
-
-        Returns
-        -------
-        Future of (ndarray, (right, wrong, new))
-            The rows, and how the model had answered.
+        A future of the rows and, if `labels` are given, of how many the model got right, got wrong,
+        and could not know before it learns them.
         """
-        return self._submit(self._learns, Job(inputs, labels=labels))
+        return self._submit(self._learns, Encoding(inputs, labels=labels))
 
-    def _submit(self, queue: deque[Job], job: Job) -> Future:
+    def _submit(self, queue: deque[Encoding], job: Encoding) -> Future:
         with self._wake:
             if self._stopping:
                 raise BusyError("The service is stopping: try again in a moment.")
@@ -175,8 +154,8 @@ class Inference:
                 batch = self._take()
             try:
                 self._process(batch)
-            except Exception as error:  # nobody foresaw it: these fail, the thread goes on
-                log.exception("inference")
+            except Exception as error:  # an unexpected error must not end the thread
+                log.exception("batch")
                 for job, _ in batch:
                     self._close(job, error)
 
@@ -186,20 +165,20 @@ class Inference:
         while self._max_batch > 1 and not self._stopping:
             count = sum(job.left for job in self._asks)
             left = deadline - time.monotonic()
-            if count >= self._max_batch or self.announced <= len(self._asks) or left <= 0:
+            if count >= self._max_batch or self.arriving <= len(self._asks) or left <= 0:
                 return
             self._wake.wait(left)
 
-    def _take(self) -> list[tuple[Job, int]]:
-        """Choose what is encoded next: jobs, and how many of each one's inputs."""
+    def _take(self) -> list[tuple[Encoding, int]]:
+        """Choose what is encoded next: requests, and how many inputs of each."""
         if self._max_batch == 1 and self._asks:
             batch = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
         else:
-            batch = shares(self._asks, self._max_batch)
-        return batch + shares(self._learns, SHARE if batch else self._max_batch)
+            batch = divide_batch(self._asks, self._max_batch)
+        return batch + divide_batch(self._learns, SLICE if batch else self._max_batch)
 
-    def _process(self, batch: list[tuple[Job, int]]) -> None:
-        """Encode a batch; nothing of a job changes before all of that has gone well."""
+    def _process(self, batch: list[tuple[Encoding, int]]) -> None:
+        """Encode a batch; no request changes before all of that has succeeded."""
         try:
             rows = self._encode(_join([job.inputs[job.done : job.done + n] for job, n in batch]))
             snapshot = self._snapshot()
@@ -215,7 +194,9 @@ class Inference:
         self.on_batch(len(rows))
         self._hand_out(snapshot, batch, rows)
 
-    def _hand_out(self, snapshot: Snapshot, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
+    def _hand_out(
+        self, snapshot: Snapshot, batch: list[tuple[Encoding, int]], rows: np.ndarray
+    ) -> None:
         at = 0
         for job, n in batch:
             job.parts.append(rows[at : at + n])
@@ -227,11 +208,13 @@ class Inference:
             if not job.top:
                 self._close(job, (job.rows, tuple(job.tally)))
 
-    def _compare(self, snapshot: Snapshot, batch: list[tuple[Job, int]], rows: np.ndarray) -> None:
-        """Ask before teaching: count how the model answers on rows that it is about to learn."""
+    def _compare(
+        self, snapshot: Snapshot, batch: list[tuple[Encoding, int]], rows: np.ndarray
+    ) -> None:
+        """Count how the model answers on rows that it is about to learn."""
         at = 0
         chosen: list[int] = []
-        owners: list[Job] = []
+        owners: list[Encoding] = []
         labels: list[Label] = []
         for job, n in batch:
             if job.labels is not None:
@@ -243,8 +226,8 @@ class Inference:
             for job, verdict in zip(owners, snapshot.compare(rows[chosen], labels), strict=True):
                 job.tally[verdict] += 1
 
-    def _answer(self, snapshot: Snapshot, jobs: list[Job]) -> None:
-        """Answer jobs together; where that fails each by itself, so that each has its own error."""
+    def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
+        """Answer requests together; where that fails, one by one, so each gets its own error."""
         try:
             answers = _answers(snapshot, jobs)
         except Exception as error:
@@ -257,7 +240,7 @@ class Inference:
         for job, own in zip(jobs, answers, strict=True):
             self._close(job, (snapshot, own))
 
-    def _close(self, job: Job, outcome: Any) -> None:
+    def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:
             for queue in (self._asks, self._learns):
                 if job in queue:
@@ -270,26 +253,25 @@ class Inference:
             job.future.set_result(outcome)
 
 
-def shares(jobs: Sequence[Job], room: int) -> list[tuple[Job, int]]:
-    """Share out a batch: short requests go whole, long ones take what is left in equal parts.
+def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, int]]:
+    """Choose the inputs of a batch: all of short requests, equal parts of long ones.
 
     Parameters
     ----------
-    jobs : sequence of Job
+    jobs : sequence of Encoding
         Those that wait, the oldest first.
     room : int
         Inputs in the batch.
 
     Returns
     -------
-    list of (Job, int)
-        Jobs, and how many of each one's inputs. The oldest is always among them. Where a request
-        is finished by the batch, longer ones take no more than `SHARE` of it: they would hold it
-        up.
+    list of (Encoding, int)
+        Requests, and how many inputs of each. The oldest is always among them. Where the batch
+        completes a request, longer ones take no more than `SLICE` of it: they would delay it.
     """
     if not jobs:
         return []
-    least = min(jobs[0].left, SHARE, max(1, room // 2))
+    least = min(jobs[0].left, SLICE, max(1, room // 2))
     room -= least
     first = list(islice(jobs, room + 1))
     taken = {id(jobs[0]): least}
@@ -298,15 +280,15 @@ def shares(jobs: Sequence[Job], room: int) -> list[tuple[Job, int]]:
         held = taken.get(id(job), 0)
         n = min(job.left, held + room // (len(first) - i))
         if n < job.left and finishes:
-            n = max(held, min(n, SHARE))
+            n = max(held, min(n, SLICE))
         finishes = finishes or n == job.left
         taken[id(job)] = n
         room -= n - held
     return [(job, taken[id(job)]) for job in first if taken[id(job)]]
 
 
-def _answers(snapshot: Snapshot, jobs: list[Job]) -> list[list[Answer]]:
-    """Answers of each job: one pass over the feature map, however many there are."""
+def _answers(snapshot: Snapshot, jobs: list[Encoding]) -> list[list[Answer]]:
+    """Answer all requests in one pass over the feature map."""
     if not jobs or not snapshot.counts:
         return [[] for _ in jobs]
     rows = np.concatenate([job.rows for job in jobs])

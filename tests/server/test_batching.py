@@ -1,4 +1,4 @@
-"""The thread that encodes: batches, shares of them, and errors that stay where they belong."""
+"""The thread that encodes: batches, how they are divided, and errors of single requests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from klda.server.inference import SHARE, Inference, Job, shares
-from klda.server.snapshot import Answer
+from klda.explanation import Answer
+from klda.server.batching import SLICE, Batcher, Encoding, divide_batch
 
 
 class Model:
@@ -28,8 +28,8 @@ class Model:
 
 
 @pytest.fixture
-def inference():
-    made = Inference(lambda rows: rows, Model, max_batch=64, wait=0.0, max_queue=1000)
+def batcher():
+    made = Batcher(lambda rows: rows, Model, max_batch=64, wait=0.0, max_queue=1000)
     yield made
     made.stop()
 
@@ -38,42 +38,42 @@ def rows(*values):
     return np.array(values, np.float32)[:, None]
 
 
-def test_an_answer_that_fails_is_the_error_of_its_request_only(inference):
-    asked = [inference.ask(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
-    learned = inference.encode(rows(7, 8), ["a", "a"])
-    inference.start()
+def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
+    asked = [batcher.ask(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
+    learned = batcher.encode(rows(7, 8), ["a", "a"])
+    batcher.start()
     assert [a.top[0][1] for a in asked[0].result(5)[1]] == [1, 2]
     assert [a.top[0][1] for a in asked[2].result(5)[1]] == [3]
     for future, value in ((asked[1], 500), (asked[3], 600)):
         with pytest.raises(ArithmeticError, match=f"too far: {value}"):
             future.result(5)
     assert learned.result(5)[0].tolist() == [[7], [8]]
-    assert inference.waiting == 0
-    assert inference.ask(rows(9), 1).result(5)[1][0].top[0][1] == 9
+    assert batcher.waiting == 0
+    assert batcher.ask(rows(9), 1).result(5)[1][0].top[0][1] == 9
 
 
-def test_a_comparison_that_fails_is_the_error_of_its_learn_only(inference):
-    bad, good = inference.encode(rows(500), ["a"]), inference.encode(rows(5), ["a"])
-    inference.start()
+def test_a_comparison_that_fails_is_the_error_of_its_learn_only(batcher):
+    bad, good = batcher.encode(rows(500), ["a"]), batcher.encode(rows(5), ["a"])
+    batcher.start()
     with pytest.raises(ArithmeticError):
         bad.result(5)
     assert good.result(5)[1] == (1, 0, 0)
 
 
-def test_an_error_that_nobody_foresaw_does_not_end_the_thread(inference):
+def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
     def fail(size):
         raise ZeroDivisionError
 
-    inference.on_batch = fail
-    inference.start()
+    batcher.on_batch = fail
+    batcher.start()
     with pytest.raises(ZeroDivisionError):
-        inference.ask(rows(1), 1).result(5)
-    inference.on_batch = lambda size: None
-    assert inference.ask(rows(1), 1).result(5)[1]
+        batcher.ask(rows(1), 1).result(5)
+    batcher.on_batch = lambda size: None
+    assert batcher.ask(rows(1), 1).result(5)[1]
 
 
 def taken(room, *lengths):
-    return [n for _, n in shares([Job(range(n)) for n in lengths], room)]
+    return [n for _, n in divide_batch([Encoding(range(n)) for n in lengths], room)]
 
 
 def test_short_requests_go_whole_and_long_ones_share_what_is_left():
@@ -81,15 +81,15 @@ def test_short_requests_go_whole_and_long_ones_share_what_is_left():
     assert taken(64, 3, 2, 1) == [3, 2, 1]
     assert taken(64, *[1] * 100) == [1] * 64
     assert sum(taken(64, 300, 300)) == 64
-    assert min(taken(64, 300, 300)) >= SHARE
-    assert taken(64, 300, 1) == [SHARE, 1]
-    assert taken(64, 1, 300) == [1, SHARE]
-    assert taken(SHARE, 300, 1) == [SHARE - 1, 1]
+    assert min(taken(64, 300, 300)) >= SLICE
+    assert taken(64, 300, 1) == [SLICE, 1]
+    assert taken(64, 1, 300) == [1, SLICE]
+    assert taken(SLICE, 300, 1) == [SLICE - 1, 1]
     assert taken(1, 300, 1) == [1]
 
 
 def test_the_oldest_request_is_never_left_behind():
-    assert taken(64, 300, *[1] * 100)[0] == SHARE
+    assert taken(64, 300, *[1] * 100)[0] == SLICE
 
 
 def test_a_small_predict_does_not_wait_for_a_large_one():
@@ -102,14 +102,14 @@ def test_a_small_predict_does_not_wait_for_a_large_one():
         sizes.append(len(inputs))
         return inputs
 
-    inference = Inference(encode, Model, max_batch=64, wait=0.0, max_queue=1000)
-    inference.start()
-    large = inference.ask(rows(*values), 1)
+    batcher = Batcher(encode, Model, max_batch=64, wait=0.0, max_queue=1000)
+    batcher.start()
+    large = batcher.ask(rows(*values), 1)
     assert begun.wait(20)
-    small = inference.ask(rows(5), 1)
+    small = batcher.ask(rows(5), 1)
     steps.release(2)
     assert small.result(20)[1][0].top[0][1] == 5
-    assert sizes == [64, 1 + SHARE]
+    assert sizes == [64, 1 + SLICE]
     steps.release(10)
     assert [a.top[0][1] for a in large.result(20)[1]] == values
-    inference.stop()
+    batcher.stop()

@@ -1,0 +1,111 @@
+"""Reads what klda 0.1.0 stored for its service, and moves it into the journal.
+
+That version kept the keys, the forgotten classes and the tallies as arrays in the model folder, and
+its journal in files ``journal-<first change>.klda``. Nothing here is written any more.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.detached import Detached
+from klda.server.changes import Acknowledgement, Change
+from klda.server.journal import Journal, JournalError
+from klda.storage import StoredModel
+
+MEMORY = "service/memory"
+FILES = "journal-*.klda"
+_HEAD = struct.Struct("<4sQI")  # magic, length and CRC-32 of a frame's payload
+_MAGIC = b"KLJ\x01"
+
+
+def position(stored: StoredModel) -> int | None:
+    """Return the number of the last change in a model folder, if it says so."""
+    noted = stored.document["classifier"].get("service", {})
+    return int(noted["position"]) if "position" in noted else None
+
+
+def migrate(folder: Path, stored: StoredModel, journal: Journal) -> None:
+    """Move the memory and the journal files of an old service into the journal.
+
+    After a kill in between it is done again: a change that the journal has is left out.
+    """
+    files = sorted(folder.glob(FILES))
+    entries = [entry for file in files for entry in _read(file)]
+    dropped = {header["target"] for header, _ in entries if header["kind"] == "cancel"}
+    has_memory = journal.is_new and MEMORY in stored.arrays
+    if entries or has_memory:
+        with journal.transaction():
+            if has_memory:
+                _move_memory(stored.arrays, journal)
+            journal.set_last(position(stored) or 0)
+            last = journal.last
+            for header, rows in entries:
+                number = header["sequence"]
+                if number > last and number not in dropped and header["kind"] != "cancel":
+                    journal.add(Change.of(header, rows))
+    for file in files:
+        file.unlink()
+
+
+def _move_memory(arrays: Mapping[str, np.ndarray], journal: Journal) -> None:
+    content = json.loads(np.asarray(arrays[MEMORY]).tobytes())
+    for key, sequence, classes, samples, new, digest in content["keys"]:
+        journal.add_key(key, digest, Acknowledgement(sequence, classes, samples, tuple(new)))
+    for number, when, dropped in content["dropped"]:
+        kept = []
+        for i, (label, count, names) in enumerate(dropped):
+            own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
+            kept.append(Detached(label, count, own))
+        journal.keep(number, when, kept)
+    for _, label in content.get("taken", ()):
+        journal.reuse_name(label)
+    for tally in content["tallies"]:
+        journal.add_tally(tuple(tally))
+
+
+def _read(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield headers and rows of the changes in a journal file; an incomplete last frame was never acknowledged."""
+    content, at = path.read_bytes(), 0
+    while at < len(content):
+        payload = _payload(content, at)
+        if payload is None:
+            if any(_payload(content, i) for i in _occurrences(content, at + 1)):
+                raise JournalError(
+                    f"{path} is damaged at byte {at}, and more changes follow. Restore it from a "
+                    "copy, or move it away to continue without the changes in it."
+                )
+            return
+        yield from _entries(payload)
+        at += _HEAD.size + len(payload)
+
+
+def _payload(content: bytes, at: int) -> bytes | None:
+    if len(content) - at < _HEAD.size:
+        return None
+    magic, length, checksum = _HEAD.unpack_from(content, at)
+    payload = content[at + _HEAD.size : at + _HEAD.size + length]
+    whole = magic == _MAGIC and len(payload) == length and zlib.crc32(payload) == checksum
+    return payload if whole else None
+
+
+def _occurrences(content: bytes, at: int) -> Iterator[int]:
+    while (at := content.find(_MAGIC, at)) >= 0:
+        yield at
+        at += 1
+
+
+def _entries(payload: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    (length,) = struct.unpack_from("<I", payload)
+    at = 4 + length
+    for header in json.loads(payload[4:at]):
+        n, d = header.get("shape", (0, 0))
+        yield header, payload[at : at + 4 * n * d]
+        at += 4 * n * d
