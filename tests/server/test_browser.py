@@ -14,8 +14,8 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="pip install playwright drives the browser"
 )
 
-from klda.client import Client
 from klda.demo import unknown_questions
+from klda.server.client import Client
 
 from .conftest import KEYS, TEACH, listening, samples
 

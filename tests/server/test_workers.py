@@ -16,10 +16,10 @@ import httpx
 import numpy as np
 import pytest
 
-from klda.client import Client
 from klda.learner import Learner
 from klda.server import loadtest
 from klda.server.app import create_app
+from klda.server.client import Client
 from klda.server.gate import Gate
 from klda.server.keys import Keys
 from klda.server.listening import uvicorn_server

@@ -109,9 +109,9 @@ class Gate:
         if self._hosts and name.lower() not in self._hosts and not is_probe:
             raise ForbiddenError(f"This service does not answer for the host {name[:100]!r}.")
         origin = headers.get("origin")
-        if origin is not None and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            if origin.split("://", 1)[-1] != host:
-                raise ForbiddenError("Requests from pages of other sites are refused.")
+        is_foreign = origin is not None and origin.split("://", 1)[-1] != host
+        if is_foreign and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            raise ForbiddenError("Requests from pages of other sites are refused.")
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(scope):
             raise _too_large(self._max_body(scope))

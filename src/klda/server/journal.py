@@ -162,15 +162,13 @@ class Journal:
         found = self._run("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return int(found[0])
 
-    def add(self, change: Change, acknowledgement: Acknowledgement | None = None) -> None:
-        """Store a change with its number and, where it has a key, the answer to it."""
+    def add(self, change: Change) -> None:
+        """Store a change that has a number."""
         number, rows = change.sequence, change.rows
         content = b"" if rows is None else np.ascontiguousarray(rows, "<f4").tobytes()
         values = (number, json.dumps(change.header()), content)
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
         self.set_last(number)
-        if change.key and acknowledgement is not None:
-            self.add_key(change.key, change.digest, acknowledgement)
         if change.right or change.wrong or change.new:
             self.add_tally((change.when, change.right, change.wrong, change.new))
 

@@ -72,7 +72,7 @@ def _move_memory(arrays: Mapping[str, np.ndarray], journal: Journal) -> None:
 
 
 def _read(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield headers and rows of the changes in a journal file; an incomplete last frame was never acknowledged."""
+    """Yield the changes of a journal file; an incomplete last frame was never acknowledged."""
     content, at = path.read_bytes(), 0
     while at < len(content):
         payload = _payload(content, at)

@@ -188,7 +188,7 @@ class Writer:
                 with self._journal.transaction():
                     update = _Update(self.learner, self._journal)
                     for change in group:
-                        update.make(change)
+                        update.remember(change, update.make(change))
                     update.finish()
                     if len(group) > 1 or group[0].kind == "remove":
                         Snapshot.of(self.learner, 0)  # solves, which may fail as well
@@ -377,32 +377,34 @@ class _Update:
             if change.key and (earlier := self._journal.answered(change.key)):
                 return _repeated(change, *earlier)
             change = replace(change, sequence=self._journal.last + 1, when=time.time())
-            new = [label for label in dict.fromkeys(change.labels) if label not in self._counts]
-            self.make(change)
+            acknowledgement = self.make(change)
         except ServiceError as error:  # raised by checks: nothing was changed
             return error
-        acknowledgement = Acknowledgement(
-            change.sequence,
-            len(self._counts),
-            self._counts.total(),
-            tuple(new) if change.kind == "learn" else (),
-        )
-        self._journal.add(change, acknowledgement)
+        self._journal.add(change)
+        self.remember(change, acknowledgement)
         self.rows += max(1, len(change.labels))
         return acknowledgement
 
-    def make(self, change: Change) -> None:
-        """Apply a change, or for a learn: with the next ones."""
+    def remember(self, change: Change, acknowledgement: Acknowledgement) -> None:
+        """Remember the answer to a change that has a key."""
+        if change.key:
+            self._journal.add_key(change.key, change.digest, acknowledgement)
+
+    def make(self, change: Change) -> Acknowledgement:
+        """Apply a change; a learn is applied together with the next ones."""
+        new: tuple[Label, ...] = ()
         if change.kind == "learn":
             changes.check_learn(change, self._counts, self._width)
             assert change.rows is not None
+            new = tuple(x for x in dict.fromkeys(change.labels) if x not in self._counts)
             self._width = change.rows.shape[1]
             self._counts.update(change.labels)
             self._pending.append(change)
-            return
-        self.finish()
-        getattr(self, f"_{change.kind}")(change)
-        self._counts = Counter(self._learner.classes)
+        else:
+            self.finish()
+            getattr(self, f"_{change.kind}")(change)
+            self._counts = Counter(self._learner.classes)
+        return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new)
 
     def finish(self) -> None:
         """Apply the learns that wait."""
