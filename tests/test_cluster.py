@@ -25,11 +25,11 @@ from klda.cli.app import app  # noqa: E402
 from klda.cluster import ClusterError, learn  # noqa: E402
 from klda.cluster.blocks import Feed, Group, Piece, Rows  # noqa: E402
 from klda.cluster.pool import Pool, Resources, Tree, _connect  # noqa: E402
-from klda.cluster.shares import Gatherer, Recipe, add_to, merge  # noqa: E402
+from klda.cluster.shares import Gatherer, Recipe, add_to, base_of, merge  # noqa: E402
 from klda.cluster.workers import Answer, Worker  # noqa: E402
+from klda.data import BATCH_ROWS, TableError, open_table  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
-from klda.tables import ROWS, TableError, open_table  # noqa: E402
 
 CLASSES = 12
 DIMENSION = 10
@@ -45,11 +45,10 @@ def make_rows(n, seed=0):
 
 
 def learn_alone(learner, *paths):
-    """What one process makes of files, in the chunks that `klda learn` reads."""
+    """What one process makes of files, in the batches that `klda learn` reads."""
     tables = [open_table(path, modality=learner.modality) for path in paths]
-    rows = ROWS[learner.modality]
-    chunks = itertools.chain.from_iterable(table.chunks(rows=rows) for table in tables)
-    return learner.learn((chunk.inputs, chunk.labels) for chunk in chunks)
+    batches = itertools.chain.from_iterable(table.batches() for table in tables)
+    return learner.learn((batch.inputs, batch.labels) for batch in batches)
 
 
 def assert_same(one, other, inputs):
@@ -115,6 +114,22 @@ def test_shares_bring_the_samples_that_one_process_would_have_judged():
     np.testing.assert_array_equal(together._pending.samples, alone._pending.samples)
     assert together._pending.labels == alone._pending.labels
     assert together._pending.seen == alone._pending.seen
+
+
+def test_samples_that_wait_in_the_model_are_still_judged_after_a_share_is_added():
+    """One class alone is judged by nothing: its samples wait until there is another."""
+    rows, labels = make_rows(400)
+    wide = rows[labels == "class 0"] * 3
+    others, names = rows[labels != "class 0"], labels[labels != "class 0"]
+    alone = KLDA(n_components=96, gamma=0.05, random_state=0)
+    alone.partial_fit(wide, ["class 0"] * len(wide))
+    model = base_of(alone)
+    gatherer = Gatherer(Recipe.of(alone), len(wide), "cpu")
+    gatherer.learn((others, names.tolist()))
+    together = add_to(model, gatherer.share())
+    alone.partial_fit(others, names)
+    assert together.threshold(0.01) == pytest.approx(alone.threshold(0.01), rel=1e-3)
+    assert together.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)
 
 
 def test_a_share_is_a_packed_triangle_whatever_its_rows():
@@ -201,7 +216,7 @@ def test_feature_columns_of_any_kind_are_read_in_batches():
         (rows_of("text"), {"text": ["a", 3][1:], "y": ["b"]}, "row 11: the text is 3"),
         (rows_of("text"), {"text": ["a"], "y": [None]}, "row 11: the label is empty"),
         (rows_of("text"), {"text": ["a"], "y": [0.5]}, "row 11: the label is 0.5"),
-        (rows_of("text"), {"words": ["a"], "y": ["b"]}, "its columns are: words, y"),
+        (rows_of("text"), {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
         (rows_of("text", input="body"), {"text": ["a"]}, "input_column='body'"),
         (rows_of("text"), {"text": ["a"]}, "holds the label"),
         (rows_of("text", text=True), {"text": ["a"], "y": [1]}, "classes are texts"),
@@ -265,8 +280,8 @@ def ray():
 def files(tmp_path_factory):
     """Rows in two kinds of files: three chunks, so that two workers have something to do."""
     folder = tmp_path_factory.mktemp("rows")
-    rows, labels = make_rows(3 * ROWS["features"] - 1000)
-    half = ROWS["features"] + 500
+    rows, labels = make_rows(3 * BATCH_ROWS["features"] - 1000)
+    half = BATCH_ROWS["features"] + 500
     np.savez(folder / "a.npz", features=rows[:half], labels=labels[:half])
     table = arrow.table({"features": list(rows[half:]), "label": labels[half:]})
     parquet.write_table(table, folder / "b.parquet")
@@ -454,7 +469,7 @@ def test_the_command_learns_on_a_cluster_and_a_bad_row_leaves_the_model(ray, fil
     options = ["--model", bot, "--cluster", "local", "--workers", "1", "--components", "100"]
     result = runner.invoke(app, ["learn", str(files / "a.npz"), *options, "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["learned"] == ROWS["features"] + 500
+    assert json.loads(result.stdout)["learned"] == BATCH_ROWS["features"] + 500
     alone = learn_alone(
         Learner("features", classifier=KLDA(n_components=100, random_state=0)), files / "a.npz"
     )

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from klda import features
+from klda import encoders
 from klda.demo import examples, unknown_questions
 from klda.demo.__main__ import run
 
@@ -31,7 +31,7 @@ def test_the_data_set_is_what_it_says():
 
 
 @pytest.mark.skipif(
-    not features.MODELS["minilm"].available_offline(), reason="minilm is not installed"
+    not encoders.MODELS["minilm"].available_offline(), reason="minilm is not installed"
 )
 def test_the_demonstration_runs_and_shows_that_old_classes_hold(tmp_path):
     screen = io.StringIO()

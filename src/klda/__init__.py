@@ -1,4 +1,4 @@
-"""Teach a classifier new classes for ever, without forgetting and without keeping the data."""
+"""Teach a classifier new classes forever, without forgetting and without keeping the data."""
 
 from __future__ import annotations
 

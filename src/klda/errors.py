@@ -1,6 +1,9 @@
-"""Errors that klda raises on bad input or a missing part."""
+"""Errors that klda raises on bad input or a missing package."""
 
 from __future__ import annotations
+
+import importlib
+from typing import Any
 
 
 class KldaError(ValueError):
@@ -9,3 +12,34 @@ class KldaError(ValueError):
 
 class MissingDependencyError(KldaError, ImportError):
     """A part of klda needs a package that is not installed."""
+
+
+def require(module: str, extra: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Parameters
+    ----------
+    module : str
+        Dotted module name.
+    extra : str
+        The extra that installs it, as in ``pip install "klda[extra]"``.
+
+    Returns
+    -------
+    module
+        The imported module.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+            raise
+        raise MissingDependencyError(
+            f"This needs the package {module.split('.')[0]!r}, which is not installed. "
+            f'Install it with: pip install "klda[{extra}]"'
+        ) from error

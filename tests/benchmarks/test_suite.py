@@ -240,6 +240,10 @@ def test_times_come_from_this_device_and_kind_of_machine(features_folder, tmp_pa
     assert walk(timed, store)[0].status == "found"
     (line,) = experiments.runtime_lines(walk(timed, store))
     assert line["machine"].startswith("cpu")
+    for name in ("cpu", "threads", "system"):
+        other = here | {name: "another"}
+        store.path.write_text(json.dumps(made.record | {"machine": other}) + "\n")
+        assert walk(timed, store)[0].status == "done", name
 
 
 @pytest.mark.parametrize("empty", ["datasets", "backbones"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
+from tests import model_json
 
 
 def folder_content(folder):
@@ -137,7 +138,7 @@ def test_predict_features_gives_row_numbers(cli, make, rows):
 
 def test_a_failed_predict_leaves_no_half_written_file(cli, bot, tmp_path):
     path = tmp_path / "q.csv"
-    path.write_text("text\nfine\n \n")
+    path.write_text("text,id\nfine,1\n ,2\n")
     output = tmp_path / "answers.csv"
     output.write_text("old")
     result = cli("predict", path, "--model", bot / "model", "--output", output, code=1)
@@ -332,8 +333,7 @@ def test_a_truncated_model_is_an_error(cli, make, rows):
 
 def test_a_model_of_a_newer_format_is_an_error(cli, make, rows):
     model = make("m", "ab")
-    document = json.loads((model / "model.json").read_text())
-    (model / "model.json").write_text(json.dumps(document | {"format_version": 2}))
+    model_json.edit(model, lambda document: document.update(format_version=99))
     assert "Upgrade klda" in cli("predict", rows("q", "a"), "--model", model, code=1).stderr
 
 
@@ -341,9 +341,8 @@ def test_a_model_made_with_another_foundation_model_is_an_error(cli, bot, tmp_pa
     import shutil
 
     shutil.copytree(bot / "model", tmp_path / "m")
-    document = json.loads((tmp_path / "m" / "model.json").read_text())
-    document["foundation_model"]["revision"] = "0" * 64
-    (tmp_path / "m" / "model.json").write_text(json.dumps(document))
+    other = {"revision": "0" * 64}
+    model_json.edit(tmp_path / "m", lambda document: document["foundation_model"].update(other))
     before = folder_content(tmp_path / "m")
     for command in (("predict", "--text", "hello"), ("learn", bot / "learn.csv")):
         result = cli(*command, "--model", tmp_path / "m", code=1)

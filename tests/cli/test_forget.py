@@ -7,7 +7,6 @@ import csv
 import numpy as np
 import pytest
 
-from klda.cli import undoing
 from klda.learner import Learner
 
 
@@ -97,20 +96,20 @@ def test_rows_that_were_never_learned_are_refused(
     learned = rows("learned", "abc", count=count)
     model = tmp_path / "m"
     cli("learn", learned, "--model", model, "--components", 300, "--gamma", 0.02, *options)
+    reason = "others.npz: These rows were not learned by this model as class 'a'"
     others = rows("others", "abc", count=count, seed=5)
     for words in (("a",), ("a", "--partly")):
-        message = refused(model, *words, "--rows", others)
-        assert "others.npz" in message or "learned" in message
+        assert reason in refused(model, *words, "--rows", others)
     part = write("some", others, np.arange(count // 2))
-    assert "learned" in refused(model, "a", "--rows", part, "--partly")
+    assert "These rows were not learned by this model as class 'a'" in refused(
+        model, "a", "--rows", part, "--partly"
+    )
 
 
 def test_without_a_scatter_the_mean_tells(cli, refused, rows, tmp_path):
     model = tmp_path / "m"
     cli("learn", rows("learned", "abc"), "--model", model, "--classifier", "ncm")
-    assert "not those that were learned" in refused(
-        model, "a", "--rows", rows("others", "a", seed=5)
-    )
+    assert "not learned by this model" in refused(model, "a", "--rows", rows("others", "a", seed=5))
     assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
 
 
@@ -131,15 +130,15 @@ def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):
             [line[0] + (" please" if line[1] == "play_music" else ""), line[1]] for line in lines
         )
     message = refused(model, "play_music", "--rows", other)
-    assert "not those that were learned" in message
+    assert "not learned by this model" in message
     found = cli.json("forget", "play_music", "--model", model, "--rows", bot / "learn.csv")
     assert found["exact"]
     assert found["forgotten_classes"] == ["play_music"]
 
 
-def test_a_model_in_need_of_a_larger_ridge_still_forgets(cli, make, rows, monkeypatch):
-    model = make("m", "abc")
-    monkeypatch.setattr(undoing, "_is_definite", lambda learner: False)
+@pytest.mark.filterwarnings("ignore::klda.engine.solve.RidgeRaisedWarning")
+def test_a_model_in_need_of_a_larger_ridge_still_forgets(cli, make, rows):
+    model = make("m", "abc", "--ridge", 1e-30)
     assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import storage
+from klda.learner import folder as storage
 from klda.learner import Learner
-from klda.streaming import unfinished
-from tests.test_kill import Commands, command, start
+from klda.learner.resume import unfinished
+from tests.learner.test_kill import Commands, command, start
 
 ROWS = 100_000  # 13 chunks
 NEW = ("--components", "400", "--gamma", "0.02")

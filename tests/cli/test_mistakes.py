@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from klda import storage
+from klda.learner import folder as storage
 from klda.learner import Learner
+from tests import model_json
 
 
 @pytest.fixture
@@ -84,6 +85,7 @@ def test_one_column_is_not_two(cli, texts, tmp_path):
     cli(*words, "--input-column", "text", "--label-column", "text", code=2)
     message = cli(*words, "--label-column", "text", code=1).stderr
     assert "'text' can't hold both the text and the label" in message
+    assert "Set --input-column and --label-column." in " ".join(message.split())
 
 
 def test_a_feature_that_is_no_number_is_named_by_its_file_and_row(cli, make, tmp_path):
@@ -169,9 +171,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
 @pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
 def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
-    document = json.loads((model / "model.json").read_text())
-    del document[key]
-    (model / "model.json").write_text(json.dumps(document))
+    model_json.edit(model, lambda document: document.pop(key))
     message = cli("show", "--model", model, code=1).stderr
     assert "model.json is damaged" in message
     assert key in message

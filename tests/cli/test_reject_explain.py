@@ -178,7 +178,24 @@ def test_a_ledger_is_begun_with_the_model_or_never(cli, make, rows, model):
     cli("learn", more, "--model", model, "--keep", "features")
     assert len(Learner.load(model).ledger) == 175
     assert "the features of 175 samples" in cli("show", "--model", model).stdout
-    assert "nothing of a sample" in cli("show", "--model", plain).stdout
+
+
+def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
+    def kept(model):
+        lines = cli("show", "--model", model).stdout.splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("keeps"))
+        return " ".join(" ".join(lines[first : first + 2]).split())
+
+    few = make("few", "abc")  # 75 samples, 300 components
+    assert "a row of features of each sample, until there are more than 150" in kept(few)
+    many, compact = make("many", "abcdefgh"), tmp_path / "compact"
+    assert "sums alone" in kept(many)
+    Learner.load(few).save(compact, compact=True)
+    assert "sums alone" in kept(compact)
+    only, ncm = make("only", "a"), tmp_path / "ncm"
+    assert "a row of features of each sample" in kept(only)
+    cli("learn", rows("rows", "abc"), "--model", ncm, "--classifier", "ncm")
+    assert "sums alone" in kept(ncm)
 
 
 # ------------------------------------------------------------------------------- the label set

@@ -268,11 +268,11 @@ def test_a_body_that_takes_long_to_parse_is_refused_at_once(client):
     headers = {"Content-Type": "application/json"}
     for part in (b"[],", b"{},", b'"",', b"1,"):
         content = b'{"features": [' + part * (15_000_000 // len(part)) + b"[]]}"
-        began = time.perf_counter()
+        began = time.process_time()  # the service runs in a thread of this process
         answer = client.post("/v1/predict", content=content, headers=headers)
         assert answer.status_code == 422
         assert "fewer inputs" in answer.json()["error"]["message"]
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
 
 
 def test_no_key_is_needed_only_where_none_is_set(client):

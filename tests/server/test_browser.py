@@ -33,7 +33,7 @@ ARGUMENTS = [
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
 ]
 expect = playwright.expect
 SECONDS = 20_000

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from klda.learner import Detached
 
-from klda.detached import Detached
 from klda.server.changes import Acknowledgement, Change
 from klda.server.journal import FILE, Journal, JournalError
 
@@ -112,7 +112,7 @@ def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
     means = np.random.default_rng(7).normal(size=300).astype(np.float32)
     add(journal, change)
     with journal.transaction():
-        journal.keep(1, 5.0, [Detached("a", 3, {"means": means})])
+        journal.keep(1, 5.0, [Detached("a", 3, {"means": means}, {})])
     assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
     journal.mark_folded(1)
     assert not on_disk(tmp_path, secret)

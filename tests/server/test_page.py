@@ -105,43 +105,6 @@ def test_signing_in(features_model):
         assert client.post("/page/forget", data={"label": "ants"}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        ("text,label\nhello,a\nbye,b\n", (["hello", "bye"], ["a", "b"])),
-        ("label\ttext\na\thello, you\n", (["hello, you"], ["a"])),
-        ("intent;utterance\r\na;hi\r\n\r\nb;yo\r\n", (["hi", "yo"], ["a", "b"])),
-        ('"a, b",x\n"say ""hi""",y', (["a, b", 'say "hi"'], ["x", "y"])),
-        ("\ufefftext,label\nmany\u00e9,a", (["manyé"], ["a"])),
-        ("id,text,label\n1,hello,a", (["hello"], ["a"])),
-    ],
-)
-def test_tables_are_read_as_people_paste_them(content, expected):
-    table = read_rows(content)
-    assert (table.texts, table.labels) == expected
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("", "nothing"),
-        ("text,label\n", "no row"),
-        ("just one column\nmore", "1 column:"),
-        ("a, b, c\n", "3 columns.*quotes"),
-        ("hi,a\nhello, I lost my card,lost_card", "Line 2 has 3 columns.*quotes"),
-        ("hi;a\nhello", "Line 2 has 1 column, .*semicolon"),
-        ('text,label\n"two\nlines",a\nx,b,c', "Line 4 has 3 columns"),
-        ('text,label\nhi,a\n"hello,b\nbye,c', "Line 3 can't be read"),
-        ("text,label\nhello,\n", "Line 2 has no label"),
-        ("text,label\n,a\n", "Line 2 has no text"),
-        ("text,label\nhello," + "x" * 201, "Line 2"),
-    ],
-)
-def test_tables_that_can_not_be_read_say_where(content, message):
-    with pytest.raises(ServiceError, match=message):
-        read_rows(content)
-
-
 def test_the_chart_follows_the_latest_answers():
     drawn = chart([(0.0, 0, 10, 2), (1.0, 30, 0, 0)])
     assert drawn.accuracy == 0.75
@@ -221,24 +184,36 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 @pytest.mark.parametrize("label", [FAMILY, "new\u00a0york", "a\u2028b"])
 def test_a_table_has_the_names_that_the_api_has(client, label):
     assert teach_by_api(client, label) == 200
-    assert read_rows(f"text,label\nhello,{label}").labels == [label]
+    assert pasted(f"text,label\nhello,{label}").labels == [label]
 
 
 @pytest.mark.parametrize("label", ["a\x07b", "a\x7f", "x" * 201])
 def test_a_table_refuses_the_names_that_the_api_refuses(client, label):
     assert teach_by_api(client, label) == 422
-    with pytest.raises(ServiceError, match="Line 2"):
-        read_rows(f"text,label\nhello,{label}")
+    with pytest.raises(ServiceError, match="Pasted rows, row 1: The class"):
+        pasted(f"text,label\nhello,{label}")
+
+
+def test_a_table_refuses_texts_that_the_api_refuses():
+    for text in ("x" * 20_001, "\x01"):
+        with pytest.raises(ServiceError, match="Pasted rows, row 2: "):
+            pasted(f"text,label\nhello,a\n{text},a")
+
+
+def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
+    monkeypatch.setattr("klda.server.pasted.MOST_ROWS", 3)
+    assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
+    with pytest.raises(ServiceError, match="more than 3 rows"):
+        pasted("text,label" + "\nhello,a" * 4)
+
+
+def pasted(text):
+    return read_rows(text.encode(), "Pasted rows", {})
 
 
 def teach_by_api(client, label):
     body = {"features": rows("dogs", 1), "labels": [label]}
     return client.post("/v1/learn", json=body).status_code
-
-
-def test_a_table_teaches_a_known_class_exactly():
-    table = read_rows("text,label\nhello,a\u00a0\nbye, b ", known={"a", "a\u00a0"})
-    assert table.labels == ["a\u00a0", "b"]
 
 
 # ------------------------------------------------------------------ tables in doubt

@@ -12,8 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 if TYPE_CHECKING:
     from klda.baselines.training import Baseline

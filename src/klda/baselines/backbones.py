@@ -13,11 +13,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from klda import features
+from klda import encoders
 from klda.baselines import UnsuitableBackboneError
 from klda.benchmarks.resources import is_unreachable
+from klda.encoders import OfflineModelError
+from klda.encoders.images import open_image
 from klda.errors import KldaError, MissingDependencyError
-from klda.features import OfflineModelError
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -36,7 +37,7 @@ def resolve_backbone(name: str) -> str:
     Parameters
     ----------
     name : str
-        A klda model name (``minilm``, ``smollm2``, or any text model of `klda.features.MODELS`),
+        A klda model name (``minilm``, ``smollm2``, or any text model of `klda.encoders.MODELS`),
         a hub name, a local folder, or a ``.gguf`` file.
 
     Returns
@@ -60,7 +61,7 @@ def resolve_backbone(name: str) -> str:
 
 def _registered_name(name: str) -> str:
     """Look up the hub id of a klda model name; any other name is a hub id already."""
-    info = features.MODELS.get(name)
+    info = encoders.MODELS.get(name)
     if info is None:
         return name
     if info.modality != "text":
@@ -164,7 +165,7 @@ class TextEncoder(nn.Module):
 
 
 class VisionNetwork(nn.Module):
-    """A vision network as `klda.features` loads it: its processor, its class token or pooling.
+    """A vision network as `klda.encoders` loads it: its processor, its class token or pooling.
 
     EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
 
@@ -178,18 +179,20 @@ class VisionNetwork(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        encoder: Any = features.load(name, device="cpu", precision="float32", modality="image")
-        self._encoder = encoder
-        self.model = encoder._network.requires_grad_(True)
+        encoder: Any = encoders.load(name, device="cpu", precision="float32", modality="image")
+        self._network = encoder.network
+        self.model = encoder.network.model.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
     def read(self, image: Any, position: int) -> Tensor:
         """Pixels of one image, as the network expects them."""
-        return torch.from_numpy(np.array(self._encoder._prepare(image, position), np.float32))
+        return torch.from_numpy(
+            np.array(self._network.pixels(open_image(image, position)), np.float32)
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._encoder._forward(pixels)
+        return self._network.forward(pixels)
 
     def of(self, batch: dict[str, Tensor]) -> Tensor:
         """Features of a batch of pixels."""
@@ -204,7 +207,7 @@ def reads_images(name: str) -> bool:
     name : str
         See `resolve_backbone`.
     """
-    info = features.MODELS.get(name)
+    info = encoders.MODELS.get(name)
     if info is not None:
         return info.modality == "image"
     folder = Path(name)

@@ -20,10 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from klda._optional import require
 from klda.baselines.backbones import TextEncoder, VisionNetwork, reads_images
 from klda.benchmarks.resources import require_device
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 Batch = dict[str, Tensor]
 State = tuple[dict[str, Tensor], dict[str, Any]]

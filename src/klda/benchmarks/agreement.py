@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.benchmarks import datasets
 from klda.benchmarks.resources import describe_device, require_device, versions
 from klda.benchmarks.speed import allow_tf32
 from klda.classifiers import KLDAEnsemble
 from klda.decisions import softmax
+from klda.errors import require
 
 CUT_OFF = 1e-15  # of torch.pinverse, relative to the largest eigenvalue
 
@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Compare on the paper's text sets and print one JSON line a run."""
     from rich.console import Console
 
-    from klda import features
+    from klda import encoders
 
     parser = argparse.ArgumentParser(prog="klda bench agreement", description=__doc__)
     parser.add_argument("--datasets", default="clinc,banking,hwu,dbpedia")
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="file to append JSON lines to")
     chosen = parser.parse_args(arguments)
     require_device(chosen.device)
-    encoder = features.load(chosen.backbone, layers="last", cache=True, device=chosen.device)
+    encoder = encoders.load(chosen.backbone, layers="last", cache=True, device=chosen.device)
     console = Console(soft_wrap=True)
     for name in chosen.datasets.split(","):
         data = datasets.load(name, data=chosen.data)

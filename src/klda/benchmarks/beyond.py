@@ -28,10 +28,10 @@ import numpy as np
 from klda.benchmarks import datasets, protocol
 from klda.benchmarks.resources import versions
 from klda.classifiers import KLDA, LDA, KLDAEnsemble
+from klda.data import open_table
 from klda.evaluation import Reliability
 from klda.kernel import GAMMA_SCALE
 from klda.learner import Learner
-from klda.tables import open_table
 
 SETS = ("clinc", "banking", "hwu", "dbpedia")
 GRID = tuple(0.15 * 2.0**k for k in range(-4, 5))
@@ -44,10 +44,10 @@ class Data:
     """Features of the paper's text sets, encoded once and cached."""
 
     def __init__(self, folder: str | None, layers: str) -> None:
-        from klda import features
+        from klda import encoders
 
         self.folder, self.layers = folder, layers
-        self.encoder = features.load("minilm", layers=layers, cache=True)
+        self.encoder = encoders.load("minilm", layers=layers, cache=True)
 
     def load(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return training features and labels, test features and labels."""
@@ -61,8 +61,8 @@ class Data:
         path = Path(folder or ".") / "clinc150_oos" / "oos_test.csv.gz"
         if not path.exists():
             return None
-        chunks = open_table(path).chunks(labels=False)
-        return self.encoder.encode([text for chunk in chunks for text in chunk.inputs])
+        batches = open_table(path).batches(labels=False)
+        return self.encoder.encode([text for batch in batches for text in batch.inputs])
 
 
 def accuracy(data: Data, sets: list[str], seeds: int) -> Iterator[Line]:

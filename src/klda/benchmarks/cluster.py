@@ -38,11 +38,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda import cluster
-from klda._optional import require
 from klda.benchmarks.resources import machine, versions
 from klda.cluster.pool import Resources, connected
+from klda.data import open_table, read
+from klda.errors import require
 from klda.learner import Learner
-from klda.tables import open_table, read
 
 TOPICS = (
     *("parcel", "invoice", "password", "subscription", "refund", "flight", "hotel", "card"),
@@ -176,8 +176,8 @@ def _one_process(file: Path, n_components: int) -> tuple[Learner, Run]:
     learner = _learner(n_components)
     start = time.perf_counter()
     with _one_thread():
-        pieces = read([open_table(file, modality="text")], labels=True)
-        learner.learn((piece.chunk.inputs, piece.chunk.labels) for piece in pieces)
+        batches = read([open_table(file, modality="text")], labels=True)
+        learner.learn((batch.inputs, batch.labels) for batch in batches)
     end = time.perf_counter()
     return learner, Run("one process", 0, learner.samples, end - start, end - start, None, None)
 

@@ -26,9 +26,9 @@ import numpy as np
 from klda.benchmarks import hub
 from klda.benchmarks.protocol import Samples
 from klda.benchmarks.resources import is_unreachable
+from klda.data import open_table
+from klda.encoders.cache import default_cache_folder
 from klda.errors import KldaError
-from klda.features.cache import default_cache_folder
-from klda.tables import open_table
 
 Modality = Literal["text", "image", "features"]
 Split = Literal["paper", "official"]
@@ -491,13 +491,13 @@ def _read_part(place: Path, part: str) -> tuple[Samples, Modality]:
             f"or a folder {part}/ with one sub-folder of images a class."
         )
     table = open_table(file)
-    chunks = list(table.chunks())
-    labels = [label for chunk in chunks for label in chunk.labels or ()]
+    batches = list(table.batches())
+    labels = [str(label) for batch in batches for label in batch.labels or ()]
     inputs: np.ndarray | list
-    if isinstance(chunks[0].inputs, np.ndarray):
-        inputs = np.concatenate([chunk.inputs for chunk in chunks])
+    if isinstance(batches[0].inputs, np.ndarray):
+        inputs = np.concatenate([batch.inputs for batch in batches])
     else:
-        inputs = [item for chunk in chunks for item in chunk.inputs]
+        inputs = [item for batch in batches for item in batch.inputs]
     return Samples(inputs, np.asarray(_class_names(place, labels))), table.modality
 
 

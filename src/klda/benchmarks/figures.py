@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.benchmarks.metrics import FINAL, METRICS
 from klda.benchmarks.tables import Table
+from klda.errors import require
 
 # Okabe and Ito's colours: told apart with any colour vision.
 _COLOURS = (

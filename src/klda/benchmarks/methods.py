@@ -373,7 +373,7 @@ def protocol_gamma(backbone: str, layers: str = "last") -> float | Literal["auto
     The paper's value where it used the model, the protocol's for all-MiniLM-L6-v2, and ``"auto"``
     (from the first task's distances) for any other model or choice of layers.
     """
-    from klda.features import MODELS
+    from klda.encoders import MODELS
 
     if layers != "last":
         return "auto"

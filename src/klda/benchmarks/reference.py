@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.benchmarks.peers._linear import Classes
+from klda.errors import require
 
 
 class AuthorsKLDA:

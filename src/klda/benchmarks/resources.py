@@ -124,9 +124,20 @@ def machine() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "processor": platform.machine(),
+        "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
+
+
+def _cpu_model() -> str:
+    """Return what the CPU calls itself: its architecture alone says nothing of its speed."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def resolve_device(device: str) -> str:

@@ -33,8 +33,8 @@ from klda.benchmarks.resources import (
     versions,
 )
 from klda.benchmarks.results import ResultStore
+from klda.encoders import OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
-from klda.features import OfflineModelError
 
 logger = logging.getLogger(__name__)
 
@@ -213,24 +213,24 @@ class FeatureSource:
 
     def fetch(self, backbone: str) -> None:
         """Make sure that a named model is here, or can be fetched."""
-        from klda import features
+        from klda import encoders
 
-        info = features.MODELS.get(backbone)
+        info = encoders.MODELS.get(backbone)
         if info is not None and not info.available_offline():
             self._encoder(backbone, "last", info.modality)
 
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
-        from klda import features
+        from klda import encoders
 
         key = (backbone, layers)
         if key in self._absent:
             raise self._absent[key]
         if key not in self._encoders:
-            info = features.MODELS.get(backbone)
+            info = encoders.MODELS.get(backbone)
             # The same features on every device, but for the models that need half precision to fit.
             large = info is not None and info.wide_range
             try:
-                self._encoders[key] = features.load(
+                self._encoders[key] = encoders.load(
                     backbone,
                     device=self._device,
                     layers=layers,
@@ -302,7 +302,7 @@ def _made_here(record: dict[str, Any], device: str) -> bool:
     spec = registry().get(record["settings"]["method"])
     used = _device_of(spec, device) if spec is not None else device
     here, there = machine() | {"device": used}, record["machine"]
-    return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
+    return all(there.get(name) == value for name, value in here.items())
 
 
 def _device_of(spec: MethodSpec, device: str) -> str:

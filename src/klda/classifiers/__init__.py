@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from klda import state
-from klda.classifiers.continual import ContinualClassifier
-from klda.classifiers.ensemble import KLDAEnsemble
-from klda.classifiers.klda import KLDA
-from klda.classifiers.lda import LDA
-from klda.classifiers.ncm import NCM
+from klda.classifiers.base import ContinualClassifier
+from klda.classifiers.klda import KLDA, KLDAEnsemble
+from klda.classifiers.lda import LDA, NCM
+from klda.errors import KldaError
 
-__all__ = ["KINDS", "KLDA", "LDA", "NCM", "ContinualClassifier", "KLDAEnsemble", "from_state"]
+__all__ = ["KINDS", "KLDA", "LDA", "NCM", "ContinualClassifier", "KLDAEnsemble", "unpack"]
 
 KINDS = {kind.__name__: kind for kind in (KLDA, KLDAEnsemble, LDA, NCM)}
 
 
-def from_state(
+def unpack(
     arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
 ) -> ContinualClassifier:
-    """Return the classifier that ``to_state`` described.
+    """Return the classifier that ``pack`` described.
 
     Parameters
     ----------
@@ -33,4 +31,10 @@ def from_state(
     device : str, optional
         Use another device than the model was made with.
     """
-    return state.unpack(KINDS, arrays, meta, device)
+    kind = meta.get("kind")
+    if kind not in KINDS:
+        raise KldaError(
+            f"kind={kind!r} is not a classifier of this version of klda; known kinds: "
+            f"{', '.join(KINDS)}."
+        )
+    return KINDS[kind].unpack(arrays, meta, device)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ messages = Console(stderr=True, highlight=False)
 
 
 def results() -> Console:
-    """Return the console for results; made anew so that it sees a redirected standard output."""
+    """Return a console for results; a new one sees a redirected standard output."""
     return Console(highlight=False)
 
 
@@ -43,6 +45,24 @@ def complain(text: str) -> None:
         What went wrong and what to do about it.
     """
     messages.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with what it counts.
+
+    Parameters
+    ----------
+    number : int
+        How many.
+    one, many : str
+        What one of them is called, and several.
+
+    Returns
+    -------
+    str
+        For instance ``"1 class"`` or ``"1,200 classes"``.
+    """
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def print_json(value: Any) -> None:
@@ -70,6 +90,23 @@ def printable(text: str) -> str:
         With these as JSON and Python write them.
     """
     return text.encode(errors="backslashreplace").decode()
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C while a model is saved.
+
+    An interrupt between the save and the end of a command would leave the model changed by a
+    command that says it was interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from klda.cli import options, pictures, reading
 from klda.cli.console import print_json, results, say
 
 if TYPE_CHECKING:
-    from klda.evaluation import Evaluation
+    from klda.learner.evaluation import Evaluation
 
 
 def evaluate(
@@ -53,11 +53,11 @@ def evaluate(
         if picture is not None:
             pictures.check_name(option, picture)
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
-    tables = reading.open_tables(files, learner.modality, input_column, label_column)
+    known = learner.classes
+    tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
     start = time.perf_counter()
-    chunks = reading.batches(tables, "Evaluating", labels=True)
-    integers = reading.has_integer_classes(learner.classes)
-    result = learner.evaluate(reading.labelled(chunks, integers))
+    batches = reading.batches(tables, "Evaluating", labels=True)
+    result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)
     seconds = time.perf_counter() - start
     if confusion is not None:
         pictures.draw_confusion(result, confusion)

@@ -13,15 +13,15 @@ from klda.cli import reading
 from klda.cli.console import results
 
 if TYPE_CHECKING:
-    from klda.explanation import Explanation
+    from klda.data import Batch
     from klda.learner import Learner
-    from klda.tables import Chunk
+    from klda.learner.explanation import Explanation
 
 FEWEST = 3  # classes to show: fewer explain nothing
 
 
 def explanations(
-    learner: Learner, chunks: Iterator[Chunk], top_k: int, refused: float
+    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float
 ) -> Iterator[tuple[Any, Explanation]]:
     """Explain the answers for inputs.
 
@@ -29,7 +29,7 @@ def explanations(
     ----------
     learner : Learner
         Who answers.
-    chunks : iterator of Chunk
+    batches : iterator of Batch
         Inputs.
     top_k : int
         Classes to name, and samples; three at least.
@@ -43,7 +43,7 @@ def explanations(
     """
     most = max(top_k, FEWEST)
     yield from reading.answered(
-        chunks, lambda inputs: learner.explain_all(inputs, top=most, samples=most, refused=refused)
+        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, refused=refused)
     )
 
 

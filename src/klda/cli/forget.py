@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say
+from klda.cli.console import counted, interrupts_ignored, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -66,34 +65,35 @@ def forget(
         raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    from klda import storage
-    from klda.learner import Learner
+    from klda.data import as_label
+    from klda.learner import Learner, folder
 
-    with storage.writer_lock(_existing(model), timeout=wait):
+    with folder.writer_lock(_existing(model), timeout=wait):
         learner = Learner.load(model, **options.encoding(device, batch_size, cache))
         before = learner.classes
-        integers = reading.has_integer_classes(before)
-        names = [reading.as_label(label, integers) for label in labels or ()]
+        names = [as_label(label, before) for label in labels or ()]
         exact = True
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
-            tables = reading.open_tables([rows], learner.modality, input_column, label_column)
-            _forget_rows(learner, tables, names, partly, model)
+            tables = reading.open_tables(
+                [rows], learner.modality, input_column, label_column, before
+            )
+            _forget_rows(learner, tables, names, partly)
         else:
             exact = _forget_classes(learner, names)
         _check_something_left(learner, model)
-        with undisturbed():
+        with interrupts_ignored():
             learner.save(model)
     _report(learner, before, exact, model, json)
 
 
 def _existing(model: Path) -> Path:
     """Return the folder if it holds a model; a lock must not create one that isn't there."""
-    from klda import storage
+    from klda.learner import folder
 
-    if not storage.exists(model):
-        storage.load(model)  # says what is wrong
+    if not folder.exists(model):
+        folder.load(model)  # says what is wrong
     return model
 
 
@@ -116,16 +116,59 @@ def _forget_classes(learner: Learner, names: list[Any]) -> bool:
     return not any(issubclass(one.category, ForgetTraceWarning) for one in caught)
 
 
-def _forget_rows(
-    learner: Learner, tables: list[Any], names: list[Any], partly: bool, model: Path
-) -> None:
-    from klda.cli.undoing import Undoing
+def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
+    """Forget the rows of a file that belong to some classes, completely or not at all."""
+    import numpy as np
 
-    undoing = Undoing(learner, names, tables[0].path)
-    chunks = reading.batches(tables, "Forgetting", labels=True)
-    for inputs, labels in reading.labelled(chunks, reading.has_integer_classes(learner.classes)):
-        undoing.take(inputs, labels)
-    undoing.finish(model, partly=partly)
+    from klda.engine.learned import NotLearnedError
+
+    path, learned, taken = tables[0].path, learner.classes, dict.fromkeys(names, 0)
+    for name in names:
+        if name not in learned:
+            raise KldaError(f"{name!r} is not a class of this model: nothing was forgotten.")
+    rows, labels = [], []
+    for batch in reading.batches(tables, "Forgetting", labels=True):
+        chosen = [i for i, label in enumerate(batch.labels or ()) if label in taken]
+        if not chosen:
+            continue
+        for i in chosen:
+            taken[batch.labels[i]] += 1
+        _check_not_too_many(path, taken, learned)
+        some = batch.inputs
+        some = some[chosen] if hasattr(some, "shape") else [some[i] for i in chosen]
+        rows.append(learner.encode(some))
+        labels += [batch.labels[i] for i in chosen]
+    _check_complete(path, taken, learned, partly)
+    try:
+        learner.forget_rows(np.concatenate(rows), labels, source=path.name)
+    except NotLearnedError as error:
+        raise KldaError(f"{path}: {error}") from error
+
+
+def _check_not_too_many(path: Path, taken: dict[Any, int], learned: dict[Any, int]) -> None:
+    for name, count in taken.items():
+        if count > learned[name]:
+            raise KldaError(
+                f"{path} has more rows of class {name!r} than the {learned[name]:,} that were "
+                "learned: nothing was forgotten."
+            )
+
+
+def _check_complete(
+    path: Path, taken: dict[Any, int], learned: dict[Any, int], partly: bool
+) -> None:
+    for name, count in taken.items():
+        if not count:
+            raise KldaError(
+                f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that "
+                "it was learned from, or leave the class out."
+            )
+        if count < learned[name] and not partly:
+            raise KldaError(
+                f"{path} has {count:,} of the {learned[name]:,} samples of class {name!r}, which "
+                "would still be known: nothing was forgotten. Give all rows that were learned, or "
+                "--partly to forget just these."
+            )
 
 
 def _check_something_left(learner: Learner, model: Path) -> None:
@@ -159,11 +202,12 @@ def _report(
         )
         return
     say(
-        f"Forgot {_count(len(gone), 'class', 'classes')}, {_count(samples, 'sample', 'samples')}. "
-        f"{model} now knows {_count(len(after), 'class', 'classes')}."
+        f"Forgot {counted(len(gone), 'class', 'classes')}, "
+        f"{counted(samples, 'sample', 'samples')}. "
+        f"{model} now knows {counted(len(after), 'class', 'classes')}."
     )
     for label, count in left.items():
-        say(f"{label} is still known, by {_count(count, 'sample', 'samples')}.")
+        say(f"{label} is still known, by {counted(count, 'sample', 'samples')}.")
     say(
         "Its scores are as if it had never seen what is forgotten."
         if exact
@@ -176,7 +220,3 @@ def _report(
             "That holds if these rows were learned: without a ledger, some rows of a class can't "
             "always be told from others like them."
         )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

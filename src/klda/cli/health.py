@@ -13,8 +13,8 @@ from klda.cli import pictures
 from klda.cli.console import print_json, results, say
 
 if TYPE_CHECKING:
-    from klda.labelset import ConfusablePair, SmallClass, TwoInOne
     from klda.learner import Learner
+    from klda.learner.label_set import ConfusablePair, SmallClass, TwoInOne
 
 MOST = 20  # lines of a table; --json has all
 
@@ -59,12 +59,12 @@ class _Faults(NamedTuple):
 
 
 def _find_faults(learner: Learner) -> _Faults:
-    from klda import labelset
+    from klda.learner import label_set
 
     return _Faults(
-        labelset.confusable(learner.classifier, limit=None),
-        labelset.small_classes(learner.classifier),
-        labelset.two_in_one(learner.ledger) if learner.ledger is not None else None,
+        label_set.confusable(learner.classifier, limit=None),
+        label_set.small_classes(learner.classifier),
+        label_set.two_in_one(learner.ledger) if learner.ledger is not None else None,
     )
 
 

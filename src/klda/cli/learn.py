@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import print_json, say
+from klda.cli.console import counted, interrupts_ignored, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Batch
     from klda.learner import Learner
-    from klda.streaming import Job
-    from klda.tables import Piece
+    from klda.learner.resume import ResumableLearn
 
 NEW = "For a new model"
 LONG = "For a long learn"
@@ -126,9 +125,11 @@ def learn(
     """Teach a model new classes, or more of old ones.
 
     The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
-    time, so a file may be larger than memory; they are not kept. The folder is changed once, at the
-    end: a command that fails, is interrupted or is killed leaves the model as it was. A long one
-    saves its progress beside the model every few minutes, and goes on from there with **--resume**.
+    time, so a file may be larger than memory. No text and no image is kept; of features only sums,
+    and, up to half as many samples as random features, a row of each. The folder is changed once,
+    at the end: a command that fails, is interrupted or is killed leaves the model as it was. A long
+    one saves its progress beside the model every few minutes, and goes on from there with
+    **--resume**.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -141,8 +142,8 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
-    from klda import storage
-    from klda.streaming import Job
+    from klda.learner import folder
+    from klda.learner.resume import ResumableLearn
 
     settings = {
         "foundation": foundation,
@@ -162,13 +163,14 @@ def learn(
     if resume and cluster is not None:
         raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to go on from.")
     start = time.perf_counter()
-    with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = _open_existing(model, given, encoding) if storage.exists(model) else None
+    with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
+        existing = _open_existing(model, given, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
-        tables = reading.open_tables(files, modality, input_column, label_column)
-        job = Job(model, tables, every=checkpoint_every)
+        classes = existing.classes if existing else ()
+        tables = reading.open_tables(files, modality, input_column, label_column, classes)
+        job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
         if job.complete and existing:
@@ -183,30 +185,30 @@ def learn(
 
 
 def _learn(
-    job: Job, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left and save; return the learner, and the classes it had before."""
     if job.samples:
         say(f"Going on after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
-    with closing(reading.pieces(job.tables, "Learning", labels=True, start=job.place)) as pieces:
-        rows = _peeked(pieces)
+    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+        batches = _peeked(rows)
         learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
         before = learner.classes
-        job.learn(learner, rows)
-    with undisturbed():
+        job.learn(learner, batches)
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
 
-def _peeked(pieces: Iterator[Piece]) -> Iterator[Piece]:
+def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
     """Read the first rows now, before the foundation model is loaded: a bad file shows at once."""
-    return itertools.chain(iter([*itertools.islice(pieces, 1)]), pieces)
+    return itertools.chain(iter([*itertools.islice(batches, 1)]), batches)
 
 
 def _learn_on_cluster(
-    job: Job,
+    job: ResumableLearn,
     existing: Learner | None,
     given: dict[str, Any],
     encoding: dict[str, Any],
@@ -228,7 +230,7 @@ def _learn_on_cluster(
         progress=True,
         **encoding,
     )
-    with undisturbed():
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
@@ -236,16 +238,16 @@ def _learn_on_cluster(
 @contextmanager
 def _telling_of_progress(model: Path) -> Iterator[None]:
     """Say, when a learn is cut off, that not all is lost."""
-    from klda import streaming
+    from klda.learner import resume
 
     try:
         yield
-    except streaming.CheckpointError:
+    except resume.CheckpointError:
         raise  # which says it already
     except BaseException:
         progress = None
         with suppress(KldaError):
-            progress = streaming.unfinished(model)
+            progress = resume.unfinished(model)
         if progress:
             say(
                 f"The progress is kept: {progress}. Go on with --resume, or drop it with --restart."
@@ -257,7 +259,7 @@ def _modality(foundation: str | None) -> str | None:
     """Tell what a new model takes by its foundation model: a column of paths may be texts."""
     if foundation is None:
         return None
-    from klda.features import modality_of
+    from klda.encoders import modality_of
 
     return modality_of(foundation)
 
@@ -335,7 +337,7 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
             return KLDAEnsemble(**(default.get_params() | changes))
         changes.pop("n_members", None)
         return default.set_params(**changes)
-    estimator = {"lda": LDA, "ncm": NCM}[kind]()
+    estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
     for option, name in names.items():
         if name in changes and name not in estimator.get_params():
             raise typer.BadParameter(f"--{option} is not for --classifier {kind}. Leave it out.")
@@ -367,6 +369,8 @@ def _report(
         )
         return
     say(
-        f"Learned {samples:,} samples, {len(new):,} new classes, in {seconds:.1f} s. "
-        f"{model} now knows {len(after):,} classes from {sum(after.values()):,} samples."
+        f"Learned {counted(samples, 'sample', 'samples')}, "
+        f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
+        f"{model} now knows {counted(len(after), 'class', 'classes')} from "
+        f"{counted(sum(after.values()), 'sample', 'samples')}."
     )

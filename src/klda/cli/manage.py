@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda._interrupts import undisturbed
 from klda.cli import health, options
-from klda.cli.console import print_json, printable, results, say
+from klda.cli.console import counted, interrupts_ignored, print_json, printable, results, say
 from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.learner.folder import StoredModel
 
 
 def merge(
@@ -33,20 +35,19 @@ def merge(
     """
     if len(models) < 2:
         raise typer.BadParameter("Give at least two model folders to merge.")
-    from klda import storage
-    from klda.learner import Learner
+    from klda.learner import Learner, folder
 
-    if storage.exists(output) and output.resolve() not in {path.resolve() for path in models}:
+    if folder.exists(output) and output.resolve() not in {path.resolve() for path in models}:
         raise KldaError(
             f"{output} holds a model already, which would be lost. Name a new folder, or merge "
             "that model, too."
         )
-    replaced = storage.exists(output) and output.resolve() != models[0].resolve()
-    with storage.writer_lock(output, timeout=wait):
+    replaced = folder.exists(output) and output.resolve() != models[0].resolve()
+    with folder.writer_lock(output, timeout=wait):
         merged = Learner.load(models[0])
         for path in models[1:]:
             merged.merge(Learner.load(path))
-        with undisturbed():
+        with interrupts_ignored():
             merged.save(output, overwrite=replaced)
     classes = merged.classes
     if json:
@@ -87,31 +88,24 @@ def show(
 
     **klda show --model** bot/ **--confusable --map** classes.html
     """
-    from klda import storage
+    from klda.learner import folder
 
     if confusable or map_file is not None:
         health.show(model, confusable=confusable, map_file=map_file, verify=verify, as_json=json)
     else:
-        document = storage.load(model, verify=verify).document
+        stored = folder.load(model, verify=verify)
         if json:
-            print_json(document)
+            print_json(stored.document)
         else:
-            _print(model, document)
+            _print(model, stored)
     if verify:
         say("All files agree with their checksums.")
 
 
-def _print(model: Path, document: dict[str, Any]) -> None:
-    from klda import storage
-
-    try:
-        parts = _summary(model, document), _classes(document), _history(document["history"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise storage.ModelFolderError(
-            f"{model / storage.DOCUMENT} is damaged: {type(error).__name__}: {error}. Restore the "
-            "folder from a copy."
-        ) from error
+def _print(model: Path, stored: StoredModel) -> None:
+    document = stored.document
     console = results()
+    parts = _summary(model, stored), _classes(document), _history(document["history"])
     for i, part in enumerate(parts):
         if i:
             console.print()
@@ -127,7 +121,8 @@ def _classes(document: dict[str, Any]) -> RichTable:
     return table
 
 
-def _summary(model: Path, document: dict[str, Any]) -> RichTable:
+def _summary(model: Path, stored: StoredModel) -> RichTable:
+    document = stored.document
     foundation, classifier = document["foundation_model"], document["classifier"]
     size = sum(file["bytes"] for file in document["files"])
     parameters = ", ".join(f"{name}={value}" for name, value in classifier["parameters"].items())
@@ -136,8 +131,9 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{len(document['classes']):,} classes from {document['samples']:,} samples",
-        "keeps": _kept(document),
+        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        f"{counted(document['samples'], 'sample', 'samples')}",
+        "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{document['saved']} by klda {document['klda_version']}",
     }
@@ -149,10 +145,15 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     return table
 
 
-def _kept(document: dict[str, Any]) -> str:
-    if "ledger" not in document:
-        return "nothing of a sample"
-    return f"the features of {document['ledger']['samples']:,} samples"
+def _kept(stored: StoredModel) -> str:
+    """Say what the folder holds of single samples; never a text or an image."""
+    if "ledger" in stored.document:
+        return f"the features of {stored.document['ledger']['samples']:,} samples"
+    rows = [name for name in stored.arrays if name.startswith("learn/") and name.endswith("/rows")]
+    if not rows:
+        return "sums alone: counts, means and what all classes share"
+    width = stored.arrays[rows[0]].shape[1]
+    return f"a row of features of each sample, until there are more than {width // 2:,}"
 
 
 def _history(entries: list[dict[str, Any]]) -> RichTable:
@@ -179,7 +180,7 @@ def models(json: options.Json = False) -> None:
 
     Any other model works too, by its hub name or as a folder.
     """
-    from klda.features import MODELS
+    from klda.encoders import MODELS
 
     if json:
         print_json(

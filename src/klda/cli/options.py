@@ -53,7 +53,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def encoding(device: str, batch_size: int | None, cache: Path | None) -> dict[str, Any]:
-    """Collect the options of :func:`klda.features.load` that were given.
+    """Collect the options of :func:`klda.encoders.load` that were given.
 
     Parameters
     ----------

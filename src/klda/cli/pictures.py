@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 if TYPE_CHECKING:
-    from klda.evaluation import Evaluation
-    from klda.labelset import ClassMap, ConfusablePair
     from klda.learner import Learner
+    from klda.learner.evaluation import Evaluation
+    from klda.learner.label_set import ClassMap, ConfusablePair
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MAP_SUFFIXES = (".html", *SUFFIXES)
@@ -117,12 +116,12 @@ def draw_map(learner: Learner, path: Path) -> None:
     path : Path
         The picture: .html (names on hover, zoom, search), .png, .svg or .pdf.
     """
-    from klda import labelset
+    from klda.learner import label_set
 
     pyplot = None
     if path.suffix.lower() != ".html":
         pyplot = _pyplot("--map", path, MAP_SUFFIXES)
-    looked = labelset.Neighbourhood.of(learner.classifier)
+    looked = label_set.Neighbourhood.of(learner.classifier)
     classes, pairs = looked.map(), looked.pairs(MOST_LINES)
     if pyplot is None:
         path.parent.mkdir(parents=True, exist_ok=True)

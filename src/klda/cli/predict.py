@@ -17,11 +17,10 @@ from rich.text import Text
 
 from klda.cli import explaining, options, reading
 from klda.cli.console import output, results
-from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Batch
     from klda.learner import Learner
-    from klda.tables import Chunk
 
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
 Answer = tuple[Any, list[tuple[Any, float]]]
@@ -115,14 +114,15 @@ def predict(
 
     share = (REFUSED if refused is None else refused) if reject or refused is not None else None
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
-    chunks = _chunks(learner.modality, file, text or [], input_column)
+    batches = _batches(learner.modality, file, text or [], input_column)
     if explain:
-        said = explaining.explanations(learner, chunks, top_k, share or REFUSED)
+        limit = REFUSED if share is None else share
+        said = explaining.explanations(learner, batches, top_k, limit)
         with output(output_file) as stream:
             explaining.write(stream, said, as_json=_explain_as_json(format))
         return
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    answers = _answers(learner, chunks, top_k, share)
+    answers = _answers(learner, batches, top_k, share)
     write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
@@ -148,36 +148,26 @@ def _explain_as_json(format: Format | None) -> bool:
     return format is Format.JSONL
 
 
-def _chunks(
+def _batches(
     modality: str, file: Path | None, texts: Sequence[str], input_column: str | None
-) -> Iterator[Chunk]:
-    from klda.tables import Chunk, read_lines
+) -> Iterator[Batch]:
+    from klda.data import Batch, read_lines
 
     if texts or file is None or str(file) == "-":
         if modality != "text":
             raise typer.BadParameter(f"This model takes {modality} inputs: give a file.")
-        return iter([Chunk(list(texts), None)]) if texts else read_lines(_standard_input())
+        if texts:
+            return iter([Batch(list(texts), None)])
+        return read_lines(sys.stdin.buffer, "standard input")
     tables = reading.open_tables([file], modality, input_column, None)
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def _standard_input() -> Iterator[str]:
-    """Lines of standard input, which are UTF-8 whatever the terminal's encoding is."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise KldaError(
-                f"standard input, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at "
-                f"position {error.start + 1}). Give texts in UTF-8."
-            ) from error
-
-
 def _answers(
-    learner: Learner, chunks: Iterator[Chunk], top_k: int, refused: float | None = None
+    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float | None = None
 ) -> Iterator[Answer]:
     return reading.answered(
-        chunks, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
+        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
     )
 
 

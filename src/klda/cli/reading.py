@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from klda import data
 from klda.cli.console import messages, printable
-from klda.tables import (
-    Chunk,
-    Columns,
-    Piece,
-    Place,
-    Table,
-    as_label,
-    find_files,
-    open_table,
-    read,
-)
+from klda.data import Batch, Columns, Position, Table
 
 
 def open_tables(
-    paths: Sequence[Path], modality: str | None, input_column: str | None, label_column: str | None
+    paths: Sequence[Path],
+    modality: Any,
+    input_column: str | None,
+    label_column: str | None,
+    classes: Collection[Any] = (),
 ) -> list[Table]:
-    """Open the files of one command; all must hold the same kind of rows.
+    """Open the files of one command, as :func:`klda.data.open_tables` does.
 
     Parameters
     ----------
@@ -36,6 +31,8 @@ def open_tables(
         What the model takes; None takes what the first file holds.
     input_column, label_column : str or None
         Names of columns.
+    classes : collection of label
+        The classes of the model.
 
     Returns
     -------
@@ -47,53 +44,31 @@ def open_tables(
             f"--input-column and --label-column both name {label_column!r}: name two columns."
         )
     columns = Columns(input_column, label_column)
-    tables: list[Table] = []
-    for path in find_files(paths):
-        expected: Any = modality or (tables[0].modality if tables else None)
-        tables.append(open_table(path, modality=expected, columns=columns))
-    return tables
+    return data.open_tables(paths, modality=modality, columns=columns, classes=classes)
 
 
-def batches(tables: Sequence[Table], doing: str, *, labels: bool) -> Iterator[Chunk]:
-    """Read tables chunk by chunk, and show how far it is.
+def batches(
+    tables: Sequence[Table], doing: str, *, labels: bool, start: Position = data.START
+) -> Generator[Batch, None, None]:
+    """Read tables in batches and show the progress.
 
     Parameters
     ----------
     tables : sequence of Table
         Read one after the other, a little ahead of what is done with the rows.
     doing : str
-        What is done with the rows, as ``"Learning"``.
+        What is done with the rows, such as ``"Learning"``.
     labels : bool
         Whether each row must have a label.
-
-    Yields
-    ------
-    Chunk
-        The bar moves on when the next one is asked for, that is, when this one has been used.
-    """
-    for piece in pieces(tables, doing, labels=labels):
-        yield piece.chunk
-
-
-def pieces(
-    tables: Sequence[Table], doing: str, *, labels: bool, start: Place | None = None
-) -> Generator[Piece, None, None]:
-    """Read tables as `batches` does, from a place on, and say which place each chunk leads to.
-
-    Parameters
-    ----------
-    tables, doing, labels
-        As for `batches`.
-    start : Place, optional
+    start : Position
         Where to begin.
 
     Yields
     ------
-    Piece
-        A chunk and the place after it.
+    Batch
+        The bar advances when the next one is asked for, that is, when this one has been used.
     """
     weights = [_size(table.path) for table in tables]
-    total = sum(weights)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -103,47 +78,27 @@ def pieces(
     )
     quiet = not messages.is_terminal
     with Progress(*columns, console=messages, transient=True, disable=quiet) as progress:
-        task = progress.add_task(doing, total=total, rows=0)
+        task = progress.add_task(doing, total=sum(weights), rows=0)
         rows = 0
-        for piece in read(tables, labels=labels, start=start):
-            yield piece
-            rows += len(piece.chunk)
-            at = piece.place.file
-            done = sum(weights[:at]) + weights[at] * piece.chunk.fraction
+        for batch in data.read(tables, labels=labels, start=start):
+            yield batch
+            rows += len(batch)
+            file = batch.end.file
+            done = sum(weights[:file]) + weights[file] * batch.fraction
             progress.update(task, completed=done, rows=rows)
 
 
-def labelled(chunks: Iterator[Chunk], integers: bool) -> Iterator[tuple[Any, list[Any]]]:
-    """Pairs of inputs and labels, as :class:`klda.learner.Learner` takes them.
-
-    Parameters
-    ----------
-    chunks : iterator of Chunk
-        With labels.
-    integers : bool
-        Whether the model's classes are integers, so that the labels of a file have to be, too.
-
-    Yields
-    ------
-    tuple
-        Inputs and labels.
-    """
-    for chunk in chunks:
-        labels: list[Any] = chunk.labels or []
-        yield chunk.inputs, [as_label(label, integers) for label in labels] if integers else labels
-
-
 def answered(
-    chunks: Iterator[Chunk], ask: Callable[[Any], Iterable[Any]]
+    batches: Iterator[Batch], ask: Callable[[Any], Iterable[Any]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Pairs of each input, as it is shown, and what was answered.
+    """Yield each input, as it is shown, with its answer.
 
     Parameters
     ----------
-    chunks : iterator of Chunk
+    batches : iterator of Batch
         Inputs.
     ask : callable
-        Answers the inputs of a chunk, one after the other.
+        Answers the inputs of a batch, one after the other.
 
     Yields
     ------
@@ -151,15 +106,10 @@ def answered(
         The text or path, or for features the number of the row, from 1; and the answer.
     """
     row = 0
-    for chunk in chunks:
-        for value, answer in zip(chunk.inputs, ask(chunk.inputs), strict=True):
+    for batch in batches:
+        for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
             row += 1
             yield printable(str(value)) if isinstance(value, str | Path) else row, answer
-
-
-def has_integer_classes(classes: dict[Any, int]) -> bool:
-    """Whether a model's classes are integers (it was taught so through the Python interface)."""
-    return any(isinstance(label, int) for label in classes)
 
 
 def _size(path: Path) -> int:

@@ -73,9 +73,15 @@ def serve(
     Keys also come from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys it
     listens on this computer only, and everyone here may teach.
     """
+    from klda.learner import folder
     from klda.server.run import serve as run
     from klda.server.settings import Settings
 
+    if new is None and not model.exists() and not folder.exists(model):
+        raise KldaError(
+            f"There is no model folder {model}. Begin one with: "
+            f"klda serve --model {model} --new minilm"
+        )
     known = _keys(keys)
     settings = Settings(
         model=model,

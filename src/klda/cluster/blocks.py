@@ -18,18 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from klda._optional import require
 from klda.cluster.errors import ClusterError
-from klda.errors import KldaError
-from klda.tables import (
-    INPUT_COLUMNS,
-    LABEL_COLUMNS,
-    Chunk,
-    Table,
-    TableError,
-    as_label,
-    identity,
-)
+from klda.data import Batch, Columns, Table, TableError, identity
+from klda.data.arrow import input_values
+from klda.data.batch import RawBatch
+from klda.data.columns import check_label_type, choose_columns
+from klda.errors import KldaError, require
 
 FILES_AHEAD = 4  # opened before their turn
 CHUNKS_AHEAD = 64  # read of each file before their turn
@@ -106,9 +100,9 @@ def _read(table: Table, labels: bool, rows: int, known: dict[str, Any]) -> Itera
     """Run as a task: each chunk of a file, and after it what the driver needs to know of it."""
     if known != identity(table.path):  # when a block that was lost is read again
         raise TableError(f"{table.path} was changed while it was being read: begin anew.")
-    for chunk in table.chunks(labels=labels, rows=rows):
-        yield chunk
-        yield len(chunk), _bytes(chunk.inputs), chunk.fraction
+    for batch in table.batches(labels=labels, rows=rows):
+        yield batch
+        yield len(batch), _bytes(batch.inputs), batch.fraction
 
 
 def _bytes(inputs: Any) -> int:
@@ -345,100 +339,39 @@ class Rows:
                 first_row += end - at
 
     def _batch(self, block: Any, start: int, stop: int, row: int) -> tuple[Any, list[Any], Any]:
-        if isinstance(block, Chunk):
+        if isinstance(block, Batch):
             inputs, labels, rows = block.inputs[start:stop], block.labels, None
-            names = self._file_labels(labels[start:stop]) if self.labels and labels else []
+            names = labels[start:stop] if self.labels and labels else []
         else:
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(block)
             rows = accessor.to_arrow().slice(start, stop - start).combine_chunks()
-            inputs = self._inputs(rows, row)
-            names = self._labels(rows, row) if self.labels else []
+            chosen = Columns(self.input_column, self.label_column)
+            modality: Any = self.modality
+            table = Table(Path("dataset"), "dataset", modality, chosen)
+            column, label = choose_columns(table, rows.column_names, self.labels)
+            inputs = self._inputs(rows, column, table, row)
+            names = self._labels(rows.column(label), table, row) if self.labels else []
         if self.modality == "image":
             _check_visible(inputs)
         return inputs, names, rows
 
-    def _file_labels(self, labels: list[str]) -> list[Any]:
-        if self.text_labels is not False:
-            return labels
-        return [as_label(label, integers=True) for label in labels]
-
-    def _inputs(self, rows: Any, row: int) -> Any:
-        guesses = INPUT_COLUMNS[self.modality]
-        name = _column(rows, self.input_column, guesses, self.modality, "input_column")
-        column = _plain(rows.column(name))
-        if self.modality == "features":
-            return _matrix(column, name, row)
-        values = column.to_pylist() if column.type != "null" else [None] * len(column)
-        if self.modality == "image" and values and not isinstance(values[0], str | type(None)):
+    def _inputs(self, rows: Any, name: str, table: Table, row: int) -> Any:
+        column = rows.column(name)
+        if self.modality == "image" and str(column.type) not in ("string", "large_string", "null"):
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(rows)
             return list(accessor.to_numpy(name))
-        for i, value in enumerate(values):
-            if not isinstance(value, str) or not value.strip():
-                what = "is empty" if value is None or value == "" else f"is {value!r}"
-                raise KldaError(
-                    f"dataset, row {row + i + 1}: the {self.modality} {what}; expected a string."
-                )
-        return values
+        return table.check(RawBatch(input_values([column], table, row), None), row).inputs
 
-    def _labels(self, rows: Any, row: int) -> list[Any]:
-        name = _column(rows, self.label_column, LABEL_COLUMNS, "label", "label_column")
-        column = rows.column(name)
-        if str(column.type).startswith("dictionary"):
-            column = column.cast(column.type.value_type)
+    def _labels(self, column: Any, table: Table, row: int) -> list[Any]:
         labels = column.to_pylist()
         for i, label in enumerate(labels):
-            empty = label is None or (isinstance(label, str) and not label.strip())
-            if empty or isinstance(label, bool) or not isinstance(label, str | int):
-                what = "is empty" if empty else f"is {label!r}; expected a string or an integer"
-                raise KldaError(f"dataset, row {row + i + 1}: the label {what}.")
+            check_label_type(label, table, f"row {row + i + 1}")
         if self.text_labels is not None and isinstance(labels[0], str) != self.text_labels:
             raise KldaError(
-                f"dataset, column {name!r}: labels are such as {labels[0]!r}, but the model's "
-                f"classes are {'texts' if self.text_labels else 'integers'}; use one kind."
+                f"dataset: labels are such as {labels[0]!r}, but the model's classes are "
+                f"{'texts' if self.text_labels else 'integers'}; use one kind."
             )
         return labels
-
-
-def _column(rows: Any, asked: str | None, guesses: Sequence[str], what: str, parameter: str) -> str:
-    names = rows.column_names
-    if asked is not None and asked not in names:
-        raise KldaError(
-            f"{parameter}={asked!r}: the dataset has no such column; its columns are: "
-            f"{', '.join(names)}."
-        )
-    lower = {name.lower(): name for name in reversed(names)}
-    found = asked or next((lower[guess] for guess in guesses if guess in lower), None)
-    if found is None:
-        raise KldaError(
-            f"{parameter}: can't tell which column of the dataset holds the {what}; its columns "
-            f"are: {', '.join(names)}. Name it (guessed are: {', '.join(guesses)})."
-        )
-    return str(found)
-
-
-def _plain(column: Any) -> Any:
-    """Return one array; a tensor column, Ray's or Arrow's, as the lists beneath."""
-    arrow = require("pyarrow", "cluster")
-    if isinstance(column, arrow.ChunkedArray):
-        column = column.combine_chunks()
-    if isinstance(column, arrow.ChunkedArray):
-        column = column.chunk(0)
-    return column.storage if isinstance(column.type, arrow.BaseExtensionType) else column
-
-
-def _matrix(column: Any, name: str, row: int) -> np.ndarray:
-    place = f"dataset, column {name!r}, rows {row + 1} and on"
-    if not hasattr(column, "flatten") or not hasattr(column.type, "value_type"):
-        raise KldaError(f"{place}: {column.type} can't be features; give a column of lists.")
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    lengths = (
-        set(np.unique(column.value_lengths().to_numpy(zero_copy_only=False)).tolist())
-        if (hasattr(column, "value_lengths"))
-        else {column.type.list_size}
-    )
-    if column.null_count or len(lengths) != 1:
-        raise KldaError(f"{place}: a row is missing, or rows have different lengths.")
-    return np.asarray(flat).reshape(len(column), -1)
 
 
 def _check_visible(inputs: Sequence[Any]) -> None:

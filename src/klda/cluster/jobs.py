@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from klda.cluster.pool import Pool, Resources, Tree, connected
 from klda.cluster.progress import Report, shown
 from klda.cluster.shares import Recipe, add_to, base_of
 from klda.cluster.workers import Answer
+from klda.data import BATCH_ROWS, Columns, Table, find_files, open_table
+from klda.encoders import Encoder
 from klda.errors import KldaError
-from klda.features import Encoder
 from klda.learner import REFUSED, Learner
-from klda.tables import ROWS, Columns, Table, find_files, open_table
 
 # A share costs as much to ship and merge as some thousand rows do to learn, see docs/cluster.md.
 SHARE_ROWS_A_COMPONENT = 10
@@ -104,7 +104,8 @@ def learn(
             "every row; on a cluster they stay on the workers. Use a learner without a ledger."
         )
     with connected(address, resources) as ray:
-        tables, dataset = _opened(ray, data, taught.modality, Columns(input_column, label_column))
+        chosen = Columns(input_column, label_column)
+        tables, dataset = _opened(ray, data, taught.modality, chosen, taught.classes)
         text_labels = _text_labels(taught)
         rows = Rows(
             taught.modality,
@@ -270,7 +271,9 @@ def _refusable(learner: Learner, refused: float) -> float | None:
     return refused
 
 
-def _opened(ray: Any, data: Any, modality: str, columns: Columns) -> tuple[list[Table], Any]:
+def _opened(
+    ray: Any, data: Any, modality: str, columns: Columns, classes: Collection[Any] = ()
+) -> tuple[list[Table], Any]:
     """Return the files, or the dataset."""
     if isinstance(data, ray.data.Dataset):
         return [], data
@@ -286,7 +289,11 @@ def _opened(ray: Any, data: Any, modality: str, columns: Columns) -> tuple[list[
         if path.exists() and not path.is_file() and not path.is_dir():
             raise KldaError(f"{path} is a pipe, which only this process can read: give a file.")
     wanted: Any = modality
-    return [open_table(path.resolve(), modality=wanted, columns=columns) for path in paths], None
+    tables = [
+        open_table(path.resolve(), modality=wanted, columns=columns, classes=classes)
+        for path in paths
+    ]
+    return tables, None
 
 
 @contextlib.contextmanager
@@ -340,7 +347,7 @@ def _quiet(name: str, level: int) -> Iterator[None]:
 def _rows_at_once(learner: Learner) -> int:
     """Rows that are encoded and learned at a time, as many as on one machine."""
     modality: Any = learner.modality
-    return ROWS[modality]
+    return BATCH_ROWS[modality]
 
 
 def _text_labels(learner: Learner) -> bool | None:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from klda._optional import require
 from klda.cluster.blocks import Feed, Group, beside_driver
 from klda.cluster.errors import ClusterError
 from klda.cluster.workers import Attempts, Worker, WorkerInfo
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 LOCAL = "local"
 CONNECT_SECONDS = 5.0

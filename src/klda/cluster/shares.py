@@ -22,7 +22,7 @@ from sklearn.base import clone
 
 from klda import state
 from klda.backend import Backend, choose_backend
-from klda.calibration import MOST_PENDING
+from klda.calibration import MOST_PENDING, Pending
 from klda.classifiers import KINDS
 from klda.kernel import FourierFeatures
 from klda.member import Member
@@ -270,7 +270,9 @@ def add_to(model: Any, share: Share) -> Any:
     model._solutions = None
     if share.probes is not None:
         order = np.argsort(share.probes.slots).tolist()
-        model._pending.samples = list(np.array(share.probes.rows[order]))
-        model._pending.labels = [share.probes.labels[i] for i in order]
-        model._pending.seen = share.rows
+        chosen = Pending()
+        chosen.samples = list(np.array(share.probes.rows[order]))
+        chosen.labels = [share.probes.labels[i] for i in order]
+        chosen.seen = share.rows
+        model._pending.merge(chosen)
     return model

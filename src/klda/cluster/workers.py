@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from klda import features
-from klda._optional import require
+from klda import encoders
 from klda.classifiers import from_state
 from klda.cluster.blocks import Rows
 from klda.cluster.errors import ClusterError
 from klda.cluster.shares import Gatherer, Recipe, Share, merge
-from klda.errors import KldaError
+from klda.data.threads import work_behind
+from klda.errors import KldaError, require
 from klda.learner import Learner
-from klda.pipeline import Behind
 
 Spans = Sequence[tuple[int, int, int]]
 
@@ -104,7 +103,7 @@ class Worker:
         self._foundation, self._options = foundation, options
         self._device, self._threads = device, threads
         self._attempts, self._retries = attempts, retries
-        self._encoder: features.Encoder | None = None
+        self._encoder: encoders.Encoder | None = None
         self._asked: tuple[str, Learner] | None = None
 
     def arrive(self) -> None:
@@ -140,9 +139,7 @@ class Worker:
             for batch in encoded:
                 gatherer.learn(batch)
         else:
-            with Behind(gatherer.learn) as behind:
-                for batch in encoded:
-                    behind.put(batch)
+            work_behind(gatherer.learn, encoded)
         share = gatherer.share()
         return Work(share.rows, time.perf_counter() - start), share
 
@@ -182,10 +179,10 @@ class Worker:
                 "memory: use fewer a machine, or a smaller batch_size."
             )
 
-    def _opened(self) -> features.Encoder:
+    def _opened(self) -> encoders.Encoder:
         if self._encoder is None:
             encoder = self._load()
-            if not features.same_features(self._foundation, encoder.fingerprint()):
+            if not encoders.same_features(self._foundation, encoder.fingerprint()):
                 raise ClusterError(
                     f"The foundation model {self._foundation['name']!r} on the machine "
                     f"{socket.gethostname()} is not the one that the model was made with: install "
@@ -197,10 +194,10 @@ class Worker:
                 require("torch", "text").set_num_threads(self._threads)
         return self._encoder
 
-    def _load(self) -> features.Encoder:
+    def _load(self) -> encoders.Encoder:
         fixed = {key: self._foundation[key] for key in ("layers", "modality")}
         try:
-            return features.load(
+            return encoders.load(
                 self._foundation["name"], **(self._options | fixed | {"device": self._device})
             )
         except KldaError as error:

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from klda import KLDA, LDA, NCM
-from klda._optional import require
 from klda.demo import Example, examples, unknown_questions
+from klda.errors import require
 from klda.learner import REFUSED, Learner
 
 QUESTIONS = (

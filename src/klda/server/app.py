@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 import klda
 from klda.errors import KldaError
+from klda.learner.folder import ModelFolderError
 from klda.server import api, page, uploads
 from klda.server.errors import InternalError, MalformedError, ServiceError, StorageError
 from klda.server.gate import Gate
@@ -22,7 +23,6 @@ from klda.server.journal import JournalError
 from klda.server.keys import Keys
 from klda.server.listening import STOP_SECONDS
 from klda.server.metrics import Metrics
-from klda.storage import ModelFolderError
 
 log = logging.getLogger("klda.server")
 

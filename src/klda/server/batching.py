@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.explanation import Answer
+from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.server.errors import BusyError
 from klda.server.snapshot import Snapshot

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from klda.labels import Label
+from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.server import schemas
 from klda.server.errors import NotFoundError, ServiceError
-from klda.server.settings import MAX_LABEL_LENGTH
 
 _text = TypeAdapter(schemas.TextLabel)
 _number = TypeAdapter(schemas.NumberLabel)

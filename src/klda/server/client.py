@@ -9,14 +9,15 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from klda._optional import require
-from klda.errors import KldaError
-from klda.evaluation import Evaluation
+from klda.errors import KldaError, require
 from klda.labels import Label, plain
+
+if TYPE_CHECKING:
+    from klda.learner.evaluation import Evaluation
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -138,7 +139,7 @@ class Client:
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""
-        inputs = self._checked(inputs)
+        inputs = _checked(inputs)
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
             self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
@@ -153,7 +154,7 @@ class Client:
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
-        inputs = self._checked(inputs)
+        inputs = _checked(inputs)
         names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
         for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
@@ -266,9 +267,11 @@ class Client:
 
     def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
         """Compare the answers with the true labels; classes never learned count as wrong."""
-        inputs = self._checked(inputs)
+        inputs = _checked(inputs)
         names = _one_each(inputs, labels)
         answers = self._ask(inputs, 1)
+        from klda.learner.evaluation import Evaluation  # loads scikit-learn
+
         sure = np.array([answer["probability"] for answer in answers])
         return Evaluation.of(names, [answer["label"] for answer in answers], sure)
 
@@ -293,21 +296,12 @@ class Client:
     # ---------------------------------------------------------------- inside
 
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        inputs = self._checked(inputs)
+        inputs = _checked(inputs)
         answers: list[dict[str, Any]] = []
         for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
             answers += self._call("POST", "/v1/predict", body)["predictions"]
         return answers
-
-    def _checked(self, inputs: Any) -> Any:
-        if isinstance(inputs, str | bytes):
-            raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-        if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-            inputs = list(inputs)
-        if not len(inputs):
-            raise KldaError("inputs is empty: give at least one.")
-        return inputs
 
     def _parts(self, inputs: Any) -> list[slice]:
         size = BATCH
@@ -364,6 +358,17 @@ def _read(answer: Any) -> dict[str, Any]:
     error = content.get("error", {}) if isinstance(content, dict) else {}
     message = error.get("message", f"The service responded with status {answer.status_code}.")
     raise ServerError(message, answer.status_code, error.get("code", "unknown"))
+
+
+def _checked(inputs: Any) -> Any:
+    """Return inputs as a sequence; what else is wrong with them the service says."""
+    if isinstance(inputs, str | bytes):
+        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+        inputs = list(inputs)
+    if not len(inputs):
+        raise KldaError("inputs is empty: give at least one.")
+    return inputs
 
 
 def _known(answers: list[dict[str, Any]]) -> np.ndarray:

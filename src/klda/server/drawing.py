@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from klda.labels import Label
-from klda.labelset import ClassMap
+from klda.learner.label_set import ClassMap
 from klda.server.journal import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40

@@ -12,7 +12,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from klda._optional import require
+from klda.errors import require
 from klda.server.errors import ServiceError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from klda.detached import Detached
 from klda.errors import KldaError
 from klda.labels import Label
+from klda.learner import Detached
 from klda.server.changes import Acknowledgement, Change
 
 FILE = "journal.db"
@@ -40,7 +40,8 @@ CREATE TABLE keys (
     acknowledgement TEXT NOT NULL
 );
 CREATE TABLE forgotten (
-    sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL, arrays BLOB NOT NULL,
+    sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
+    arrays BLOB NOT NULL, meta TEXT NOT NULL,
     name_reused INTEGER NOT NULL DEFAULT 0,
     restored INTEGER,  -- number of the change that undid the forget
     PRIMARY KEY (sequence, label)
@@ -265,9 +266,9 @@ class Journal:
         for one in classes:
             content = save({name: np.ascontiguousarray(a) for name, a in one.arrays.items()})
             self._run(
-                "INSERT OR REPLACE INTO forgotten (sequence, label, count, at, arrays) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (sequence, json.dumps(one.label), one.count, when, content),
+                "INSERT OR REPLACE INTO forgotten (sequence, label, count, at, arrays, meta) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (sequence, json.dumps(one.label), one.count, when, content, json.dumps(one.meta)),
             )
 
     def forgotten(self) -> dict[int, dict[Label, int]]:
@@ -282,11 +283,14 @@ class Journal:
     def kept(self, number: int, by: int) -> list[Detached]:
         """Return the classes of a forget, unless a change other than `by` has restored them."""
         found = self._run(
-            "SELECT label, count, arrays FROM forgotten "
+            "SELECT label, count, arrays, meta FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
             (number, by),
         )
-        return [Detached(json.loads(label), count, load(arrays)) for label, count, arrays in found]
+        return [
+            Detached(json.loads(label), count, load(arrays), json.loads(meta))
+            for label, count, arrays, meta in found
+        ]
 
     def reused_names(self, number: int) -> set[Label]:
         """Return the classes of a forget whose names other classes were given since."""

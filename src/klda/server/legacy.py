@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from klda.detached import Detached
+from klda.learner import Detached
+from klda.learner.folder import StoredModel
 from klda.server.changes import Acknowledgement, Change
 from klda.server.journal import Journal, JournalError
-from klda.storage import StoredModel
 
 MEMORY = "service/memory"
 FILES = "journal-*.klda"
@@ -63,7 +63,7 @@ def _move_memory(arrays: Mapping[str, np.ndarray], journal: Journal) -> None:
         kept = []
         for i, (label, count, names) in enumerate(dropped):
             own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
-            kept.append(Detached(label, count, own))
+            kept.append(Detached(label, count, own, {}))
         journal.keep(number, when, kept)
     for _, label in content.get("taken", ()):
         journal.reuse_name(label)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 
 STOP_SECONDS = 30
 

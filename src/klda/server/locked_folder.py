@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from klda import storage
-from klda.features import Encoder
+from klda.encoders import Encoder
 from klda.learner import Learner
+from klda.learner import folder as storage
 from klda.server.threads import lower_priority
 
 

@@ -16,11 +16,12 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from pydantic import TypeAdapter, ValidationError
 
+from klda.labels import Label
 from klda.server import api, class_names, drawing, schemas
 from klda.server.changes import digest
 from klda.server.errors import ServiceError, UnauthorizedError
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS, check_role
-from klda.server.pasted import Table, read_rows
+from klda.server.pasted import PastedRows, read_rows
 from klda.server.routes import CheckedRoute, before_body
 from klda.server.service import Service
 
@@ -227,17 +228,14 @@ async def upload(
     """Start to teach the rows of a table, or show first what would be taught."""
     if service.modality != "text":
         raise ServiceError("Tables can be taught to models of texts only; use the API.")
+    content, name = rows.encode(), "Pasted rows"
     if file is not None and file.filename:
-        try:
-            rows = (await file.read()).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ServiceError("The file is not UTF-8 text: save it as CSV UTF-8.") from error
+        content, name = await file.read(), file.filename
     known = service.snapshot.counts
-    table = await asyncio.to_thread(read_rows, rows, known)
-    labels = [class_names.typed(label, known) for label in dict.fromkeys(table.labels)]
-    new = [label for label in labels if label not in known]
+    table = await asyncio.to_thread(read_rows, content, name, known)
+    new = [label for label in dict.fromkeys(table.labels) if label not in known]
     # What was previewed is what is taught: other rows have another mark.
-    mark = digest("table", rows)
+    mark = digest("table", content.decode())
     if confirmed == f"{mark}:skip":
         table = table.without_first()
     elif confirmed != mark and len(new) > (MANY_NEW if table.has_header else 0):
@@ -246,11 +244,10 @@ async def upload(
     return _render(request, "progress.html", job=job)
 
 
-def _preview(table: Table, new: list[Any]) -> dict[str, Any]:
-    is_new = {str(label) for label in new}
+def _preview(table: PastedRows, new: list[Label]) -> dict[str, Any]:
     first = zip(table.texts[:PREVIEWED], table.labels[:PREVIEWED], strict=True)
     return {
-        "rows": [(text, label, label in is_new) for text, label in first],
+        "rows": [(text, str(label), label in new) for text, label in first],
         "n_rows": len(table.texts),
         "n_classes": len(set(table.labels)),
         "new": new,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.explanation import Answer
+from klda.engine.solution import Answer
 from klda.learner import Learner
 from klda.server.batching import Batcher
 from klda.server.changes import wrong_width

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.server import logs
 from klda.server.listening import address_of, listen, uvicorn_server
 from klda.server.settings import Settings

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
+from klda.labels import MAX_LABEL_LENGTH
 from klda.server.changes import Acknowledgement
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
     MAX_KEY_LENGTH,
-    MAX_LABEL_LENGTH,
     MAX_TEXT_LENGTH,
     MAX_TOP,
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.labelset import ClassMap, ConfusablePair, Neighbourhood
 from klda.learner import Learner
+from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.errors import ServiceError
 from klda.server.journal import Tally

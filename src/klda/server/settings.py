@@ -12,7 +12,6 @@ from klda.errors import KldaError
 # Limits of one request. They are part of the API: the OpenAPI document states them.
 MAX_ITEMS = 1000
 MAX_TEXT_LENGTH = 20_000
-MAX_LABEL_LENGTH = 200
 MAX_FEATURES = 65_536
 MAX_TOP = 100
 MAX_KEY_LENGTH = 200

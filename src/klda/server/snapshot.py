@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.explanation import Answer
+from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.learner import Learner
 

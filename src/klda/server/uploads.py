@@ -11,10 +11,9 @@ from typing import Any
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server import class_names
 from klda.server.changes import Acknowledgement, digest
 from klda.server.errors import InternalError, NotFoundError, ServiceError
-from klda.server.pasted import Table
+from klda.server.pasted import PastedRows
 from klda.server.service import Service
 
 CHUNK = 64
@@ -28,7 +27,7 @@ class Upload:
     """Rows that are being taught."""
 
     texts: list[str]
-    labels: list[str]
+    labels: list[Label]
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     done: int = 0
     new: set[Label] = field(default_factory=set)
@@ -46,16 +45,14 @@ class Upload:
 
     async def teach(self, service: Service) -> None:
         """Teach the rows, chunk by chunk; an error ends it."""
-        known = service.snapshot.counts
-        labels = [class_names.typed(label, known) for label in self.labels]
-        absent = set(labels) - set(known)
+        absent = set(self.labels) - set(service.snapshot.counts)
         try:
             for start in range(0, self.total, CHUNK):
                 part = slice(start, start + CHUNK)
-                content = [start, self.texts[part], labels[part]]
+                content = [start, self.texts[part], self.labels[part]]
                 done = await self._teach_once(service, content, absent)
                 self.new.update(done.new)
-                self.done += len(labels[part])
+                self.done += len(self.labels[part])
         except KldaError as error:
             self.error = str(error)
         except Exception:
@@ -97,7 +94,7 @@ class Uploads:
         """Whether none is under way."""
         return all(upload.finished for upload in self._uploads.values())
 
-    def begin(self, service: Service, table: Table) -> Upload:
+    def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start to teach a table."""
         if not self.all_finished:
             raise ServiceError("Another table is being taught: wait until it is done.")

@@ -24,10 +24,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from klda import storage
-from klda._optional import require
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.learner import Learner
+from klda.learner import folder as storage
 from klda.server import logs
 from klda.server.app import create_app
 from klda.server.errors import BusyError

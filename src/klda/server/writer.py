@@ -298,10 +298,14 @@ class Writer:
 
     def _save_new(self) -> None:
         """Save a model for the first time: only then can its folder have a journal."""
-        noted = {"position": self._journal.last, "keys": self._journal.keys()}
-        self.learner.extras[SERVICE] = noted
-        self._folder.save(*self.learner.pack()).result()
+        self._save({"position": self._journal.last, "keys": self._journal.keys()}).result()
         self._journal.drop_until(self._journal.last)
+
+    def _save(self, noted: dict[str, Any]) -> Future:
+        """Save the model as it is now, with what the service notes in it, in the background."""
+        arrays, document = self.learner.pack()
+        extras = {**self.learner.extras, SERVICE: noted}
+        return self._folder.save(arrays, {**document, "extras": extras})
 
     def _swap(self, snapshot: Snapshot) -> None:
         self.publish(snapshot)
@@ -328,8 +332,7 @@ class Writer:
             return  # a folder can't hold a model without classes: the journal keeps the change
         position = self._journal.last
         self._unfolded_rows = 0
-        self.learner.extras[SERVICE] = {"position": position}
-        self._saving = self._folder.save(*self.learner.pack()), position
+        self._saving = self._save({"position": position}), position
 
     def _end_fold(self) -> None:
         """Remove the changes from the journal that were saved."""

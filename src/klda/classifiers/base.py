@@ -1,0 +1,581 @@
+"""What all classifiers share: a scikit-learn estimator around a model and its solution."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import validate_data
+
+from klda.classifiers.validation import (
+    check_label_kind,
+    check_labels_known,
+    check_mergeable,
+    check_number,
+    check_parameters,
+    check_refused,
+    check_same_parameters,
+    checked_batch,
+    checked_samples,
+    columns_of,
+    known_parameters,
+    plain_parameters,
+)
+from klda.engine.arrays import Array, Backend
+from klda.engine.feature_map import FeatureMap
+from klda.engine.fitted import Fitted
+from klda.engine.learned import check_learned
+from klda.engine.model import Model, choose_backend
+from klda.engine.solution import Answer, Solution, softmax
+from klda.engine.solve import Settings
+from klda.errors import KldaError
+from klda.labels import Label, checked_label
+
+
+def _has_scatter(estimator: ContinualClassifier) -> bool:
+    return not estimator.nearest_mean
+
+
+class ContinualClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier that learns new classes at any time: settings, a model and its solution.
+
+    Subclasses have a constructor, and say which feature maps they draw.
+    """
+
+    nearest_mean: ClassVar[bool] = False
+
+    n_features_in_: int
+    device: str
+    dtype: str
+    _fitted: Fitted
+
+    # ---------------------------------------------------------------- learning
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from scratch, forgetting whatever was learned before.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples: NumPy array, torch tensor, pandas or polars frame.
+        y : array-like of shape (n_samples,)
+            Labels, strings or integers.
+
+        Returns
+        -------
+        self
+        """
+        self._start(X, y)
+        self.solution_  # noqa: B018  solves, so that all errors of the data come from fit
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn more samples, of known classes or of new ones, at any time.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels; labels never seen before start new classes.
+        classes : ignored
+            Accepted so that code written for scikit-learn's ``partial_fit`` runs.
+
+        Returns
+        -------
+        self
+        """
+        if not self.__sklearn_is_fitted__():
+            return self._start(X, y)
+        check_parameters(self)
+        batch = checked_batch(self, X, y)
+        self.model_.add(*batch, gather=self._settings().calibrated)
+        self._fitted.changed()
+        return self
+
+    def _start(self, X: Any, y: Any) -> Self:
+        """Learn the first batch into a new model; on an error the old one stays."""
+        check_parameters(self)
+        samples, groups, labels = checked_batch(self, X, y, first=True)
+        backend = choose_backend(self.device, self.dtype, samples)
+        model = Model.of_maps(self._maps(samples, backend), with_scatter=not self.nearest_mean)
+        model.add(samples, groups, labels, gather=self._settings().calibrated)
+        validate_data(self, X=X, reset=True, skip_check_array=True)
+        self._fitted = Fitted(model)
+        return self
+
+    def remove(self, X: Any, y: Any) -> Self:
+        """Undo what learning these samples did, exactly.
+
+        A class without samples left is dropped.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples that were learned before.
+        y : array-like of shape (n_samples,)
+            Their labels.
+
+        Returns
+        -------
+        self
+        """
+        self.model_.remove(*self._checked_removal(X, y))
+        self._fitted.changed()
+        return self
+
+    def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
+        """Check a batch to be removed: of known classes, no more of each than it has."""
+        self._check_has_classes()
+        samples, groups, labels = checked_batch(self, X, y)
+        check_labels_known(self.classes_, labels, "y")
+        counts = self.counts_
+        for label, n in zip(labels, np.bincount(groups), strict=True):
+            if n > counts[label]:
+                raise KldaError(
+                    f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
+                    "remove at most as many as were learned."
+                )
+        return samples, groups, labels
+
+    def forget(self, label: Label) -> Self:
+        """Drop a class from the answers.
+
+        The shared covariance keeps its trace; with the samples at hand, `remove` leaves none.
+
+        Parameters
+        ----------
+        label : str or int
+            The class.
+
+        Returns
+        -------
+        self
+        """
+        self.detach(label)
+        return self
+
+    def detach(self, label: Label) -> Model:
+        """Drop a class from the answers, and return what `attach` brings it back with."""
+        self._check_has_classes()
+        check_labels_known(self.classes_, [label], "label")
+        part = self.model_.drop(label)
+        self._fitted.changed()
+        return part
+
+    def attach(self, part: Model) -> Self:
+        """Add a part with the same feature maps: a class that was detached, or a batch's model."""
+        self.model_.merge(part)
+        self._fitted.changed()
+        return self
+
+    def check_learned(self, X: Any, y: Any) -> None:
+        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
+        batch = self._checked_removal(X, y)
+        if not self.nearest_mean:
+            self._fitted.solve_again(self._settings())
+        check_learned(self.model_.members, *batch)
+
+    def rename(self, old: Label, new: Label) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : str or int
+            The class, and a name no other class has.
+
+        Returns
+        -------
+        self
+        """
+        self._check_has_classes()
+        check_labels_known(self.classes_, [old], "old")
+        new = checked_label("new", new)
+        check_label_kind(self, [new])
+        if new in self.model_.statistics.positions:
+            raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+        self.model_.rename(old, new)
+        self._fitted.changed()
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Add all that another model learned, as if its samples had been learned here.
+
+        Parameters
+        ----------
+        other : estimator of the same kind
+            A model with the same random features: the same ``gamma``, ``random_state``,
+            ``n_components`` and number of input features. It is not changed.
+
+        Returns
+        -------
+        self
+        """
+        if type(other) is not type(self):
+            raise KldaError(
+                f"other is a {type(other).__name__}; a {type(self).__name__} merges with its kind."
+            )
+        if not other.__sklearn_is_fitted__():
+            return self
+        if not self.__sklearn_is_fitted__():
+            check_same_parameters(self, other)
+            self.n_features_in_ = other.n_features_in_
+            self._fitted = Fitted(other.model_.copy())
+            return self
+        check_mergeable(self, other)
+        self.model_.merge(other.model_)
+        self._fitted.changed()
+        return self
+
+    # ---------------------------------------------------------------- answers
+
+    def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Labels of the likeliest classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        among : list of labels, optional
+            Answer within these classes only.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        solution, columns = self._ask(among)
+        positions = solution.best(checked_samples(self, X), 1, columns)[0][:, 0]
+        return solution.classes[positions if columns is None else columns[positions]]
+
+    def predict_top(
+        self, X: Any, k: int = 5, among: Sequence[Label] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and probabilities of the k likeliest classes; ``X`` and ``among`` as in `predict`.
+
+        Memory does not grow with samples times classes.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples, k)
+            The likeliest first; of equally likely classes, the first in ``classes_``.
+        probabilities : ndarray of shape (n_samples, k)
+            Fractions of all classes' probability, not only of these k.
+        """
+        check_number("k", k, kind=numbers.Integral)
+        self._check_has_classes()
+        temperature = self.temperature_
+        solution, columns = self._ask(among)
+        samples = checked_samples(self, X)
+        positions, scores, log_total = solution.best(samples, int(k), columns, temperature)
+        labels = solution.classes[positions if columns is None else columns[positions]]
+        # In float32 some probabilities would exceed one.
+        return labels, np.exp(scores.astype(np.float64) / temperature - log_total[:, None])
+
+    def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Scores ``(n_samples, n_classes)``, one column per class also if there are two.
+
+        ``X`` and ``among`` as in `predict`; columns follow ``among``, or ``classes_``.
+        """
+        solution, columns = self._ask(among)
+        return solution.scores(checked_samples(self, X), columns)
+
+    def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
+        scores = self.scores(X, among)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Probabilities ``(n_samples, n_classes)``; rows sum to one, columns as in `scores`."""
+        scores = self.scores(X, among)
+        return softmax(scores.astype(np.float64) / self.temperature_)
+
+    # ---------------------------------------------------------------- known and unknown
+
+    @available_if(_has_scatter)
+    def novelty(self, X: Any) -> np.ndarray:
+        """How unlike anything learned samples are: the larger, the less known.
+
+        The relative Mahalanobis distance: from the nearest class, less the distance from all
+        classes together.
+        """
+        solution, _ = self._ask(None)
+        return solution.novelty(checked_samples(self, X))
+
+    @available_if(_has_scatter)
+    def threshold(self, refused: float = 0.05) -> float:
+        """Novelty beyond which a sample is taken for unknown.
+
+        Parameters
+        ----------
+        refused : float
+            Fraction of samples of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        float
+            Infinity while too little was learned to tell.
+        """
+        self._check_has_classes()
+        check_refused(refused)
+        if not self._settings().calibrated:
+            raise KldaError(
+                "calibrated=False: without it nothing is kept that tells known inputs from unknown "
+                "ones. Make the model with calibrated=True."
+            )
+        return self.solution_.threshold(refused)
+
+    @available_if(_has_scatter)
+    def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
+        """Say whether samples are like anything learned.
+
+        The threshold comes from the samples learned, each judged as if it had not been.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        refused : float
+            Fraction of samples of known classes that may be taken for unknown.
+        by_class : bool
+            Use the threshold of the class that a sample would be given, if enough of it was
+            learned to have one.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_samples,)
+        """
+        limit: Any = self.threshold(refused)
+        solution = self.solution_
+        samples = checked_samples(self, X)
+        novelty = solution.novelty(samples)
+        if by_class and solution.evidence is not None:
+            own = solution.evidence.class_thresholds(refused, solution.scale)
+            answers = self.predict(X).tolist()
+            limit = np.array([own.get(label, limit) for label in answers])
+        return novelty <= limit
+
+    def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
+        """Answer in one pass: likeliest classes, and whether samples are like anything learned.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        top : int
+            How many classes to name.
+        refused : float
+            Fraction of samples of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        list of Answer
+            One per sample.
+        """
+        check_refused(refused)
+        self._check_has_classes()
+        return self.solution_.answer(checked_samples(self, X), top, refused)
+
+    # ---------------------------------------------------------------- fitted attributes
+
+    @property
+    def model_(self) -> Model:
+        """All that was learned."""
+        self._check_started()
+        return self._fitted.model
+
+    @property
+    def solution_(self) -> Solution:
+        """The solved classifier, with all the evidence there is: immutable."""
+        self._check_has_classes()
+        check_parameters(self)
+        return self._fitted.judged_solution(self._settings())
+
+    @property
+    def maps_(self) -> Sequence[FeatureMap]:
+        """The feature map of each member."""
+        return self._known().maps
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Labels of the classes known now, sorted."""
+        return self._known().classes.copy()
+
+    @property
+    def n_classes_(self) -> int:
+        """Number of classes known now."""
+        return len(self._known().classes)
+
+    @property
+    def class_count_(self) -> np.ndarray:
+        """Samples learned of each class, in the order of ``classes_``."""
+        return self._known().class_counts.copy()
+
+    @property
+    def counts_(self) -> dict[Label, int]:
+        """Samples learned of each class, sorted by label; empty before anything was learned."""
+        if not self.__sklearn_is_fitted__():
+            return {}
+        known = self._known()
+        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+
+    @property
+    def temperature_(self) -> float:
+        """What scores are divided by before they become probabilities."""
+        return self.solution_.temperature if self._settings().calibrated else 1.0
+
+    @property
+    def ridge_(self) -> float:
+        """The ridge in use, relative to the mean diagonal of the covariance."""
+        known = self._known()
+        n_samples, size = int(known.class_counts.sum()), known.maps[0].n_components
+        return self._settings().relative_ridge(n_samples, size)
+
+    @property
+    def means_(self) -> np.ndarray:
+        """Class means in feature space, one row per class; one array per member of an ensemble."""
+        model = self.model_
+        at, to_numpy = model.statistics.order, model.backend.to_numpy
+        return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
+
+    @property
+    def covariance_(self) -> np.ndarray:
+        """The covariance shared by all classes, without the ridge; one per member."""
+        self._check_started()
+        return self._each(self._fitted.covariance())
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Weights, one row per class, in the order of ``classes_``; one array per member."""
+        solution, _ = self._ask(None)
+        return self._each([solution.backend.to_numpy(rule.weights) for rule in solution.rules])
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """Biases, in the order of ``classes_``; one array per member."""
+        solution, _ = self._ask(None)
+        return self._each([solution.backend.to_numpy(rule.biases) for rule in solution.rules])
+
+    # ---------------------------------------------------------------- as a value
+
+    def copy(self) -> Self:
+        """Return an independent copy; one that can only predict shares its arrays."""
+        if self.__sklearn_is_fitted__() and self._fitted.predicts_only:
+            return self.frozen()
+        return clone(self).merge(self)
+
+    def frozen(self) -> Self:
+        """Return a classifier that answers as this one does now, and can't learn.
+
+        It shares the solution, which never changes, whatever is learned here later.
+        """
+        twin = clone(self)
+        twin.n_features_in_ = self.n_features_in_
+        twin._fitted = Fitted(None, self.solution_, self._settings())
+        return twin
+
+    def pack(
+        self, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all that the classifier knows as named arrays and JSON-able values.
+
+        Parameters
+        ----------
+        compact : bool
+            Leave out what only learning needs: the result can answer but not learn.
+        solved : bool
+            False leaves out what only answering needs, and the time that solving takes.
+
+        Returns
+        -------
+        arrays : dict of str to ndarray
+            ``predict/...`` is needed to answer, ``learn/...`` to learn. Later changes of the
+            classifier leave them alone.
+        meta : dict
+            Kind, parameters, labels, counts and more.
+        """
+        self._check_has_classes()
+        arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
+        return arrays, self._described() | meta
+
+    @classmethod
+    def unpack(
+        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
+    ) -> Self:
+        """Return the classifier that `pack` described.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+            May be lazy: ``learn/...`` is read only when something is learned.
+        meta : mapping
+            The values that came with the arrays.
+        device : str, optional
+            Use another device than the model was made with.
+        """
+        model = cls(**known_parameters(cls, meta["parameters"]))
+        if device is not None:
+            model.set_params(device=device)
+        model.n_features_in_ = meta["n_features"]
+        if meta.get("feature_names") is not None:
+            model.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
+        backend = choose_backend(model.device, model.dtype)
+        model._fitted = Fitted.unpack(arrays, meta, model._settings(), backend)
+        return model
+
+    # ---------------------------------------------------------------- inside
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
+        """Return the feature maps of a new model; here the features as they are."""
+        return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
+
+    def _settings(self) -> Settings:
+        names = ("ridge", "priors", "small_sample_correction", "combine", "calibrated")
+        chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return Settings(nearest_mean=self.nearest_mean, **chosen)
+
+    def _described(self) -> dict[str, Any]:
+        """Return what kind of classifier this is, as JSON-able values."""
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "kind": type(self).__name__,
+            "parameters": plain_parameters(self),
+            "feature_names": None if names is None else names.tolist(),
+        }
+
+    def _known(self) -> Model | Solution:
+        self._check_started()
+        return self._fitted.known
+
+    def _ask(self, among: Sequence[Label] | None) -> tuple[Solution, np.ndarray | None]:
+        """Return the solution, solved if it has to be, and the columns of some classes."""
+        self._check_has_classes()
+        check_parameters(self)
+        solution = self._fitted.solution(self._settings())
+        return solution, None if among is None else columns_of(solution, among)
+
+    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the array of the only member, or those of all members of an ensemble."""
+        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]
+
+    def _check_started(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError(f"This {type(self).__name__} has learned nothing yet.")
+
+    def _check_has_classes(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
+                "Call fit or partial_fit with samples and labels first."
+            )
+        if not len(self._known().classes):
+            raise NotFittedError(
+                f"This {type(self).__name__} has no classes left. Call partial_fit first."
+            )

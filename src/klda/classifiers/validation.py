@@ -1,0 +1,272 @@
+"""What is checked at the door of an estimator: parameters, samples, labels, other models."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
+
+from klda import __version__
+from klda.engine.arrays import Array, is_torch
+from klda.engine.feature_map import RANDOM_FEATURES
+from klda.engine.solution import Solution
+from klda.errors import KldaError
+from klda.labels import Label, check_labels, check_lengths, grouped, plain
+
+if TYPE_CHECKING:
+    from klda.classifiers.base import ContinualClassifier
+
+CHOICES = {
+    "dtype": ("float32", "float64"),
+    "priors": ("auto", "uniform", "empirical"),
+    "random_features": RANDOM_FEATURES,
+    "combine": ("scores", "probabilities"),
+}
+SHAPING_PARAMETERS = {"n_components", "gamma", "random_features", "n_members", "dtype"}
+LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def check_parameters(estimator: ContinualClassifier) -> None:
+    """Raise if a parameter has a value that can't be used."""
+    for name, choices in CHOICES.items():
+        if hasattr(estimator, name):
+            check_choice(name, getattr(estimator, name), choices)
+    for name in ("n_components", "n_members"):
+        if hasattr(estimator, name):
+            check_number(name, getattr(estimator, name), kind=numbers.Integral)
+    for name in ("gamma", "ridge"):
+        value = getattr(estimator, name, "auto")
+        if isinstance(value, str):
+            check_choice(name, value, ("auto",))
+        else:
+            check_number(name, value)
+
+
+def check_number(name: str, value: Any, *, kind: type = numbers.Real) -> None:
+    """Raise if a parameter is not a positive number."""
+    usable = isinstance(value, kind) and not isinstance(value, bool)
+    if not usable or not np.isfinite(value) or value <= 0:
+        what = "a positive integer" if kind is numbers.Integral else "a number above 0"
+        raise KldaError(f"{name}={value!r} can't be used; give {what}.")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise if a parameter is not one of some words."""
+    if value not in choices:
+        raise KldaError(
+            f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
+        )
+
+
+def check_refused(refused: float, parameter: str = "refused") -> None:
+    """Raise if this is no fraction of inputs that may be refused."""
+    is_number = isinstance(refused, float | int | np.number) and not isinstance(refused, bool)
+    if not is_number or not 0 < refused < 1:
+        raise KldaError(
+            f"{parameter}={refused!r} can't be used; give a fraction between 0 and 1, such as 0.05."
+        )
+
+
+def plain_parameters(estimator: ContinualClassifier) -> dict[str, Any]:
+    """Return the parameters as JSON-able values."""
+    parameters = estimator.get_params()
+    state = parameters.get("random_state")
+    if state is not None and not isinstance(state, int | np.integer):
+        parameters["random_state"] = None  # a generator; the drawn features are stored
+    return {name: plain(value) for name, value in parameters.items()}
+
+
+def known_parameters(
+    kind: type[ContinualClassifier], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return stored parameters; raise if a newer version has others."""
+    unknown = sorted(set(parameters) - set(kind._get_param_names()))
+    if unknown:
+        raise KldaError(
+            f"The model was made by a newer version of klda: its {kind.__name__} has a parameter "
+            f"{unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
+        )
+    return dict(parameters)
+
+
+# ---------------------------------------------------------------- samples and labels
+
+
+def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = False) -> Array:
+    """Return samples as an array of the estimator's precision; raise if they can't be used."""
+    if is_torch(X):
+        if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
+            raise KldaError(
+                f"X has shape {tuple(X.shape)}; give a tensor of shape (n_samples, n_features) "
+                "with at least one sample and one feature."
+            )
+        samples = X.detach().to(getattr(sys.modules["torch"], estimator.dtype))
+    else:
+        samples = check_array(
+            X, dtype=estimator.dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
+        )
+    if not usable(samples):
+        raise unusable(samples)
+    if first:
+        return samples
+    if not is_torch(X):
+        validate_data(estimator, X=X, reset=False, skip_check_array=True)
+    elif X.shape[1] != estimator.n_features_in_:
+        raise KldaError(
+            f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )
+    return samples
+
+
+def checked_batch(
+    estimator: ContinualClassifier, X: Any, y: Any, *, first: bool = False
+) -> tuple[Array, np.ndarray, list[Label]]:
+    """Return samples, the group of each, and the label of each group."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, "
+            "but the target y is None."
+        )
+    samples = checked_samples(estimator, X, first=first)
+    values = y.detach().cpu().numpy() if is_torch(y) else y
+    if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
+        values = values.to_list()  # pandas' own integers would become floats
+    if isinstance(values, list | tuple):  # NumPy would turn them into one kind
+        check_labels([plain(value) for value in values])
+    values = column_or_1d(values, warn=True)
+    if len(values) != len(samples):
+        raise KldaError(
+            f"X has {len(samples)} samples and y has {len(values)} labels; "
+            "give one label for each sample (inconsistent numbers of samples)."
+        )
+    if values.dtype.kind == "O":
+        found = [plain(value) for value in values.tolist()]
+        check_labels(found)
+        values = np.array(found)
+    if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
+        check_classification_targets(values)
+    labels, groups = grouped(values)
+    check_lengths(labels, "y")
+    if not first:
+        check_label_kind(estimator, labels)
+    return samples, groups, labels
+
+
+def usable(samples: Array) -> bool:
+    """Whether all values are finite, and their squares too.
+
+    A sum of squares proves it at a fraction of the cost of looking at each value.
+    """
+    largest = LARGEST_SUM * np.finfo(str(samples.dtype).removeprefix("torch.")).max
+    if is_torch(samples):
+        return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = samples.reshape(-1)
+        return bool(np.dot(flat, flat) < largest)
+
+
+def unusable(samples: Array) -> KldaError:
+    """Return the error that says which value can't be used."""
+    values = samples.cpu().numpy() if is_torch(samples) else samples
+    strange = np.argwhere(~np.isfinite(values))
+    if len(strange):
+        row, column = strange[0]
+        kind = "NaN" if np.isnan(values[row, column]) else "infinity (inf)"
+        return KldaError(
+            f"X contains {kind} (row {row}, column {column}); remove such samples or fill the "
+            "values."
+        )
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    return KldaError(
+        f"X contains {values[row, column]:g} (row {row}, column {column}), whose square is too "
+        f"large for {values.dtype.name}; scale the features, or use dtype='float64'."
+    )
+
+
+# ---------------------------------------------------------------- known classes
+
+
+def check_label_kind(estimator: ContinualClassifier, labels: Sequence[Label]) -> None:
+    """Raise if labels are strings where the known ones are integers, or the other way round."""
+    classes = estimator.classes_
+    if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
+        known = classes[0].item()
+        raise KldaError(
+            f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), the classes "
+            f"known are such as {known!r} ({type(known).__name__}); use one kind."
+        )
+
+
+def check_labels_known(
+    known: np.ndarray | Sequence[Label], labels: Sequence[Label], parameter: str
+) -> None:
+    """Raise if a label is none of the known ones, which are sorted."""
+    found = set(np.asarray(known).tolist())
+    for label in labels:
+        if label not in found:
+            some = ", ".join(repr(name) for name in np.asarray(known)[:5].tolist())
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            raise KldaError(
+                f"{parameter} names class {label!r}, which was never learned; "
+                f"known classes: {some}{more}."
+            )
+
+
+def columns_of(solution: Solution, among: Sequence[Label]) -> np.ndarray:
+    """Return the columns of some classes in a solution's scores."""
+    wanted = [plain(label) for label in among]
+    if not wanted:
+        raise KldaError("among=[] names no class; give at least one label, or None for all.")
+    if len(set(wanted)) < len(wanted):
+        raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
+    check_labels_known(solution.classes, wanted, "among")
+    return np.searchsorted(solution.classes, np.array(wanted))
+
+
+# ---------------------------------------------------------------- another model
+
+
+def check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
+    """Raise if the other model is not one that this one, still empty, would have become."""
+    mine, theirs = estimator.get_params(), other.get_params()
+    for name in SHAPING_PARAMETERS & mine.keys():
+        if mine[name] is not theirs[name] and mine[name] != theirs[name]:
+            raise KldaError(
+                f"other was made with {name}={theirs[name]!r}, this model with "
+                f"{name}={mine[name]!r}; make both with the same."
+            )
+
+
+def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
+    """Raise if two models have different features or kinds of labels."""
+    if estimator.n_features_in_ != other.n_features_in_:
+        raise KldaError(
+            f"other has {other.n_features_in_} input features, this model has "
+            f"{estimator.n_features_in_}; merge models of the same features."
+        )
+    if estimator.dtype != other.dtype:
+        raise KldaError(
+            f"other has dtype={other.dtype!r}, this model dtype={estimator.dtype!r}; make both "
+            "with the same."
+        )
+    maps, theirs = estimator.model_.maps, other.model_.maps
+    if len(maps) != len(theirs):
+        raise KldaError(f"other has n_members={len(theirs)}, this model {len(maps)}.")
+    for mine, their in zip(maps, theirs, strict=True):
+        if mine.n_components != their.n_components or not mine.same_as(their):
+            raise KldaError(
+                f"other has different random features (gamma={their.gamma:g}, "
+                f"n_components={their.n_components}; here gamma={mine.gamma:g}, "
+                f"n_components={mine.n_components}). Make both models with the same gamma (a "
+                "number, not 'auto'), n_components and random_state (a number, not None)."
+            )
+    check_label_kind(estimator, other.classes_.tolist())

@@ -1,0 +1,65 @@
+"""Batches of rows, and where each ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.labels import Label
+
+Modality = Literal["text", "image", "features"]
+
+# Rows that are read, encoded and learned at once.
+BATCH_ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
+
+
+class TableError(KldaError):
+    """A file that can't be read as rows; the message names the file, the place and the fix."""
+
+
+class Position(NamedTuple):
+    """A position in a sequence of files: so many rows of one, and all of those before it."""
+
+    file: int = 0
+    rows: int = 0
+
+
+START = Position()
+
+
+class RawBatch(NamedTuple):
+    """Rows as the reader of a kind of file finds them: `Table.check` makes a `Batch` of them."""
+
+    inputs: Any
+    labels: Sequence[Any] | None
+    fraction: float = 1.0
+    lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some consecutive rows of a table.
+
+    Attributes
+    ----------
+    inputs : list or ndarray
+        Texts, image paths, or an array with one row per sample.
+    labels : list of label or None
+        One label per row; None when the table has none.
+    fraction : float
+        How much of the file has been read after this batch, between 0 and 1.
+    end : Position
+        Where the next batch begins: reading can be resumed there.
+    """
+
+    inputs: Any
+    labels: list[Label] | None
+    fraction: float = 1.0
+    end: Position = START
+
+    def __len__(self) -> int:
+        return len(self.inputs)

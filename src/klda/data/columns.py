@@ -1,0 +1,172 @@
+"""Which columns of a table hold the input and the label, and which values are allowed in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from klda.data.batch import TableError
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.data.table import Table
+    from klda.labels import Label
+
+TEXT_COLUMNS = (
+    *("text", "texts", "sentence", "utterance", "query", "question", "message", "content"),
+    *("body", "input", "phrase", "document"),
+)
+IMAGE_COLUMNS = ("image", "images", "path", "file", "filename", "image_path", "file_name")
+FEATURE_COLUMNS = ("features", "feature", "embedding", "embeddings", "vector", "x")
+LABEL_COLUMNS = ("label", "labels", "intent", "category", "class", "target", "topic", "tag", "y")
+INPUT_COLUMNS: dict[str, tuple[str, ...]] = {  # by modality
+    "text": TEXT_COLUMNS,
+    "image": IMAGE_COLUMNS,
+    "features": FEATURE_COLUMNS,
+}
+
+
+class Columns(NamedTuple):
+    """Names of the columns that hold the input and the label; None: guess it, or there is none."""
+
+    input: str | None = None
+    label: str | None = None
+
+
+GUESSED = Columns()
+
+
+def choose_columns(table: Table, names: Sequence[str], need_labels: bool) -> tuple[str, str | None]:
+    """Return the input and the label column: those asked for, or guessed from their names.
+
+    `names` are the columns there are; without `need_labels` there may be no label column.
+    """
+    inputs = _find(table, names, "input_column", INPUT_COLUMNS[table.modality])
+    label = _find(table, names, "label_column", LABEL_COLUMNS)
+    # In a table of two columns, knowing one is knowing the other.
+    if len(names) == 2 and (inputs is None) != (label is None):
+        other = next(name for name in names if name not in (inputs, label))
+        inputs, label = inputs or other, label or other
+    if inputs is None and len(names) == 1 and not need_labels:
+        inputs = names[0]
+    if inputs is None:
+        guesses = INPUT_COLUMNS[table.modality]
+        raise _not_found(table, names, table.modality, "input_column", guesses)
+    if inputs == label:
+        if need_labels:
+            raise TableError(
+                f"{table.path}: the column {label!r} can't hold both the {table.modality} and the "
+                f"label; its columns are: {', '.join(names)}. Set input_column and label_column."
+            )
+        label = None
+    return inputs, label or (choose_label(table, names) if need_labels else None)
+
+
+def choose_label(table: Table, names: Sequence[str], need_labels: bool = True) -> str | None:
+    """Return the label column alone; None, if there need not be one and there is none."""
+    label = _find(table, names, "label_column", LABEL_COLUMNS)
+    if label is None and need_labels:
+        raise _not_found(table, names, "label", "label_column", LABEL_COLUMNS)
+    return label
+
+
+def _find(table: Table, names: Sequence[str], parameter: str, guesses: Sequence[str]) -> str | None:
+    asked = table.columns.input if parameter == "input_column" else table.columns.label
+    if asked is not None and asked not in names:
+        raise TableError(
+            f"{parameter}={asked!r}: {table.path} has no column {asked!r}; its columns are: "
+            f"{', '.join(names)}."
+        )
+    return asked or guess_column(names, guesses)
+
+
+def guess_column(names: Sequence[str], guesses: Sequence[str]) -> str | None:
+    """Return the column with the first of some usual names, whatever its case; None without."""
+    lower = {name.strip().lower(): name for name in reversed(names)}
+    return next((lower[guess] for guess in guesses if guess in lower), None)
+
+
+def _not_found(
+    table: Table, names: Sequence[str], what: str, parameter: str, guesses: Sequence[str]
+) -> TableError:
+    return TableError(
+        f"{table.path}: can't tell which column holds the {what}; its columns are: "
+        f"{', '.join(names)}. Set {parameter} (names found without it: {', '.join(guesses)})."
+    )
+
+
+def check_input(value: Any, table: Table, where: str) -> str | Path:
+    """Return the input in a cell; the path of an image is relative to the table."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise TableError(f"{table.path}, {where}: the {table.modality} is empty.")
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str):
+        raise TableError(
+            f"{table.path}, {where}: the {table.modality} is {value!r}; expected a string."
+        )
+    _check_unicode(value, table, where, table.modality)
+    return table.path.parent / value if table.modality == "image" else value
+
+
+def check_label(value: Any, table: Table, where: str) -> Label:
+    """Return the label in a cell, as `as_label` reads it."""
+    check_label_type(value, table, where)
+    _check_unicode(str(value), table, where, "label")
+    try:
+        return as_label(str(value), table.classes)
+    except KldaError as error:
+        raise TableError(f"{table.path}, {where}: {error}") from error
+
+
+def check_label_type(value: Any, table: Table, where: str) -> None:
+    """Raise if the value of a cell is missing, or neither a string nor an integer."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise TableError(f"{table.path}, {where}: the label is empty.")
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+        raise TableError(
+            f"{table.path}, {where}: the label is {value!r}; expected a string or an integer."
+        )
+
+
+def as_label(text: str, classes: Collection[Label]) -> Label:
+    """Return a label as it is written in a file or on a command line as a label of a model.
+
+    Parameters
+    ----------
+    text : str
+        As written.
+    classes : collection of label
+        The classes of the model, if it has any yet.
+
+    Returns
+    -------
+    str or int
+        The text itself if a class is called exactly that; otherwise the text without the blanks
+        around it, as an integer if the classes are integers.
+    """
+    if text in classes:
+        return text
+    label = text.strip()
+    if not isinstance(next(iter(classes), ""), int):
+        return label
+    if not re.fullmatch(r"[+-]?[0-9]+", label):
+        raise KldaError(
+            f"The label {label!r} is not an integer, but the classes of this model are integers."
+        )
+    return int(label)
+
+
+def _check_unicode(text: str, table: Table, where: str, what: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can contain but nothing can save or encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TableError(
+            f"{table.path}, {where}: the {what} is not valid Unicode: {text[error.start]!r} at "
+            f"character {error.start + 1}. Repair it or leave the row out."
+        ) from error

@@ -1,0 +1,122 @@
+"""Which files a user means, what kind each is, and whether one has changed."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from klda.data.batch import TableError
+from klda.data.folders import IMAGE_SUFFIXES, images_in, is_hidden
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
+IDENTITY_BYTES = 1 << 16  # read at both ends of a file to notice a change
+
+
+def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Find the files a user means: patterns and folders of data files stand for their files.
+
+    Parameters
+    ----------
+    paths : str, Path, or iterable of them
+        Files; folders of images, which stay folders; folders that hold nothing but data files;
+        patterns such as ``shards/*.parquet`` (``**`` matches folders at any depth).
+
+    Returns
+    -------
+    list of Path
+        In the order given, each once; those of one pattern or folder sorted by name.
+
+    Raises
+    ------
+    TableError
+        If a pattern matches nothing.
+    """
+    given = [paths] if isinstance(paths, str | Path) else paths
+    found: dict[Path, Path] = {}  # a file that is named twice is read once
+    for path in map(Path, given):
+        for match in [path] if path.exists() else _matches(path):
+            for file in _data_files(match) or [match]:
+                found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def _matches(pattern: Path) -> list[Path]:
+    if not glob.has_magic(str(pattern)):
+        return [pattern]  # opening it raises the error
+    matches = sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207
+    if not matches:
+        raise TableError(
+            f"{pattern}: no file matches this pattern (searched from {Path.cwd()})."
+            if not pattern.is_absolute()
+            else f"{pattern}: no file matches this pattern."
+        )
+    opened = {folder for match in matches for folder in match.parents}
+    return [match for match in matches if match not in opened]  # their files match, too
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Return the files of a folder of data files, sorted; none for a file or a folder of images."""
+    if not folder.is_dir():
+        return []
+    entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry))
+    if any(entry.is_dir() or entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries):
+        return []
+    return [entry for entry in entries if _suffix(entry) in SUFFIXES]
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """Return what shows whether a file has changed: size, time, and a digest of parts of it.
+
+    Parameters
+    ----------
+    path : Path
+        A file; or a folder of images, of which names, sizes and times count.
+
+    Returns
+    -------
+    dict
+        Can be written as JSON; equal as long as the file has not changed. Empty for a pipe, which
+        can be read only once.
+    """
+    if not path.is_file() and not path.is_dir():
+        return {}
+    if path.is_dir():
+        entries = [(str(i.relative_to(path)), *_stamp(i)) for i in images_in(path)]
+        digest = hashlib.sha256(json.dumps(entries).encode())
+        return {"images": len(entries), "digest": digest.hexdigest()}
+    size, changed = _stamp(path)
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(IDENTITY_BYTES))
+        file.seek(max(0, size - IDENTITY_BYTES))
+        digest.update(file.read(IDENTITY_BYTES))
+    return {"size": size, "changed_ns": changed, "digest": digest.hexdigest()}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def kind_of(path: Path) -> str:
+    """Return the suffix that tells how to read a file, or ``"folder"``."""
+    if path.is_dir():
+        return "folder"
+    suffix = _suffix(path)
+    if suffix not in SUFFIXES:
+        raise TableError(
+            f"{path}: unknown kind of file {suffix or '(no suffix)'!r}. Known are .csv, .tsv, "
+            ".jsonl, .txt (each also as .gz), .parquet, .npy, .npz, and folders of images."
+        )
+    return suffix
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)

@@ -1,0 +1,60 @@
+"""Folders of images."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from klda.data.batch import RawBatch, TableError
+
+if TYPE_CHECKING:
+    from klda.data.table import Table
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+
+
+def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+    """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
+    classes = sorted(
+        entry for entry in table.path.iterdir() if entry.is_dir() and not is_hidden(entry)
+    )
+    if not classes and labels:
+        raise TableError(
+            f"{table.path} has no folders in it. Put the images of each class into a folder that "
+            "is named after the class."
+        )
+    pairs: list[tuple[Path, Any]] = []
+    for folder in classes:
+        images = images_in(folder)
+        if not images and labels:
+            raise TableError(
+                f"{folder} holds no images; known suffixes are {', '.join(sorted(IMAGE_SUFFIXES))}."
+            )
+        pairs.extend((image, folder.name) for image in images)
+    if not classes:
+        pairs.extend((image, None) for image in images_in(table.path))
+    if labels:
+        # Mixed, because a bandwidth may be chosen from the first batch: it should show all classes.
+        random.Random(0).shuffle(pairs)
+    for start in range(skip, len(pairs), rows):
+        block = pairs[start : start + rows]
+        names = None if not classes else [label for _, label in block]
+        yield RawBatch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images of a folder and of the folders in it, sorted."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not is_hidden(path)
+    )
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file is hidden."""
+    return path.name.startswith(".")

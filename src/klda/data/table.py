@@ -1,0 +1,264 @@
+"""A file of rows, whatever its kind; and several of them, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from klda.data.arrays import npz_modalities, read_npy, read_npz
+from klda.data.arrow import parquet_modalities, read_parquet
+from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, RawBatch, TableError
+from klda.data.columns import GUESSED, Columns, check_input, check_label
+from klda.data.delimited import find_header, read_delimited
+from klda.data.files import find_files, kind_of
+from klda.data.folders import read_folder
+from klda.data.lines import read_jsonl, read_text
+from klda.data.threads import read_ahead
+
+if TYPE_CHECKING:
+    from klda.labels import Label
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows, opened each time :meth:`batches` is called.
+
+    Attributes
+    ----------
+    path : Path
+        The file or folder; the name that errors call it by.
+    kind : str
+        How it is read: a suffix, or ``"folder"``.
+    modality : {"text", "image", "features"}
+        What its rows are.
+    columns : Columns
+        The columns that were asked for.
+    classes : collection of label
+        Classes of the model that the rows are for: labels are read as `as_label` says.
+    content : bytes, optional
+        What is in it, if it is not a file on disk.
+    header : bool
+        Whether the first line of a CSV or TSV file names the columns; if not, each line is a text
+        and its label.
+    """
+
+    path: Path
+    kind: str
+    modality: Modality
+    columns: Columns = GUESSED
+    classes: Collection[Label] = field(default=(), repr=False)
+    content: bytes | None = field(default=None, repr=False)
+    header: bool = True
+
+    def batches(
+        self, *, labels: bool = True, rows: int | None = None, skip: int = 0
+    ) -> Iterator[Batch]:
+        """Read the file in batches.
+
+        Parameters
+        ----------
+        labels : bool
+            Whether each row must have a label; if not, labels are read where there are any.
+        rows : int, optional
+            Most rows in a batch; by default what is usual for the modality.
+        skip : int
+            Rows to skip at the beginning. A multiple of ``rows`` leaves the batches after them as
+            they are.
+
+        Yields
+        ------
+        Batch
+            Consecutive rows; never empty, and at least one batch unless rows are skipped.
+        """
+        seen = skip
+        try:
+            size = rows or BATCH_ROWS[self.modality]
+            for raw in _READERS[self.kind](self, labels, size, skip):
+                batch = self.check(raw, seen)
+                seen = batch.end.rows
+                yield batch
+        except OSError as error:
+            raise TableError(f"{self.path}: {error.strerror or error}") from error
+        if not seen:
+            raise TableError(f"{self.path} is empty: it holds no rows.")
+
+    def check(self, raw: RawBatch, before: int) -> Batch:
+        """Return rows, each checked; `before` is the number of rows before them."""
+        end = before + len(raw.inputs)
+        where = (
+            [f"row {number}" for number in range(before + 1, end + 1)]
+            if raw.lines is None
+            else [f"line {number}" for number in raw.lines]
+        )
+        inputs, labels = raw.inputs, None
+        if self.modality == "features":
+            _check_finite(self.path, inputs, before)
+        elif isinstance(inputs, list):
+            inputs = [check_input(value, self, at) for value, at in zip(inputs, where, strict=True)]
+        if raw.labels is not None:
+            labels = [check_label(i, self, at) for i, at in zip(raw.labels, where, strict=True)]
+        return Batch(inputs, labels, raw.fraction, Position(0, end))
+
+
+def open_table(
+    path: str | Path,
+    *,
+    modality: Modality | None = None,
+    columns: Columns = GUESSED,
+    classes: Collection[Label] = (),
+) -> Table:
+    """Find out what a file holds, without reading its rows.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file, or a folder of images.
+    modality : {"text", "image", "features"}, optional
+        What its rows are, where the kind of file doesn't tell; a mismatch is an error.
+    columns : Columns
+        Names of the columns, where they can't be guessed.
+    classes : collection of label
+        Classes of the model that the rows are for.
+
+    Returns
+    -------
+    Table
+        Ready to be read.
+
+    Raises
+    ------
+    TableError
+        If the file does not exist, is of an unknown kind, or can't hold such inputs.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise TableError(f"{path}: there is no such file or folder.")
+    kind = kind_of(path)
+    possible = _modalities(path, kind)
+    if modality is None:
+        modality = possible[0]
+    if modality not in possible:
+        raise TableError(
+            f"{path} holds {' or '.join(possible)} rows, but {modality} rows are needed here. "
+            f"Give {_EXAMPLES[modality]}."
+        )
+    return Table(path, kind, modality, columns, frozenset(classes))
+
+
+def open_tables(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    modality: Modality | None = None,
+    columns: Columns = GUESSED,
+    classes: Collection[Label] = (),
+) -> list[Table]:
+    """Open all files that `find_files` finds, as `open_table` does.
+
+    All must hold the same kind of rows: by default what the first one holds.
+    """
+    tables: list[Table] = []
+    for path in find_files(paths):
+        expected = tables[0].modality if tables else modality
+        tables.append(open_table(path, modality=expected, columns=columns, classes=classes))
+    if not tables:
+        raise TableError("paths is empty: name at least one file.")
+    return tables
+
+
+def open_pasted(content: bytes, *, name: str, classes: Collection[Label] = ()) -> Table:
+    """Open text that someone pasted or uploaded: CSV or TSV, with a header or without.
+
+    Parameters
+    ----------
+    content : bytes
+        In UTF-8. The first line names a text and a label column, or each line is a text and its
+        label.
+    name : str
+        What errors call it.
+    classes : collection of label
+        Classes of the model that the rows are for.
+
+    Returns
+    -------
+    Table
+        Ready to be read; its ``header`` says whether the first line names the columns.
+    """
+    table = Table(Path(name), ".csv", "text", classes=frozenset(classes), content=content)
+    return replace(table, header=find_header(table))
+
+
+def read(
+    tables: Sequence[Table], *, labels: bool, start: Position = START
+) -> Generator[Batch, None, None]:
+    """Read tables one after the other, a few batches ahead of the caller.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        The files.
+    labels : bool
+        Whether each row must have a label.
+    start : Position
+        Where to begin: the ``end`` of the last batch that was used.
+
+    Yields
+    ------
+    Batch
+        In order.
+    """
+    yield from read_ahead(_batches(tables, labels, start))
+
+
+def _batches(tables: Sequence[Table], labels: bool, start: Position) -> Iterator[Batch]:
+    for i in range(start.file, len(tables)):
+        skip = start.rows if i == start.file else 0
+        for batch in tables[i].batches(labels=labels, skip=skip):
+            yield replace(batch, end=Position(i, batch.end.rows))
+
+
+def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:
+    if kind == "folder":
+        return ("image",)
+    if kind == ".npy":
+        return ("features",)
+    if kind == ".npz":
+        return npz_modalities(path)
+    if kind == ".parquet":
+        return parquet_modalities(path)
+    return ("text",) if kind == ".txt" else ("text", "image")
+
+
+_EXAMPLES: dict[Modality, str] = {
+    "text": "a CSV, TSV, JSONL or parquet file with a column of texts",
+    "image": "a folder with one folder of images per class",
+    "features": "a .npy, .npz or parquet file of feature rows",
+}
+
+
+def _check_finite(path: Path, rows: Any, before: int) -> None:
+    """Refuse features that are not numbers, and name the row of the file they are in."""
+    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+        return  # not feature rows at all: the encoder says so
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1)
+    if not finite.all():
+        raise TableError(
+            f"{path}, row {before + int(np.argmin(finite)) + 1}: a feature is not finite in "
+            "float32 (NaN, infinite or too large). Leave such rows out or repair them."
+        )
+
+
+_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[RawBatch]]] = {
+    ".csv": read_delimited,
+    ".tsv": read_delimited,
+    ".jsonl": read_jsonl,
+    ".txt": read_text,
+    ".parquet": read_parquet,
+    ".npy": read_npy,
+    ".npz": read_npz,
+    "folder": read_folder,
+}

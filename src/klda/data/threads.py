@@ -1,0 +1,135 @@
+"""Two threads at once, in order: one that reads ahead, one that keeps up with the caller.
+
+Both hold only a few items, raise errors in the caller as if the two had taken turns, and leave no
+thread behind when the caller stops early or is interrupted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext, suppress
+from queue import Empty, Queue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+DEPTH = 2  # items that wait, at most
+PATIENCE = 2.0  # seconds to wait for a thread that may be stuck reading from a silent pipe
+
+
+def read_ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]:
+    """Iterate in a thread, a few items ahead of the caller.
+
+    Parameters
+    ----------
+    items : iterable
+        Used by that thread only, from the first item to the last.
+    depth : int
+        Items that wait, at most. One more is in the making.
+
+    Yields
+    ------
+    object
+        The items in order. An error in making one is raised in its place. When the caller stops
+        early or closes the generator, the thread is stopped; it is not waited for longer than
+        `PATIENCE`, which is why it is a daemon and not an executor's thread.
+    """
+    waiting: Queue[tuple[Any, bool]] = Queue(depth)
+    stopped = threading.Event()
+    given = (items, waiting, stopped)
+    thread = threading.Thread(target=_hand_over, args=given, name="read ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, at_end = waiting.get()
+            if at_end:
+                break
+            yield item
+        if item is not None:
+            raise item
+    finally:
+        stopped.set()
+        with suppress(Empty):  # room for what the thread is about to hand over
+            while True:
+                waiting.get_nowait()
+        thread.join(PATIENCE)
+
+
+def _hand_over(
+    items: Iterable[Any], waiting: Queue[tuple[Any, bool]], stopped: threading.Event
+) -> None:
+    """Put each item into a queue, and in the end the error that was raised, or None."""
+    failure = None
+    try:
+        iterator: Any = iter(items)
+        # Closed here, so that files are closed by the thread that opened them.
+        with closing(iterator) if hasattr(iterator, "close") else nullcontext():
+            for item in iterator:
+                waiting.put((item, False))
+                if stopped.is_set():
+                    break
+    except BaseException as error:
+        failure = error
+    if not stopped.is_set():
+        waiting.put((failure, True))
+
+
+def work_behind(work: Callable[[T], None], items: Iterable[T], *, depth: int = 1) -> None:
+    """Work on one item after another in a thread, while the caller's thread makes the next item.
+
+    Parameters
+    ----------
+    work : callable
+        Called with each item, in order, one at a time; after an error it is not called again.
+    items : iterable
+        Used by the calling thread only.
+    depth : int
+        Items that wait, at most.
+
+    Raises
+    ------
+    BaseException
+        Of the errors in work and in making items, the one of the earliest item. If the caller is
+        interrupted, the item at work is finished and those that wait are dropped.
+
+    Examples
+    --------
+    >>> from klda.data.threads import work_behind
+    >>> done = []
+    >>> work_behind(done.append, range(3))
+    >>> done
+    [0, 1, 2]
+    """
+    failed = threading.Event()
+
+    def take(item: T) -> None:
+        if failed.is_set():
+            return
+        try:
+            work(item)
+        except BaseException:
+            failed.set()
+            raise
+
+    given: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="work behind") as pool:
+        try:
+            for item in items:
+                if len(given) > depth:
+                    given.popleft().result()
+                given.append(pool.submit(take, item))
+        except Exception:
+            _wait(given)  # an error of an earlier item is raised instead
+            raise
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+        _wait(given)
+
+
+def _wait(given: Iterable[Future[None]]) -> None:
+    for one in given:
+        one.result()

@@ -1,0 +1,33 @@
+"""Frozen foundation models: one feature row per text or image.
+
+>>> from klda import encoders
+>>> encoder = encoders.load("minilm")
+>>> encoder.encode(["where is my card?"]).shape
+(1, 384)
+
+An encoder is any object with the attributes and methods of :class:`Encoder`. `text` and `images`
+turn inputs into batches for a network; `text_networks` and `image_networks` run it; `models` is the
+table of named models and `loading` builds an encoder from a name.
+"""
+
+from __future__ import annotations
+
+from klda.encoders.base import Encoder, same_features
+from klda.encoders.cache import FeatureCache, FeatureCacheWarning
+from klda.encoders.files import OfflineModelError
+from klda.encoders.loading import load, modality_of
+from klda.encoders.models import MODELS, ModelInfo
+from klda.encoders.precomputed import PrecomputedFeatures
+
+__all__ = [
+    "MODELS",
+    "Encoder",
+    "FeatureCache",
+    "FeatureCacheWarning",
+    "ModelInfo",
+    "OfflineModelError",
+    "PrecomputedFeatures",
+    "load",
+    "modality_of",
+    "same_features",
+]

@@ -1,0 +1,159 @@
+"""What every encoder shares: the interface, fingerprints, and the encoding of batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from klda.encoders.files import ModelFiles
+from klda.encoders.progress import progress_bar
+from klda.errors import KldaError
+
+Modality = Literal["text", "image", "features"]
+Layers = tuple[int, ...] | Literal["last"]
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
+
+# What identifies the features; the model's name and the location of its files do not.
+_IDENTITY = ("modality", "revision", "pooling", "layers", "dimension")
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A frozen foundation model: inputs in, one float32 feature row per input out.
+
+    An encoder never changes after it is created, so several threads may call ``encode``.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name that the model was requested by."""
+
+    @property
+    def modality(self) -> Modality:
+        """Kind of inputs: ``"text"``, ``"image"`` or ``"features"``."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of a feature row (0 for precomputed features of any length)."""
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into features.
+
+        Parameters
+        ----------
+        inputs : sequence
+            The texts, images or feature rows.
+        progress : bool, default=False
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n, dimension), float32
+            One row per input, in the given order.
+
+        Raises
+        ------
+        KldaError
+            If an input is of the wrong kind or can't be read; the message says which.
+        """
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features in JSON-serializable values.
+
+        Returns
+        -------
+        dict
+            Name, modality, source, revision (digest of the weights), pooling, layers and
+            dimension; compared by :func:`same_features`.
+        """
+
+
+def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Check whether two fingerprints describe the same features.
+
+    Modality, weights, pooling, layers and dimension decide. The name, the folder or package that
+    holds the files, the device and the numeric precision do not.
+
+    A fingerprint may have been read back from JSON.
+    """
+    for key in _IDENTITY:
+        one, other = first.get(key), second.get(key)
+        if key == "dimension" and 0 in (one, other):
+            continue  # precomputed features whose length the encoder does not fix
+        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+            one, other = list(one), list(other)
+        if one != other:
+            return False
+    return True
+
+
+class Network(Protocol):
+    """What a network says about its rows.
+
+    `layers` are counted from 0; `pooling` says how token or pixel features become one row;
+    `precision` is the number format of the weights, as ``"float32"``.
+    """
+
+    layers: Layers
+    pooling: str
+    dimension: int
+    precision: str
+
+
+class FrozenModel:
+    """What the encoders that run a network have in common: identity and bookkeeping."""
+
+    modality: Modality
+
+    def __init__(self, name: str, files: ModelFiles, network: Network) -> None:
+        self.name = name
+        self.files = files
+        self.layers = network.layers
+        self.pooling = network.pooling
+        self.dimension = network.dimension
+        self.precision = network.precision
+        # A network uses all cores by itself, so calls from several threads take turns.
+        self.lock = threading.Lock()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features; see :meth:`Encoder.fingerprint`."""
+        return {
+            "name": self.name,
+            "modality": self.modality,
+            "source": self.files.source,
+            "revision": self.files.revision,
+            "pooling": self.pooling,
+            "layers": self.layers if isinstance(self.layers, str) else list(self.layers),
+            "dimension": self.dimension,
+        }
+
+    def cache_key(self) -> dict[str, Any]:
+        """Describe what the features depend on bit by bit, tokenizer and precision included."""
+        fingerprint = self.fingerprint()
+        key = {part: fingerprint[part] for part in _IDENTITY}
+        return key | {"settings": self.files.settings_digest, "precision": self.precision}
+
+    def collect(
+        self, count: int, batches: Iterator[tuple[np.ndarray, np.ndarray]], *, progress: bool
+    ) -> np.ndarray:
+        """Put batches, pairs of positions and rows, into one array of `count` rows."""
+        features = np.empty((count, self.dimension), dtype=np.float32)
+        with progress_bar(f"Encoding with {self.name}", count, show=progress) as report:
+            done = 0
+            for positions, rows in batches:
+                features[positions] = rows
+                done += len(positions)
+                report(done, f"{done:,} of {count:,}")
+        broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(broken):
+            advice = "The weights may be damaged."
+            if self.precision != "float32":
+                advice = 'Load it with precision="float32" (or "bfloat16").'
+            raise KldaError(
+                f"The model {self.name!r} gave infinite or undefined features for "
+                f"inputs[{broken[0]}] in {self.precision}. {advice}"
+            )
+        return features

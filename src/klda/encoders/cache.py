@@ -1,0 +1,256 @@
+"""Features on disk, so that no input is encoded twice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from klda.encoders.base import Encoder, Modality
+from klda.errors import KldaError
+
+_FORMAT = 1
+_LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters
+_WINDOW = 8192  # inputs encoded between two writes: the most that a killed run loses
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS features (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, "
+    "digest BLOB NOT NULL, row BLOB NOT NULL)"
+)
+
+
+class FeatureCacheWarning(UserWarning):
+    """The feature cache can't be used or is damaged in part; the features are still correct."""
+
+
+def default_cache_folder() -> Path:
+    """Return ``KLDA_CACHE``, else the platform's cache folder for klda."""
+    if os.environ.get("KLDA_CACHE"):
+        return Path(os.environ["KLDA_CACHE"]).expanduser()
+    return platformdirs.user_cache_path("klda", appauthor=False, opinion=False)
+
+
+class FeatureCache:
+    """Feature rows on disk, by a digest of the model and the input.
+
+    One SQLite file, which several threads and processes can use at the same time and which stays
+    intact if a process is killed. Each row has its own digest: a damaged row counts as absent, and
+    a damaged file is renamed. A problem with the cache is a warning, never an error.
+
+    Parameters
+    ----------
+    folder : path-like, optional
+        Folder of the file; by default ``KLDA_CACHE``, else the platform's cache folder.
+    max_bytes : int, default=4 GiB
+        Maximum size of the file; when it is full, the oldest rows are deleted.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> cache = FeatureCache(tempfile.mkdtemp())
+    >>> cache.put([b"key"], np.ones((1, 3)))
+    >>> cache.get([b"key", b"other"])[0]
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, max_bytes: int = 4 * 2**30
+    ) -> None:
+        if max_bytes <= 0:
+            raise KldaError(f"max_bytes={max_bytes!r} must be positive.")
+        self.folder = Path(folder).expanduser() if folder is not None else default_cache_folder()
+        self.path = self.folder / f"features-v{_FORMAT}.sqlite"
+        self.max_bytes = max_bytes
+
+    def get(self, keys: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Return the float32 row of each key, a digest of model and input; None if absent."""
+        found: dict[bytes, np.ndarray] = {}
+        if not self.path.exists():
+            return [None] * len(keys)
+        damaged = 0
+        with self._guard("read"), self._open() as connection:
+            for start in range(0, len(keys), _LOOKUP):
+                part = keys[start : start + _LOOKUP]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT key, digest, row FROM features WHERE key IN ({marks})"
+                for key, digest, row in connection.execute(query, part):
+                    if _is_intact(key, digest, row):
+                        found[key] = np.frombuffer(row, dtype="<f4")
+                    else:
+                        damaged += 1
+        if damaged:
+            self._warn(f"{damaged} of its rows are damaged")
+        return [found.get(key) for key in keys]
+
+    def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:
+        """Write one row per key, replacing older ones: all of them or none."""
+        blobs = [row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f4")]
+        values = [(key, _digest(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
+        with self._guard("write"), self._open() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "INSERT OR REPLACE INTO features (key, digest, row) VALUES (?, ?, ?)", values
+            )
+            self._make_room(connection)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        with self._guard("clear"):
+            self.path.unlink(missing_ok=True)
+            for ending in ("-journal", "-wal", "-shm"):
+                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        count = 0
+        if self.path.exists():
+            with self._guard("read"), self._open() as connection:
+                count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
+        return count
+
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+        used = (pages - free) * page
+        if used <= self.max_bytes:
+            return
+        # A tenth more than needed, so that not every write to a full cache has to delete.
+        count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
+        surplus = min(count, int(count * (1 - 0.9 * self.max_bytes / used)) + 1)
+        connection.execute(
+            "DELETE FROM features WHERE number IN "
+            "(SELECT number FROM features ORDER BY number LIMIT ?)",
+            (surplus,),
+        )
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        # One connection per call: safe across threads and forks, and it takes a fraction of a
+        # millisecond where encoding takes several.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(_SCHEMA)
+            yield connection
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _guard(self, verb: str) -> Iterator[None]:
+        """Turn any problem with the cache into a warning."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # extended codes share this byte
+            if code in _DAMAGED:
+                aside = self.path.with_suffix(".damaged")
+                with contextlib.suppress(OSError):
+                    self.path.replace(aside)
+                self._warn(f"the file is damaged ({error}) and was renamed to {aside.name}")
+            else:
+                self._warn(f"could not {verb} it ({error})")
+
+    def _warn(self, problem: str) -> None:
+        warnings.warn(
+            f"Feature cache {self.path}: {problem}. The features are computed instead.",
+            FeatureCacheWarning,
+            stacklevel=4,
+        )
+
+
+def _digest(key: bytes, row: bytes) -> bytes:
+    # Over the key too, so that a row stored under another key is not accepted.
+    return hashlib.blake2b(row, digest_size=16, key=key[:64]).digest()
+
+
+def _is_intact(key: Any, digest: Any, row: Any) -> bool:
+    if not all(isinstance(value, bytes) for value in (key, digest, row)):
+        return False
+    return len(row) % 4 == 0 and _digest(key, row) == digest
+
+
+class CachedEncoder:
+    """An encoder that computes only the features that are not in a cache."""
+
+    def __init__(self, encoder: Encoder, cache: FeatureCache) -> None:
+        self.encoder = encoder
+        self.cache = cache
+        self.name = encoder.name
+        self.modality = encoder.modality
+        self.dimension = encoder.dimension
+        describe = getattr(encoder, "cache_key", encoder.fingerprint)
+        identity = json.dumps([_FORMAT, describe()], sort_keys=True)
+        self._model_digest = hashlib.sha256(identity.encode()).digest()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features: the encoder's own fingerprint."""
+        return self.encoder.fingerprint()
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into features; compute only those that are not in the cache."""
+        if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
+            return self.encoder.encode(inputs, progress=progress)  # which raises the error
+        keys = [self._key(item) for item in inputs]
+        if any(key is None for key in keys):
+            return self.encoder.encode(inputs, progress=progress)
+        return self._encode(inputs, [key for key in keys if key is not None], progress)
+
+    def _encode(self, inputs: Any, keys: list[bytes], progress: bool) -> np.ndarray:
+        features = np.empty((len(keys), self.dimension), dtype=np.float32)
+        missing: dict[bytes, list[int]] = {}
+        for position, (key, row) in enumerate(zip(keys, self.cache.get(keys), strict=True)):
+            if row is None or len(row) != self.dimension:
+                missing.setdefault(key, []).append(position)
+            else:
+                features[position] = row
+        new_keys = list(missing)
+        for start in range(0, len(new_keys), _WINDOW):
+            part = new_keys[start : start + _WINDOW]
+            items = [inputs[missing[key][0]] for key in part]
+            rows = self.encoder.encode(items, progress=progress)
+            self.cache.put(part, rows)
+            for key, row in zip(part, rows, strict=True):
+                features[missing[key]] = row
+        return features
+
+    def _key(self, item: Any) -> bytes | None:
+        """Return a digest of the model and an input's content; None if it can't be read."""
+        digest = hashlib.sha256(self._model_digest)
+        try:
+            for part in _content(item, self.modality):
+                digest.update(part)
+        except (OSError, TypeError, ValueError, AttributeError):
+            return None  # the encoder will raise the error
+        return digest.digest()
+
+
+def _content(item: Any, modality: Modality) -> Iterator[bytes]:
+    if isinstance(item, str) and modality == "text":
+        yield b"text\0"
+        yield item.encode()
+    elif isinstance(item, str | os.PathLike):
+        yield b"file\0"
+        yield Path(item).read_bytes()
+    elif isinstance(item, bytes):
+        yield b"file\0"
+        yield item
+    elif isinstance(item, np.ndarray):
+        yield f"array {item.dtype} {item.shape}\0".encode()
+        yield np.ascontiguousarray(item).tobytes()
+    else:  # a PIL image
+        palette = item.getpalette() if item.mode == "P" else None
+        yield f"image {item.mode} {item.size} {palette}\0".encode()
+        yield item.tobytes()

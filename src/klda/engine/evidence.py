@@ -1,0 +1,373 @@
+"""What leaving samples out tells about answers: how sure to be, and what is normal.
+
+After samples have been learned, a few of them are scored as if they had not been (in closed form).
+Of each such *probe* a few numbers remain: how likely its true class was at each of a range of
+temperatures, and how novel it looked. They give the temperature that makes probabilities honest and
+the threshold beyond which an input is unknown. No sample is kept.
+
+The scale of scores changes as a model grows or loses samples. The variance of a new sample along a
+whitened direction is inflated by a factor that the solution knows, and the best temperature follows
+that factor. So temperatures are stored in units of it, and novelty too, after subtracting what the
+noise of a class's own mean adds. For the rest, a probe is filed under the number of samples that
+the model had, and the files nearest to the present number are used. Probes of two models add up
+when the models are merged, and a class's probes go when the class goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from klda.engine.arrays import Array
+from klda.engine.statistics import CLASSES_AT_ONCE
+from klda.labels import Label
+
+if TYPE_CHECKING:
+    from klda.engine.model import Model
+    from klda.engine.solution import Solution
+    from klda.engine.solve import Solved, Solver
+
+TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the inflation
+USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do if no class is ever mistaken
+LOG2_SPREAD = 2.0  # of the usual temperature, in octaves
+FILES_PER_OCTAVE = 2
+MOST_FILES = 4
+MOST_ROWS = 2048  # in a file
+ENOUGH_ROWS = 100  # files are used, the nearest first, until there are so many rows
+ENOUGH_FOR_A_CLASS = 30
+MOST_PROBED = 1 << 24  # probes times classes
+PROBED_AT_ONCE = 1 << 21
+SMALLEST_LEVERAGE_SLACK = 1e-3  # of 1 - a v^T R v, where rounding would make it negative
+PREFIX = "predict/calibration/"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """On what scale a model's scores are.
+
+    Attributes
+    ----------
+    n_samples : int
+        Samples of the model.
+    inflation : float
+        Variance of a new sample along a whitened direction.
+    offset : float
+        What the noise of a class's own mean adds to the distance of a new sample.
+    """
+
+    n_samples: int
+    inflation: float
+    offset: float
+
+    @property
+    def file(self) -> int:
+        """The file that probes of a model of this size go to."""
+        return int(np.floor(FILES_PER_OCTAVE * np.log2(max(self.n_samples, 1))))
+
+    def reduce(self, novelty: np.ndarray) -> np.ndarray:
+        """Remove the scale from novelties."""
+        return (novelty - self.offset) / self.inflation
+
+    def restore(self, novelty: float) -> float:
+        """Apply the scale to a novelty again."""
+        return float(novelty * self.inflation + self.offset)
+
+
+def _no_losses() -> np.ndarray:
+    return np.empty((0, len(TEMPERATURES)), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Probes of a model, never changed: each verb returns other evidence.
+
+    Attributes
+    ----------
+    files : ndarray of shape (n,)
+        The file of each probe, by the size that the model had.
+    labels : list
+        Its class.
+    novelty : ndarray of shape (n,)
+        How novel it looked, without the model's `Scale`.
+    losses : ndarray of shape (n, n_temperatures)
+        ``-log`` of its class's probability at each temperature, without the model's `Scale`.
+    """
+
+    files: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    labels: list[Label] = field(default_factory=list)
+    novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
+    losses: np.ndarray = field(default_factory=_no_losses)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    # ---------------------------------------------------------------- verbs
+
+    def add(
+        self,
+        scale: Scale,
+        labels: Sequence[Label],
+        scores: np.ndarray,
+        truth: np.ndarray,
+        novelty: np.ndarray,
+    ) -> Evidence:
+        """File probes of a model of this scale.
+
+        ``scores`` are those of samples left out, ``truth`` the column of each one's class.
+        """
+        losses = _losses(scores / scale.inflation, truth)
+        files = np.full(len(truth), scale.file)
+        probes = Evidence(files, list(labels), scale.reduce(novelty), losses)
+        return self._with(probes)._thinned(scale.file)
+
+    def merge(self, other: Evidence) -> Evidence:
+        """Add the probes of another model."""
+        both = self._with(other)
+        return both._thinned(int(both.files.max(initial=0)))
+
+    def drop(self, fractions: Mapping[Label, float]) -> Evidence:
+        """Drop a fraction of the probes of each class, because so much of it was removed."""
+        held = Counter(label for label in self.labels if label in fractions)
+        left = {label: round(fractions[label] * n) for label, n in held.items()}
+        kept = []
+        for i, label in enumerate(self.labels):
+            if left.get(label, 0) > 0:
+                left[label] -= 1
+            else:
+                kept.append(i)
+        return self._at(np.array(kept, np.int64))
+
+    def only(self, label: Label) -> Evidence:
+        """Return the probes of one class."""
+        return self._at(
+            np.array([i for i, own in enumerate(self.labels) if own == label], np.int64)
+        )
+
+    def rename(self, old: Label, new: Label) -> Evidence:
+        """Give a class another name."""
+        return replace(self, labels=[new if label == old else label for label in self.labels])
+
+    # ---------------------------------------------------------------- what it tells
+
+    def temperature(self, scale: Scale) -> float:
+        """Return what to divide scores by to make probabilities honest; 1 without probes."""
+        rows = self._in_use(scale)
+        if not len(rows):
+            return 1.0
+        unusual = np.log2(TEMPERATURES / USUAL_TEMPERATURE) / LOG2_SPREAD
+        loss = self.losses[rows].sum(axis=0, dtype=np.float64) + 0.5 * unusual**2
+        best = int(loss.argmin())
+        shift = 0.0
+        if 0 < best < len(loss) - 1:  # the vertex of the parabola through three points
+            left, here, right = loss[best - 1 : best + 2]
+            curvature = left - 2 * here + right
+            shift = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
+        step = TEMPERATURES[1] / TEMPERATURES[0]
+        return float(scale.inflation * TEMPERATURES[best] * step**shift)
+
+    def threshold(self, refused: float, scale: Scale) -> float:
+        """Return the novelty that a fraction of known inputs exceeds; infinite without probes."""
+        rows = self._in_use(scale)
+        if not len(rows):
+            return float("inf")
+        return scale.restore(np.quantile(self.novelty[rows], 1 - refused))
+
+    def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
+        """Return thresholds of single classes, for those with enough probes."""
+        values: dict[Label, list[float]] = {}
+        for i in self._in_use(scale):
+            values.setdefault(self.labels[i], []).append(self.novelty[i])
+        return {
+            label: scale.restore(np.quantile(found, 1 - refused))
+            for label, found in values.items()
+            if len(found) >= ENOUGH_FOR_A_CLASS
+        }
+
+    def error_rate(self, scale: Scale) -> float:
+        """Return the fraction of probes whose class is not the likeliest; 0 without probes."""
+        rows = self._in_use(scale)
+        if not len(rows):
+            return 0.0
+        nearest = int(
+            np.abs(np.log(TEMPERATURES * scale.inflation / self.temperature(scale))).argmin()
+        )
+        # A class with more than half of the probability is the answer.
+        wrong = self.losses[rows, nearest] > np.log(2)
+        return float((wrong.sum() + 0.5) / (len(rows) + 1))
+
+    # ---------------------------------------------------------------- storage
+
+    def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
+        """Return the probes as named arrays; labels as positions in ``names``."""
+        positions = {name: i for i, name in enumerate(names)}
+        arrays = {
+            "filed": self.files,
+            "labels": np.array([positions[label] for label in self.labels], np.int64),
+            "novelty": self.novelty,
+            "losses": self.losses,
+        }
+        return {PREFIX + name: array for name, array in arrays.items()}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Evidence | None:
+        """Return the probes that `pack` described; None if there are no such arrays."""
+        if PREFIX + "filed" not in arrays:
+            return None
+        return cls(
+            np.array(arrays[PREFIX + "filed"], np.int64),
+            [names[i] for i in np.asarray(arrays[PREFIX + "labels"]).tolist()],
+            np.array(arrays[PREFIX + "novelty"], np.float64),
+            np.array(arrays[PREFIX + "losses"], np.float32),
+        )
+
+    # ---------------------------------------------------------------- inside
+
+    def _with(self, other: Evidence) -> Evidence:
+        return Evidence(
+            np.concatenate([self.files, other.files]),
+            [*self.labels, *other.labels],
+            np.concatenate([self.novelty, other.novelty]),
+            np.concatenate([self.losses, other.losses.astype(np.float32)]),
+        )
+
+    def _at(self, rows: np.ndarray) -> Evidence:
+        labels = [self.labels[i] for i in rows]
+        return Evidence(self.files[rows], labels, self.novelty[rows], self.losses[rows])
+
+    def _thinned(self, present: int) -> Evidence:
+        """Keep the files nearest to the present one, each down to its largest size."""
+        kept = []
+        for file in self._by_distance(present)[:MOST_FILES]:
+            rows = np.flatnonzero(self.files == file)
+            if len(rows) > MOST_ROWS:
+                rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(np.int64)]
+            kept.append(rows)
+        if not kept or sum(map(len, kept)) == len(self):
+            return self
+        return self._at(np.sort(np.concatenate(kept)))
+
+    def _in_use(self, scale: Scale) -> np.ndarray:
+        rows = np.empty(0, np.int64)
+        for file in self._by_distance(scale.file):
+            rows = np.concatenate([np.flatnonzero(self.files == file), rows])
+            if len(rows) >= ENOUGH_ROWS:
+                break
+        return rows
+
+    def _by_distance(self, present: int) -> np.ndarray:
+        """Return the numbers of all files, the nearest first; of two as near the larger first."""
+        files = np.unique(self.files)[::-1]
+        return np.asarray(files[np.argsort(np.abs(files - present), kind="stable")])
+
+
+def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return ``-log softmax(scores / t)`` of each row's class, one column per temperature.
+
+    Temperatures are half an octave apart, so every second one is half of one before: from the
+    hottest two down, exponentials are squares of those before, which is far cheaper.
+    """
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    own = shifted[np.arange(len(truth)), truth]
+    losses = np.empty((len(truth), len(TEMPERATURES)))
+    for hottest in (len(TEMPERATURES) - 1, len(TEMPERATURES) - 2):
+        shares = np.exp(shifted / TEMPERATURES[hottest])
+        for i in range(hottest, -1, -2):
+            losses[:, i] = np.log(shares.sum(axis=1)) - own / TEMPERATURES[i]
+            np.square(shares, out=shares)
+    return np.minimum(losses, -np.log(np.finfo(np.float64).tiny))
+
+
+def judge(model: Model, solution: Solution) -> Evidence:
+    """Return a model's evidence, with the samples that wait judged as if they had not been learned.
+
+    ``solution`` is the model's, solved from its statistics as they are now.
+    """
+    waiting, evidence = model.waiting, model.evidence
+    counts = dict(zip(solution.classes.tolist(), solution.class_counts.tolist(), strict=True))
+    chosen = [i for i, label in enumerate(waiting.labels) if counts.get(label, 0) > 1]
+    chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
+    if not chosen:
+        return evidence
+    labels = [waiting.labels[i] for i in chosen]
+    truth = np.searchsorted(solution.classes, np.array(labels))
+    backend, step = model.backend, max(1, PROBED_AT_ONCE // len(counts))
+    for start in range(0, len(labels), step):
+        some = slice(start, start + step)
+        rows = waiting.rows[chosen[some]]
+        parts = [
+            leave_one_out(member.solver, member.map.lift(rows), labels[some])
+            for member in model.members
+        ]
+        scores = backend.to_numpy(solution.combined([backend.asarray(part) for part in parts]))
+        novelty = solution.mean_novelty(parts)
+        evidence = evidence.add(solution.scale, labels[some], scores, truth[some], novelty)
+    return evidence
+
+
+def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+    """Return the scores that learned samples would have got, had they not been learned.
+
+    With ``R = (S + rho I)^-1`` and ``v = z - mu_c`` for a sample of a class of n samples, leaving
+    it out makes ``mu_c - v / (n - 1)`` of its mean and ``R + k (R v)(R v)^T`` of R,
+    ``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``.
+
+    Parameters
+    ----------
+    solver : Solver
+        Which has solved.
+    rows : array of shape (n, D)
+        Lifted samples, of classes with two samples or more.
+    labels : sequence
+        Their classes.
+
+    Returns
+    -------
+    ndarray of shape (n, M)
+        Classes in the order of their sorted labels.
+    """
+    statistics, solved, backend = solver.statistics, solver.solved, solver.backend
+    assert solved is not None
+    wide, numpy, n = backend.widen, backend.to_numpy, statistics.n_scattered
+    here = statistics.locate(labels)
+    position = np.empty_like(solved.order)
+    position[solved.order] = np.arange(len(position))
+    at = position[here]
+    own_means, own_weights = solved.plain.of(here)
+    relative = rows - solved.plain.centre
+    v = relative - own_means
+    lever = solved.plain.precision.apply(v)
+    vv = numpy(wide((v * lever).sum(1)))
+    zv = numpy(wide((relative * lever).sum(1)))
+    # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
+    means_v, linear = _with_all_means(solver, solved, [lever, n * lever + own_weights])
+    counts = statistics.counts[solved.order][at].astype(np.float64)
+    ratio, step = counts / (counts - 1), 1 / (counts - 1)
+    k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
+    pick = np.arange(len(at))
+    linear += n * (k * zv)[:, None] * means_v
+    linear[pick, at] -= n * (step * zv + k * zv * step * vv)
+    mixed = solved.mixing.apply(means_v)
+    part = solved.mixing.column(at)
+    moved = mixed - part * (step * vv)[:, None]
+    squares = solved.squares + n * (
+        -2 * step[:, None] * part * mixed
+        + (step**2 * vv)[:, None] * part**2
+        + k[:, None] * moved**2
+    )
+    return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
+
+
+def _with_all_means(solver: Solver, solved: Solved, vectors: list[Array]) -> list[np.ndarray]:
+    """Return inner products with the means of all classes, relative to the mean of means."""
+    means, backend = solver.statistics.means, solver.backend
+    stacked = backend.concatenate(vectors)
+    products = np.empty((len(stacked), len(means)))
+    for start in range(0, len(means), CLASSES_AT_ONCE):
+        part = slice(start, start + CLASSES_AT_ONCE)
+        found = stacked @ (means[part] - solved.plain.centre).T
+        products[:, part] = backend.to_numpy(backend.widen(found))
+    return np.split(products[:, solved.order], len(vectors))

@@ -1,0 +1,168 @@
+"""What turns a feature row x into the row z that statistics are kept of.
+
+For KLDA these are random Fourier features of the RBF kernel ``K(x, y) = exp(-gamma ||x - y||^2)``.
+The paper writes ``omega ~ N(0, sigma^-2 I)``, but the values it gives for sigma are values of
+gamma: its program draws ``omega ~ N(0, 2 gamma I)``. Here the parameter has scikit-learn's name
+and meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from klda.engine.arrays import Array, Backend
+
+MEDIAN_SAMPLES = 1000
+GAMMA_SCALE = 0.075
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """A feature map, drawn once and never changed.
+
+    With frequencies, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``.
+
+    Attributes
+    ----------
+    backend : Backend
+        Where the arrays are.
+    n_features : int
+        Length d of x.
+    n_components : int
+        Length D of z.
+    frequencies : array of shape (d, D) or None
+        The random directions omega, scaled by ``sqrt(2 gamma)``.
+    phases : array of shape (D,) or None
+        Uniform on ``[0, 2 pi)``.
+    gamma : float or None
+        The kernel's inverse squared width.
+    unit_length : bool
+        Scale rows to unit length, for cosines.
+    """
+
+    backend: Backend
+    n_features: int
+    n_components: int
+    frequencies: Array = None
+    phases: Array = None
+    gamma: float | None = None
+    unit_length: bool = False
+
+    @classmethod
+    def draw(
+        cls,
+        n_features: int,
+        n_components: int,
+        *,
+        gamma: float,
+        kind: str,
+        rng: np.random.RandomState,
+        backend: Backend,
+    ) -> FeatureMap:
+        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``."""
+        directions = _DIRECTIONS[kind](n_features, n_components, rng)
+        phases = rng.uniform(0, 2 * np.pi, n_components)
+        return cls(
+            backend,
+            n_features,
+            n_components,
+            backend.asarray(np.sqrt(2 * gamma) * directions),
+            backend.asarray(phases),
+            float(gamma),
+        )
+
+    def lift(self, rows: Array, out: Array | None = None) -> Array:
+        """Map rows ``(n, d)`` to ``(n, D)``: into ``out`` if it is given, never into ``rows``."""
+        rows = self.backend.asarray(rows)
+        if self.frequencies is not None:
+            scale = float(np.sqrt(2 / self.n_components))
+            return self.backend.cosine_map(rows, self.frequencies, self.phases, scale, out)
+        if self.unit_length:
+            lengths = (rows * rows).sum(1)[:, None] ** 0.5
+            return rows / (lengths + float(np.finfo(self.backend.dtype).tiny))
+        return self.backend.copy(rows)
+
+    def with_unit_length(self) -> FeatureMap:
+        """Return the same map with rows scaled to unit length."""
+        return replace(self, unit_length=True)
+
+    def same_as(self, other: FeatureMap) -> bool:
+        """Whether two maps give the same features."""
+        if self.frequencies is None or other.frequencies is None:
+            return self.n_features == other.n_features
+        mine, theirs = self.backend.to_numpy, other.backend.to_numpy
+        return np.array_equal(mine(self.phases), theirs(other.phases)) and np.array_equal(
+            mine(self.frequencies), theirs(other.frequencies)
+        )
+
+    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values."""
+        if self.frequencies is None:
+            return {}, {}
+        to_numpy = self.backend.to_numpy
+        arrays = {"frequencies": to_numpy(self.frequencies), "phases": to_numpy(self.phases)}
+        return {prefix + name: array for name, array in arrays.items()}, {"gamma": self.gamma}
+
+    @classmethod
+    def unpack(
+        cls,
+        prefix: str,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        n_features: int,
+        backend: Backend,
+    ) -> FeatureMap:
+        """Return the map that `pack` described."""
+        if "gamma" not in meta:
+            return cls(backend, n_features, n_features)
+        frequencies = backend.asarray(arrays[prefix + "frequencies"])
+        phases = backend.asarray(arrays[prefix + "phases"])
+        return cls(backend, n_features, len(phases), frequencies, phases, meta["gamma"])
+
+
+def _gaussian_directions(
+    n_features: int, n_components: int, rng: np.random.RandomState
+) -> np.ndarray:
+    return rng.standard_normal((n_features, n_components))
+
+
+def _orthogonal_directions(
+    n_features: int, n_components: int, rng: np.random.RandomState
+) -> np.ndarray:
+    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016)."""
+    blocks = []
+    for _ in range(-(-n_components // n_features)):
+        directions, triangle = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+        directions *= np.sign(np.diag(triangle))  # uniform over the orthogonal group
+        lengths = np.sqrt(rng.chisquare(n_features, n_features))
+        blocks.append(directions * lengths)
+    return np.concatenate(blocks, axis=1)[:, :n_components]
+
+
+_DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_directions}
+RANDOM_FEATURES = tuple(_DIRECTIONS)
+
+
+def median_squared_distance(samples: np.ndarray) -> float:
+    """Median squared distance between samples, over at most a thousand evenly spaced ones.
+
+    If all samples are equal (or there is only one), this is the mean squared length, so that the
+    result is positive and follows the scale of the features.
+    """
+    step = -(-len(samples) // MEDIAN_SAMPLES)
+    chosen = np.asarray(samples[::step], dtype=np.float64)
+    chosen_norms = np.einsum("ij,ij->i", chosen, chosen)
+    scale = float(chosen_norms.mean())
+    if len(chosen) > 1:
+        centred = chosen - chosen.mean(axis=0)
+        norms = np.einsum("ij,ij->i", centred, centred)
+        squared = norms[:, None] + norms - 2 * centred @ centred.T
+        distances = squared[np.triu_indices(len(chosen), 1)]
+        positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
+        if len(positive):
+            return float(np.median(positive))
+    return scale if scale > 0 else 1.0

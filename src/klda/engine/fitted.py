@@ -1,0 +1,167 @@
+"""A model and its solution, kept in step: what an estimator holds once it is fitted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from klda.engine.arrays import Backend
+from klda.engine.evidence import Evidence, judge
+from klda.engine.model import Model, Waiting
+from klda.engine.solution import Solution
+from klda.engine.solve import Settings, solve
+from klda.errors import KldaError
+
+
+class PredictionOnlyError(KldaError):
+    """A classifier that can only predict was asked to learn."""
+
+
+class Fitted:
+    """A model and its solution, solved when asked for; any number of threads may ask.
+
+    Parameters
+    ----------
+    model : Model or None
+        None if there is only a solution.
+    solution : Solution, optional
+        The model's, as solved before.
+    solved_with : Settings, optional
+        The settings that it was solved with.
+    stored : pair of mappings, optional
+        A packed model, read when something is to be learned.
+    """
+
+    def __init__(
+        self,
+        model: Model | None,
+        solution: Solution | None = None,
+        solved_with: Settings | None = None,
+        stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._model, self._solution, self._stored = model, solution, stored
+        self._solved_with = solved_with
+        self._judged_with = _judging(solved_with)
+        self._lock = threading.RLock()  # many threads may ask for the first answer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+
+    @property
+    def model(self) -> Model:
+        """All that was learned; one that was stored is read when first needed."""
+        if self._model is None:
+            if self._stored is None or self._solution is None:
+                raise PredictionOnlyError(
+                    "This model was saved compact: it can predict but not learn, remove or merge. "
+                    "Use a model saved without compact=True."
+                )
+            with self._lock:
+                self._model = self._model or Model.unpack(*self._stored, self._solution.backend)
+        return self._model
+
+    @property
+    def predicts_only(self) -> bool:
+        """Whether there is no model to learn with."""
+        return self._model is None and self._stored is None
+
+    @property
+    def known(self) -> Model | Solution:
+        """What knows classes, counts and feature maps, without reading a stored model."""
+        return self._solution or self.model
+
+    def changed(self) -> None:
+        """Take note that the model was changed."""
+        self._solution = None
+
+    def solution(self, settings: Settings) -> Solution:
+        """Return the solution: the labels it answers with are right, its doubt may be outdated."""
+        with self._lock:
+            if self._solution is None or self._solved_with != settings:
+                self._solution, self._solved_with = solve(self.model, settings), settings
+            return self._solution
+
+    def judged_solution(self, settings: Settings) -> Solution:
+        """Return the solution with all the evidence there is."""
+        with self._lock:
+            solution, model = self.solution(settings), self._model
+            if model is None or not settings.calibrated:
+                return solution
+            if self._judged_with != _judging(settings):  # the evidence is of another classifier
+                model.evidence, self._judged_with = Evidence(), _judging(settings)
+            if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
+                self.solve_again(settings)
+                solution = self.solution(settings)
+                model.evidence = judge(model, solution)
+                model.waiting = Waiting(model.waiting.rows[:0])
+            if solution.evidence is not model.evidence:
+                self._solution = solution = replace(solution, evidence=model.evidence)
+            return solution
+
+    def solve_again(self, settings: Settings) -> None:
+        """Solve from the statistics unless that was done here: a stored solution is not enough."""
+        with self._lock:
+            if any(member.solver.solved is None for member in self.model.members):
+                self.changed()
+            self.solution(settings)
+
+    def covariance(self) -> list[np.ndarray]:
+        """Return the shared covariance of each member, without the ridge."""
+        with self._lock:  # solving borrows the diagonal for a moment
+            scatters = [member.statistics.scatter for member in self.model.members]
+            found = [scatter.dense() for scatter in scatters if scatter is not None]
+        return [each / max(self.model.statistics.n_scattered, 1) for each in found]
+
+    def pack(
+        self, settings: Settings, *, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values: ``compact`` without the model.
+
+        Not ``solved``, the model alone, without the time that solving takes.
+        """
+        if not solved:
+            arrays, meta = self.model.pack()
+            return arrays, meta | {"compact": False}
+        arrays, meta = self.judged_solution(settings).pack()
+        if not compact:
+            learned, of_model = self.model.pack()
+            members = zip(meta["members"], of_model["members"], strict=True)
+            arrays |= learned
+            meta |= of_model | {"members": [solved | known for solved, known in members]}
+        return arrays, meta | {"compact": compact}
+
+    @classmethod
+    def unpack(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        settings: Settings,
+        backend: Backend,
+    ) -> Self:
+        """Return what `pack` described, or `Model.pack`: a model that was not solved."""
+        if "predict/0/weights" not in arrays:
+            return cls(Model.unpack(arrays, meta, backend), None, settings)
+        solution = Solution.unpack(
+            arrays,
+            meta,
+            backend,
+            combine=settings.combine,
+            unit_length=settings.nearest_mean,
+            calibrated=settings.calibrated,
+        )
+        return cls(None, solution, settings, None if meta["compact"] else (arrays, meta))
+
+
+def _judging(settings: Settings | None) -> tuple:
+    """Return what the user chose of all that the scores depend on."""
+    if settings is None:
+        return ()
+    return (settings.ridge, settings.priors, settings.small_sample_correction)

@@ -1,0 +1,479 @@
+"""A solved classifier: all that answering needs, never changed once made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from klda.engine.arrays import Array, Backend, NumpyBackend
+from klda.engine.evidence import Evidence, Scale
+from klda.engine.feature_map import FeatureMap
+from klda.errors import KldaError
+from klda.labels import Label
+
+BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features computed at once
+BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
+TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores computed at once
+FEWEST_IN_TILE = 256  # classes
+
+
+def row_blocks(n_rows: int, n_components: int, backend: Backend) -> list[slice]:
+    """Split rows into blocks whose features are computed at once."""
+    kind = "cpu" if backend.device == "cpu" else "gpu"
+    size = max(64, BLOCK_BYTES[kind] // (n_components * backend.dtype.itemsize))
+    size = min(size, BLOCK_ROWS[kind])
+    return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
+
+
+def class_tiles(n_rows: int, n_classes: int, backend: Backend) -> list[slice]:
+    """Split classes into tiles whose scores are computed at once."""
+    budget = TILE_BYTES["cpu" if backend.device == "cpu" else "gpu"]
+    size = max(FEWEST_IN_TILE, budget // (n_rows * backend.dtype.itemsize))
+    return [slice(i, min(i + size, n_classes)) for i in range(0, n_classes, size)]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says about one input.
+
+    Attributes
+    ----------
+    top : list of (label, probability)
+        Likeliest first.
+    known : bool or None
+        Whether the input is like anything learned; None if there is too little evidence to tell.
+    novelty : float or None
+        How unlike anything learned it is.
+    """
+
+    top: list[tuple[Label, float]]
+    known: bool | None
+    novelty: float | None
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How far an input is from every class, relative to how far it is from all of them together.
+
+    The relative Mahalanobis distance ``min_m d_m(z) - d_0(z)`` (Ren et al. 2021): ``d_m`` from a
+    class's mean with the covariance within classes, ``d_0`` from the mean of everything with the
+    total covariance. The two covariances differ by the M class means only, so by the Woodbury
+    identity the difference of the distances is a function of the M scores, and needs no matrix of
+    the size of the covariance.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (M,)
+        What the scores have beyond ``(z - g)^T P (mu_m - g)``.
+    lengths : ndarray of shape (M,)
+        ``(mu_m - g)^T P (mu_m - g)``.
+    anchors : ndarray of shape (A,)
+        Classes that make up the total covariance.
+    shares : ndarray of shape (A,)
+        Their fractions of the samples.
+    shifts : ndarray of shape (A,)
+        What centring on the weighted mean subtracts from each anchor's linear score.
+    factor : ndarray of shape (A, A)
+        Cholesky factor of ``I + B^T P B``, B the weighted and centred means.
+    """
+
+    offsets: np.ndarray
+    lengths: np.ndarray
+    anchors: np.ndarray
+    shares: np.ndarray
+    shifts: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        inner: np.ndarray,
+        anchors: np.ndarray,
+        lengths: np.ndarray,
+        offsets: np.ndarray,
+        counts: np.ndarray,
+    ) -> Familiarity:
+        """Compute it from the inner products of the anchors' means."""
+        shares = counts[anchors] / counts[anchors].sum()
+        of_mean = inner @ shares
+        centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
+        root = np.sqrt(shares)
+        system = np.eye(len(anchors)) + root[:, None] * centred * root
+        # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
+        factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
+        return cls(offsets, lengths, anchors, shares, of_mean, factor)
+
+    def novelty(self, scores: np.ndarray) -> np.ndarray:
+        """Return the relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
+        nearest = self.nearest(scores, slice(None))
+        return nearest + self.beyond_nearest(scores[:, self.anchors])
+
+    def nearest(self, scores: np.ndarray, classes: slice) -> np.ndarray:
+        """Return the part of the nearest of some classes, from the scores of just these."""
+        linear = scores.astype(np.float64) - self.offsets[classes]
+        return np.asarray((self.lengths[classes] - 2 * linear).min(axis=1))
+
+    def beyond_nearest(self, scores: np.ndarray) -> np.ndarray:
+        """Return the part of all classes together, from the scores ``(n, A)`` of the anchors."""
+        linear = scores.astype(np.float64) - self.offsets[self.anchors]
+        of_mean = linear @ self.shares
+        mean_length = self.shares @ self.shifts
+        centred = linear - of_mean[:, None] - self.shifts + mean_length
+        weighted = (centred * np.sqrt(self.shares)).T
+        between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
+        return 2 * of_mean - mean_length + (between**2).sum(axis=0)
+
+
+@dataclass(frozen=True)
+class LinearRule:
+    """Weights and biases of one member, classes in the order of their sorted labels.
+
+    Attributes
+    ----------
+    weights : array of shape (M, D)
+        ``P (mu_m - g)``, g being the mean of the class means and mu_m the class's mean as estimated
+        (see `klda.engine.shrinkage`).
+    biases : array of shape (M,)
+        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the corrections for noise and the priors.
+    rho : float
+        The ridge on the scale of the scatter: what was added to its diagonal.
+    spread : float
+        ``tr(P Sigma)`` as a new sample sees it (``D_out``); 0 without the correction.
+    inflation : float
+        How much larger that is than in the sample; 1 without the correction.
+    familiarity : Familiarity or None
+        What tells known inputs from unknown ones.
+    """
+
+    weights: Array
+    biases: Array
+    rho: float = 0.0
+    spread: float = 0.0
+    inflation: float = 1.0
+    familiarity: Familiarity | None = None
+
+    def scores(self, lifted: Array, columns: slice | Array, backend: Backend) -> Array:
+        """Return the scores of some classes."""
+        return backend.linear(lifted, self.weights[columns], self.biases[columns])
+
+
+class RunningTop:
+    """The k best of scores that come in tiles of classes, in the order of the classes.
+
+    Of equal scores the earlier class comes first. Never more than one tile of scores is held.
+
+    Attributes
+    ----------
+    scores, positions : ndarray of shape (n, k)
+        The best so far, the best first, and the classes they belong to.
+    log_total : ndarray of shape (n,)
+        Logarithm of the sum of the exponentials of all scores, if tiles came with theirs.
+    """
+
+    def __init__(self, n_rows: int, k: int) -> None:
+        self.k = k
+        self.scores = np.empty((n_rows, 0))
+        self.positions = np.empty((n_rows, 0), np.int64)
+        self.log_total = np.full(n_rows, -np.inf)
+
+    def add(
+        self,
+        start: int,
+        scores: np.ndarray,
+        positions: np.ndarray,
+        log_total: np.ndarray | None = None,
+    ) -> None:
+        """Take in the best of the tile that begins with class `start`, ties in class order."""
+        if self.scores.shape[1]:
+            scores = np.concatenate([self.scores, scores], axis=1)
+            positions = np.concatenate([self.positions, positions + start], axis=1)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
+            scores = np.take_along_axis(scores, order, axis=1)
+            positions = np.take_along_axis(positions, order, axis=1)
+        self.scores, self.positions = scores, positions
+        if log_total is not None:
+            self.log_total = np.logaddexp(self.log_total, log_total)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A solved classifier, immutable: any number of threads may ask it while a model changes.
+
+    Attributes
+    ----------
+    backend : Backend
+        Where the arrays are.
+    maps : tuple of FeatureMap
+        One per member of an ensemble.
+    classes : ndarray of shape (M,)
+        Labels, sorted.
+    class_counts : ndarray of shape (M,)
+        Samples behind each class.
+    rules : tuple of LinearRule
+        One per member.
+    combine : {"scores", "probabilities"}
+        What is averaged over the members.
+    evidence : Evidence or None
+        What leaving samples out has told; None where nothing is known about that.
+    """
+
+    backend: Backend
+    maps: tuple[FeatureMap, ...]
+    classes: np.ndarray
+    class_counts: np.ndarray
+    rules: tuple[LinearRule, ...]
+    combine: str
+    evidence: Evidence | None
+
+    # ---------------------------------------------------------------- scores
+
+    def scores(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
+        """Return the scores ``(n, M)`` of rows; with ``columns``, of these classes."""
+        parts = []
+        for lifted in self._lifted_blocks(rows):
+            every = [slice(None)] if columns is None else [columns]
+            parts.append(self.backend.to_numpy(self._combined(lifted, every[0], None)))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def best(
+        self,
+        rows: Array,
+        k: int,
+        columns: np.ndarray | None = None,
+        temperature: float | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return positions and scores ``(n, k)`` of the best classes.
+
+        With ``columns`` among these classes, positions being those in ``columns``. With a
+        temperature also the logarithm of the softmax's denominator. Classes are scored in tiles:
+        memory does not grow with rows times classes.
+        """
+        n_classes = len(self.classes) if columns is None else len(columns)
+        found = []
+        for lifted in self._lifted_blocks(rows):
+            running = RunningTop(len(lifted[0]), k)
+            slices = class_tiles(len(lifted[0]), n_classes, self.backend)
+            tiles = [part if columns is None else columns[part] for part in slices]
+            log_totals = self._log_totals(lifted, tiles)
+            for part, tile in zip(slices, tiles, strict=True):
+                scores = self._combined(lifted, tile, log_totals)
+                total = None if temperature is None else self.backend.log_total(scores, temperature)
+                running.add(part.start, *self.backend.top(scores, k), total)
+            found.append(running)
+        return (
+            np.concatenate([top.positions for top in found]),
+            np.concatenate([top.scores for top in found]),
+            np.concatenate([top.log_total for top in found]),
+        )
+
+    def _lifted_blocks(self, rows: Array) -> Iterator[list[Array]]:
+        """Lift rows block by block, through the map of every member."""
+        for part in row_blocks(len(rows), self.maps[0].n_components, self.backend):
+            block = self.backend.asarray(rows[part])
+            yield [each.lift(block) for each in self.maps]
+
+    def _member_scores(self, lifted: Sequence[Array], columns: slice | np.ndarray) -> list[Array]:
+        at = columns if isinstance(columns, slice) else self.backend.index(columns)
+        pairs = zip(self.rules, lifted, strict=True)
+        return [rule.scores(features, at, self.backend) for rule, features in pairs]
+
+    def _combined(
+        self,
+        lifted: Sequence[Array],
+        columns: slice | np.ndarray,
+        log_totals: Sequence[np.ndarray] | None,
+    ) -> Array:
+        return self.combined(self._member_scores(lifted, columns), log_totals)
+
+    def combined(
+        self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
+    ) -> Array:
+        """Return one score per class from those of all members."""
+        if len(parts) == 1 and self.combine == "scores":
+            return parts[0]
+        if self.combine == "scores":
+            return sum(parts) / len(parts)
+        if log_totals is None:
+            probabilities = [self.backend.softmax(part) for part in parts]
+        else:
+            probabilities = list(map(self.backend.shares, parts, log_totals))
+        return self.backend.log(sum(probabilities) / len(parts))
+
+    def _log_totals(
+        self, lifted: Sequence[Array], tiles: Sequence[slice | np.ndarray]
+    ) -> Sequence[np.ndarray] | None:
+        """Return what averaging the probabilities of a tile needs to know of all classes."""
+        if self.combine == "scores" or len(tiles) == 1:
+            return None
+        totals = [np.full(len(features), -np.inf) for features in lifted]
+        for tile in tiles:
+            for i, scores in enumerate(self._member_scores(lifted, tile)):
+                totals[i] = np.logaddexp(totals[i], self.backend.log_total(scores, 1.0))
+        return totals
+
+    # ---------------------------------------------------------------- doubt
+
+    @cached_property
+    def scale(self) -> Scale:
+        """On what scale the scores are."""
+        n_samples = int(self.class_counts.sum())
+        spread = np.mean([rule.spread for rule in self.rules])
+        inflation = np.mean([rule.inflation for rule in self.rules])
+        offset = float(spread) * len(self.classes) / max(n_samples, 1)
+        return Scale(n_samples, float(inflation), offset)
+
+    @cached_property
+    def temperature(self) -> float:
+        """What scores are divided by before they become probabilities."""
+        return 1.0 if self.evidence is None else self.evidence.temperature(self.scale)
+
+    def threshold(self, refused: float) -> float:
+        """Return the novelty beyond which an input is unknown; infinite without evidence."""
+        return np.inf if self.evidence is None else self.evidence.threshold(refused, self.scale)
+
+    def novelty(self, rows: Array) -> np.ndarray:
+        """Return how unlike anything learned rows are, scoring classes in tiles."""
+        backend, known = self.backend, self._familiarities()
+        found = []
+        for lifted in self._lifted_blocks(rows):
+            nearest = np.full((len(known), len(lifted[0])), np.inf)
+            for tile in class_tiles(len(lifted[0]), len(self.classes), backend):
+                for i, scores in enumerate(self._member_scores(lifted, tile)):
+                    near = known[i].nearest(backend.to_numpy(scores), tile)
+                    nearest[i] = np.minimum(nearest[i], near)
+            for i, scores in enumerate(self._member_scores(lifted, known[0].anchors)):
+                nearest[i] += known[i].beyond_nearest(backend.to_numpy(scores))
+            found.append(nearest.mean(axis=0))
+        return np.concatenate(found)
+
+    def assess(self, rows: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and novelty, for the cost of one of them."""
+        backend = self.backend
+        scores, novelty = [], []
+        for lifted in self._lifted_blocks(rows):
+            parts = [backend.to_numpy(part) for part in self._member_scores(lifted, slice(None))]
+            together = self.combined([backend.asarray(part) for part in parts])
+            scores.append(backend.to_numpy(together))
+            novelty.append(self.mean_novelty(parts))
+        return np.concatenate(scores), np.concatenate(novelty)
+
+    def mean_novelty(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the novelty of rows from the scores ``(n, M)`` of each member."""
+        each = [
+            known.novelty(part) for known, part in zip(self._familiarities(), parts, strict=True)
+        ]
+        return np.asarray(sum(each) / len(each))
+
+    def _familiarities(self) -> list[Familiarity]:
+        return [rule.familiarity for rule in self.rules if rule.familiarity is not None]
+
+    @property
+    def tells_novelty(self) -> bool:
+        """Whether it can tell how unlike anything learned an input is."""
+        return bool(self._familiarities())
+
+    # ---------------------------------------------------------------- answers
+
+    def answer(self, rows: Array, top: int, refused: float) -> list[Answer]:
+        """Answer in one pass: the likeliest classes, and whether rows are like anything learned.
+
+        ``refused`` is the fraction of inputs of known classes that may be called unknown.
+        """
+        novelty = None
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.tells_novelty:
+                scores, novelty = self.assess(rows)
+            else:
+                scores = self.scores(rows)
+            probabilities = softmax(scores.astype(np.float64) / self.temperature)
+        if not np.isfinite(probabilities).all():
+            raise KldaError("An input is too far from everything learned to be compared with it.")
+        limit = self.threshold(refused)
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        chosen = np.take_along_axis(probabilities, order, axis=1).tolist()
+        names = self.classes[order].tolist()
+        answers = []
+        for i in range(len(order)):
+            new = None if novelty is None or not np.isfinite(novelty[i]) else float(novelty[i])
+            known = None if new is None or not np.isfinite(limit) else bool(new <= limit)
+            answers.append(Answer(list(zip(names[i], chosen[i], strict=True)), known, new))
+        return answers
+
+    # ---------------------------------------------------------------- storage
+
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all of it as named arrays and JSON-able values."""
+        arrays: dict[str, np.ndarray] = {}
+        members = []
+        for i, (rule, own_map) in enumerate(zip(self.rules, self.maps, strict=True)):
+            prefix = f"predict/{i}/"
+            of_map, meta = own_map.pack(prefix)
+            arrays |= of_map
+            arrays[prefix + "weights"] = self.backend.to_numpy(rule.weights)
+            arrays[prefix + "biases"] = self.backend.to_numpy(rule.biases)
+            if rule.familiarity is not None:
+                known = vars(rule.familiarity)
+                arrays |= {f"{prefix}familiarity/{name}": known[name] for name in known}
+            scales = {"rho": rule.rho, "spread": rule.spread, "inflation": rule.inflation}
+            members.append(meta | scales)
+        if self.evidence is not None:
+            arrays |= self.evidence.pack(self.classes.tolist())
+        meta = {
+            "n_features": self.maps[0].n_features,
+            "classes": self.classes.tolist(),
+            "counts": self.class_counts.tolist(),
+            "members": members,
+        }
+        return arrays, meta
+
+    @classmethod
+    def unpack(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        backend: Backend,
+        *,
+        combine: str = "scores",
+        unit_length: bool = False,
+        calibrated: bool = True,
+    ) -> Solution:
+        """Return the solution that `pack` described; arrays are shared where they can be."""
+        maps, rules = [], []
+        for i, entry in enumerate(meta["members"]):
+            prefix = f"predict/{i}/"
+            own_map = FeatureMap.unpack(prefix, arrays, entry, meta["n_features"], backend)
+            maps.append(own_map.with_unit_length() if unit_length else own_map)
+            familiarity = None
+            if f"{prefix}familiarity/offsets" in arrays:
+                names = [field.name for field in fields(Familiarity)]
+                known = {name: np.asarray(arrays[f"{prefix}familiarity/{name}"]) for name in names}
+                familiarity = Familiarity(**known)
+            rules.append(
+                LinearRule(
+                    backend.asarray(arrays[prefix + "weights"]),
+                    backend.asarray(arrays[prefix + "biases"]),
+                    entry["rho"],
+                    entry["spread"],
+                    entry.get("inflation", 1.0),
+                    familiarity,
+                )
+            )
+        return cls(
+            backend,
+            tuple(maps),
+            np.array(meta["classes"]),
+            np.array(meta["counts"], np.int64),
+            tuple(rules),
+            combine,
+            (Evidence.unpack(arrays, meta["classes"]) or Evidence()) if calibrated else None,
+        )
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return probabilities of scores ``(n, M)``, each row summing to one."""
+    return NumpyBackend("float64").softmax(scores)

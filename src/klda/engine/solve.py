@@ -1,0 +1,504 @@
+"""From statistics to a linear classifier: ``w_m = P mu_m``, ``b_m = -1/2 mu_m^T w_m``.
+
+Scores are relative to a class at the mean of the class means: a constant that all classes share is
+left out, so that float32 spends its digits on the differences between classes.
+
+``P`` is the inverse of the regularised covariance. It is never formed: a Cholesky factor (or, while
+there are few samples, a small system between samples) applies it. After a small change the factor
+stays as it is and the Woodbury identity brings the change in, always from the same factor, so that
+errors don't add up over many changes.
+
+The ridge is relative to the mean diagonal of the covariance and is rounded to a fixed grid (eight
+steps per octave, at most 4.5% off). A small change then leaves it where it was, a low-rank update
+is exact, and the classifier is a function of the statistics alone, not of when it was solved.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from klda.engine.arrays import Array, Backend, Steps, held_back
+from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
+from klda.engine.solution import Familiarity, LinearRule, Solution
+from klda.engine.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Scatter
+from klda.labels import Label
+
+if TYPE_CHECKING:
+    from klda.engine.model import Model
+
+AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
+STEPS_PER_OCTAVE = 8
+EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
+N_PROBES = 64
+MOST_RAISES = 12
+SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
+UPDATED_PART = 8  # a factor is replaced once the changes since exceed D / 8 rows
+
+
+class RidgeRaisedWarning(UserWarning):
+    """The ridge was raised because the scatter was not positive definite in this precision."""
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A factorisation failed in this precision; a larger ridge may succeed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose of all that a solution depends on.
+
+    Attributes
+    ----------
+    ridge : float or "auto"
+        Added to the covariance's diagonal, relative to its mean.
+    priors : {"auto", "uniform", "empirical"}
+        Prior probabilities of the classes.
+    small_sample_correction : bool
+        Estimate the means of rare classes with the help of the others.
+    combine : {"scores", "probabilities"}
+        What is averaged over the members of an ensemble.
+    calibrated : bool
+        Use the model's evidence for probabilities and for what is unknown.
+    nearest_mean : bool
+        Answer with the nearest class mean by cosine, without a covariance.
+    """
+
+    ridge: float | str = "auto"
+    priors: str = "auto"
+    small_sample_correction: bool = True
+    combine: str = "scores"
+    calibrated: bool = False
+    nearest_mean: bool = False
+
+    def relative_ridge(self, n_samples: int, n_components: int) -> float:
+        """Return the ridge relative to the mean diagonal of the covariance."""
+        if not isinstance(self.ridge, str):
+            return self.ridge
+        ratio = max(n_samples, 1) / n_components
+        first, last = AUTO_RIDGES
+        if ratio < 1:  # worth D / 10 samples whose scatter is the same in all directions
+            return first / ratio
+        return float(first * (last / first) ** min(np.log2(ratio), 1.0))
+
+
+def solve(model: Model, settings: Settings) -> Solution:
+    """Return the classifier of a model as it is now: all that answering needs."""
+    classes, counts = model.classes, model.class_counts
+    if settings.nearest_mean:
+        rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
+    else:
+        size = model.members[0].statistics.n_components
+        ridge = settings.relative_ridge(int(counts.sum()), size)
+        jobs = [member.solver.solve(ridge, settings) for member in model.members]
+        rules, maps = model.backend.each(jobs), model.maps
+    evidence = model.evidence if settings.calibrated else None
+    return Solution(
+        model.backend, tuple(maps), classes, counts, tuple(rules), settings.combine, evidence
+    )
+
+
+def _nearest_mean(model: Model) -> LinearRule:
+    statistics = model.members[0].statistics
+    means = model.backend.to_numpy(statistics.means)[statistics.order]
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    means = means / np.maximum(lengths, np.finfo(means.dtype).tiny)
+    return LinearRule(model.backend.asarray(means), model.backend.zeros((len(means),)))
+
+
+class ThinPrecision:
+    """``R = (V^T J V + rho I)^-1`` through the system between the rows V, for few rows.
+
+    Rows that were added and removed again make that system ill-conditioned: with such rows it is
+    solved in double precision.
+    """
+
+    def __init__(self, scatter: Scatter, rho: float) -> None:
+        self.backend = scatter.backend
+        self.rho = rho
+        self.definite = bool((scatter.signs > 0).all())
+        if self.definite:
+            self.rows, system = scatter.rows, self.backend.copy(scatter.gram())
+        else:
+            self.rows = self.backend.widen(scatter.rows)
+            system = self.rows @ self.rows.T
+        _add_to_diagonal(system, self.backend.asarray(rho * scatter.signs))
+        self._solve = _small_solver(self.backend, system, self.definite)
+
+    def apply(self, vectors: Array) -> Array:
+        """Return ``vectors R``."""
+        if not len(self.rows):
+            return vectors / self.rho
+        if not self.definite:
+            vectors = self.backend.widen(vectors)
+        solved = self._solve(vectors @ self.rows.T)
+        return self.backend.asarray((vectors - solved @ self.rows) / self.rho)
+
+
+class DensePrecision:
+    """``R = (S + rho I)^-1`` from one factorisation and the changes since (Woodbury).
+
+    With the factor's ``R0`` and changes ``V^T J V`` since, the gains ``G = V R0`` and the small
+    system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
+    """
+
+    def __init__(self, scatter: Scatter, rho: float, pivots: Array) -> None:
+        self.backend = scatter.backend
+        self.rho = rho
+        self.square = scatter.square
+        self.pivots = pivots
+        self.gains = self.backend.empty((0, scatter.n_components))
+        self.system = self.backend.empty((0, 0))
+        self.definite = True
+        self._solve: Callable[[Array], Array] | None = None
+
+    @classmethod
+    def factorised(cls, scatter: Scatter, rho: float) -> Steps[DensePrecision]:
+        """Factorise a scatter."""
+        with held_back():
+            finish = scatter.backend.factorise(scatter.square, rho)
+        yield
+        with held_back():
+            pivots = finish()
+        if pivots is None:
+            raise NotPositiveDefiniteError
+        return cls(scatter, rho, pivots)
+
+    def extend(self, rows: Array, sign: int) -> None:
+        """Bring in a change of the scatter by ``sign * rows^T rows``."""
+        gains = self.backend.solve(self.square, self.pivots, rows)
+        old, new = len(self.gains), len(rows)
+        system = self.backend.empty((old + new, old + new))
+        system[:old, :old] = self.system
+        system[old:, :old] = rows @ self.gains.T
+        system[:old, old:] = system[old:, :old].T
+        system[old:, old:] = rows @ gains.T
+        _add_to_diagonal(system[old:, old:], float(sign))
+        self.system = system
+        self.gains = self.backend.concatenate([self.gains, gains])
+        self.definite = self.definite and sign > 0
+        self._solve = None
+
+    def apply_base(self, vectors: Array) -> Array:
+        """Return ``vectors R0``."""
+        return self.backend.solve(self.square, self.pivots, vectors)
+
+    def bring_up(self, solved: Array, vectors: Array) -> Array:
+        """Turn ``vectors R0`` into ``vectors R``."""
+        if not len(self.gains):
+            return solved
+        if self._solve is None:
+            self._solve = _small_solver(self.backend, self.system, self.definite)
+        return solved - self._solve(vectors @ self.gains.T) @ self.gains
+
+    def apply(self, vectors: Array) -> Array:
+        """Return ``vectors R``."""
+        return self.bring_up(self.apply_base(vectors), vectors)
+
+
+class PlainWeights:
+    """``N (mu_m - g) R``: the weights of the plain means, computed for a few classes at a time.
+
+    With a dense precision from ``base``, the rows ``(mu_m - reference) R0``.
+    """
+
+    def __init__(
+        self,
+        statistics: ClassStatistics,
+        precision: ThinPrecision | DensePrecision,
+        base: Array | None,
+        reference: Array,
+    ) -> None:
+        self.statistics, self.precision = statistics, precision
+        self.base, self.reference = base, reference
+        self.centre = statistics.means.mean(0)
+        self._off = self.centre - reference
+        self._shift: Array | float = 0.0  # the same in the weights of all classes
+        if base is not None:
+            assert isinstance(precision, DensePrecision)
+            self._shift = precision.bring_up(base.mean(0)[None], self._off[None])
+
+    def of(self, positions: np.ndarray) -> tuple[Array, Array]:
+        """Return the means, relative to the mean of means, and the weights of some classes."""
+        at = self.statistics.backend.index(positions)
+        means = self.statistics.means[at]
+        means -= self.reference
+        if self.base is None:
+            weights = self.precision.apply(means)
+        else:
+            assert isinstance(self.precision, DensePrecision)
+            weights = self.precision.bring_up(self.base[at], means)
+        weights -= self._shift
+        weights *= self.statistics.n_scattered
+        means -= self._off
+        return means, weights
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What leaving samples out needs beyond the rule; rows in the order of the sorted labels."""
+
+    order: np.ndarray
+    plain: PlainWeights
+    mixing: Mixing
+    squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
+    extra: np.ndarray  # corrections and priors in the biases
+
+
+class Solver:
+    """Solves for the classifier of some statistics; keeps the factor between small changes.
+
+    Attributes
+    ----------
+    solved : Solved or None
+        What the last solution was made of.
+    """
+
+    def __init__(self, statistics: ClassStatistics) -> None:
+        self.statistics = statistics
+        self.backend = statistics.backend
+        self.solved: Solved | None = None
+        self._base_weights = GrowingRows(statistics.n_components, statistics.backend)
+        self._stale: set[int] = set()
+        self._pending: list[tuple[Array, int]] = []
+        self._probes: Array | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the factor; the next solve makes a new one."""
+        self._dense: DensePrecision | None = None
+        self._nominal = 0.0
+        self._reference: Array | None = None  # the mean of means when the factor was made
+        self._probed: Array | None = None
+        self._pending.clear()
+        self.note_reorder()
+
+    def note_reorder(self) -> None:
+        """Take note that classes were dropped: means have other positions now."""
+        self._base_weights.replace(self.backend.empty((0, self.statistics.n_components)))
+        self._stale.clear()
+
+    def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
+        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved.
+
+        The rows are copied where they are kept: their memory may be used again.
+        """
+        if self._dense is None:
+            return
+        since = len(self._dense.gains) + sum(len(kept) for kept, _ in self._pending) + len(rows)
+        if since > self.statistics.n_components // UPDATED_PART:
+            self.reset()
+            return
+        self._pending.append((self.backend.copy(rows), sign))
+        self._stale.update(self.statistics.locate(labels).tolist())
+
+    def solve(self, ridge: float, settings: Settings) -> Steps[LinearRule]:
+        """Solve for the classifier of the statistics as they are now."""
+        rho = nominal = self._absolute(ridge)[0]
+        for attempt in range(MOST_RAISES + 1):
+            try:
+                return (yield from self._solve_with(rho, nominal, settings))
+            except NotPositiveDefiniteError:
+                self.reset()
+                scale = self._absolute(ridge)[1]
+                rho = max(rho, np.finfo(self.backend.dtype).eps * scale) * 10
+                warnings.warn(
+                    f"The scatter of {self.statistics.n_scattered} samples is not positive "
+                    f"definite in {self.backend.dtype.name} with ridge={ridge:g}; solving with a "
+                    f"ridge raised to {rho / max(scale, np.finfo(float).tiny):.1e} (step "
+                    f"{attempt + 1}). A larger ridge, or dtype='float64', avoids this.",
+                    RidgeRaisedWarning,
+                    stacklevel=2,
+                )
+        raise ArithmeticError("The scatter can't be factorised with any ridge.")
+
+    def _absolute(self, ridge: float) -> tuple[float, float]:
+        """Return the ridge on the scale of the scatter, on the grid, and that scale."""
+        statistics = self.statistics
+        assert statistics.scatter is not None
+        scale = max(statistics.scatter.trace(), 0.0) / statistics.n_components
+        means = statistics.means
+        square = float(self.backend.sum_of_squares(means))
+        square /= max(1, means.shape[0] * means.shape[1])
+        of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
+        eps = float(np.finfo(self.backend.dtype).eps)
+        turnover = float(statistics.scatter.turnover) / statistics.n_components
+        noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
+        # Without known spread within classes all directions are equal, on the scale of the means.
+        rho = of_means if scale <= noise else max(ridge * scale, noise)
+        grid = round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE
+        return float(2.0**grid), scale
+
+    def _solve_with(self, rho: float, nominal: float, settings: Settings) -> Steps[LinearRule]:
+        statistics = self.statistics
+        assert statistics.scatter is not None
+        precision: ThinPrecision | DensePrecision
+        if statistics.scatter.square is None:
+            precision = ThinPrecision(statistics.scatter, rho)
+            plain = PlainWeights(statistics, precision, None, statistics.means.mean(0))
+        else:
+            precision = yield from self._up_to_date(statistics.scatter, rho, nominal)
+            plain = PlainWeights(statistics, precision, self._base(precision), self._reference)
+        spread, inflation = 0.0, 1.0
+        if settings.small_sample_correction:
+            spread, inflation = self._spread(precision)
+        return (yield from self._rule(plain, spread, inflation, settings.priors))
+
+    def _up_to_date(self, scatter: Scatter, rho: float, nominal: float) -> Steps[DensePrecision]:
+        if self._dense is None or self._nominal != nominal:
+            self.reset()
+            self._dense = yield from DensePrecision.factorised(scatter, rho)
+            self._nominal = nominal
+            self._reference = self.statistics.means.mean(0)
+        for rows, sign in self._pending:
+            self._dense.extend(rows, sign)
+        self._pending.clear()
+        return self._dense
+
+    def _base(self, dense: DensePrecision) -> Array:
+        """Return ``(means - reference) R0``, solved again only for classes whose mean moved."""
+        known = len(self._base_weights.values)
+        stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
+        fresh = np.arange(known, len(self.statistics.labels))
+        self._base_weights.extend(len(fresh))
+        base, wanted = self._base_weights.values, np.concatenate([stale, fresh])
+        for part in class_blocks(len(wanted)):
+            at = self.backend.index(wanted[part])
+            base[at] = dense.apply_base(self.statistics.means[at] - self._reference)
+        self._stale.clear()
+        return base
+
+    def _spread(self, precision: ThinPrecision | DensePrecision) -> tuple[float, float]:
+        """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``.
+
+        The trace of R is exact for few components and estimated from fixed probes for many.
+        """
+        statistics = self.statistics
+        freedom = statistics.n_scattered - len(statistics.labels)
+        if freedom <= 0:
+            return 0.0, 1.0
+        size = statistics.n_components
+        exact = size <= EXACT_TRACE_BELOW
+        if self._probes is None:
+            self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
+        if isinstance(precision, ThinPrecision):
+            solved = precision.apply(self._probes)
+        else:
+            if self._probed is None:
+                self._probed = precision.apply_base(self._probes)
+            solved = precision.bring_up(self._probed, self._probes)
+        trace = float((solved * self._probes).sum()) / (1 if exact else N_PROBES)
+        inside = max(size - precision.rho * trace, 0.0)
+        inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
+        return inside * inflation, inflation
+
+    def _rule(
+        self, plain: PlainWeights, spread: float, inflation: float, priors: str
+    ) -> Steps[LinearRule]:
+        """Order the classes by label, estimate their means, add the biases.
+
+        The anchors come first, then the others in blocks: beside the means and the weights nothing
+        of that size is held.
+        """
+        statistics, backend = self.statistics, self.backend
+        self.solved = None  # frees what it holds before the next solution is made
+        order = statistics.order
+        counts = statistics.counts[order]
+        anchors = choose_anchors(counts)
+        anchor_means, anchor_weights = plain.of(order[anchors])
+        products = backend.widen(backend.linear(anchor_weights, anchor_means))
+        yield
+        inner = backend.to_numpy(products)
+        inner = (inner + inner.T) / 2  # rounding made it uneven
+        shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
+        weights, squares = backend.empty((len(order), statistics.n_components)), counts * 0.0
+
+        lengths = self._lengths(anchor_means, anchor_weights)
+        combination, kept, squares[anchors] = shrinkage.mix_anchors(lengths)
+        mixed = self._mixed(combination, kept, anchor_weights, anchor_weights)
+        weights[backend.index(anchors)] = mixed
+        others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
+        leans = shrinkage.leans(others)
+        for part in class_blocks(len(others) - leans.sum()):
+            block = others[~leans][part]
+            means, own = plain.of(order[block])
+            squares[block] = self._lengths(means, own)
+            weights[backend.index(block)] = own
+            shrinkage.keep(block)
+        if leans.any():
+            basis = backend.asarray(shrinkage.basis.T)
+            anchor_means, anchor_weights = basis @ anchor_means, basis @ anchor_weights
+        for part in class_blocks(leans.sum()):
+            block = others[leans][part]
+            means, own = plain.of(order[block])
+            turned = backend.to_numpy(backend.widen(own @ anchor_means.T))
+            lengths = self._lengths(means, own)
+            combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
+            weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
+
+        extra = shrinkage.mixing.correction
+        if priors == "empirical":
+            extra = extra + np.log(counts / counts.sum())
+        elif priors == "auto":
+            extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
+        offsets = extra - 0.5 * squares
+        mixing = shrinkage.mixing
+        self.solved = Solved(order, plain, mixing, squares, extra)
+        return LinearRule(
+            weights,
+            backend.asarray(offsets) - backend.linear(weights, plain.centre[None])[:, 0],
+            plain.precision.rho,
+            spread,
+            inflation,
+            Familiarity.of(mixing.gram(inner), anchors, squares, offsets, counts),
+        )
+
+    def _lengths(self, means: Array, weights: Array) -> np.ndarray:
+        return self.backend.to_numpy(self.backend.widen((weights * means).sum(1)))
+
+    def _mixed(self, combination: np.ndarray, kept: np.ndarray, own: Array, others: Array) -> Array:
+        """Return the weights of estimated means from the own ones and those of other classes."""
+        if not combination.shape[1]:
+            return own
+        predicted = self.backend.asarray(combination) @ others
+        if not kept.any():
+            return predicted
+        own -= predicted
+        own *= self.backend.asarray(kept[:, None])
+        own += predicted
+        return own
+
+
+@lru_cache(maxsize=4)
+def _random_signs(size: int) -> np.ndarray:
+    """Return probes for a trace: always the same ones, drawn once."""
+    return 2.0 * np.random.RandomState(0).randint(0, 2, size=(N_PROBES, size)) - 1
+
+
+def _small_solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:
+    if not len(system):
+        return _unchanged
+    solve = backend.small_solver(system, definite=definite)
+    if solve is None:
+        raise NotPositiveDefiniteError
+    return solve
+
+
+def class_blocks(n_classes: int) -> Iterator[slice]:
+    """Split classes into blocks whose means are worked on at once."""
+    for start in range(0, n_classes, CLASSES_AT_ONCE):
+        yield slice(start, start + CLASSES_AT_ONCE)
+
+
+def _unchanged(rows: Array) -> Array:
+    return rows
+
+
+def _add_to_diagonal(matrix: Array, values: Array | float) -> None:
+    steps = range(len(matrix))
+    matrix[steps, steps] += values

@@ -1,0 +1,450 @@
+"""What a model knows: for each class a count and a mean, for all classes one scatter matrix.
+
+Learning, removing and merging are exact: the statistics do not depend on how the samples were
+ordered, batched or mixed. A class that has ``n1`` samples with mean ``mu`` and gets ``n2`` more
+with mean ``m`` adds ``sum (z - c)(z - c)^T`` to the scatter, where
+
+    c = m - sqrt(n1 / (n1 + n2)) * (m - mu)
+
+because ``sum (z - c)(z - c)^T = sum (z - m)(z - m)^T + n2 (m - c)(m - c)^T``, and the last term is
+then the ``n1 n2 / (n1 + n2) * (m - mu)(m - mu)^T`` of Chan, Golub and LeVeque (1979). So a batch
+of n samples changes the scatter by n rows, whatever classes it holds, and taking the samples away
+takes the same rows away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from klda.engine.arrays import Array, Backend, Grouping
+from klda.labels import Label
+
+# Squared length of a row, relative to the largest, below which it holds only rounding errors.
+NO_LENGTH = {"float32": 1e-8, "float64": 1e-14}
+CLASSES_AT_ONCE = 4096  # so that passing over all means makes no second copy of them
+
+
+class GrowingRows:
+    """Rows in one array with spare capacity, doubled when full.
+
+    Attributes
+    ----------
+    values : array of shape (n, width)
+        The rows, a view.
+    """
+
+    def __init__(self, width: int, backend: Backend) -> None:
+        self.backend = backend
+        self._buffer = self.values = backend.empty((0, width))
+
+    def extend(self, n: int) -> Array:
+        """Append n uninitialised rows and return the view of them."""
+        known, needed = len(self.values), len(self.values) + n
+        if needed > len(self._buffer):
+            grown = self.backend.empty((max(needed, 2 * known), self._buffer.shape[1]))
+            grown[:known] = self.values
+            self._buffer = grown
+        self.values = self._buffer[:needed]
+        return self._buffer[known:needed]
+
+    def replace(self, values: Array) -> None:
+        """Hold these rows instead; they are taken over, not copied."""
+        self._buffer = self.values = values
+
+
+class Scatter:
+    """The within-class scatter S, a sum of outer products of rows.
+
+    While there are few rows it keeps the rows (*thin*); beyond half of D it keeps the square.
+
+    Attributes
+    ----------
+    square : array of shape (D, D) or None
+        None while thin.
+    signs : ndarray of shape (n,)
+        While thin: which of the rows were added (+1) and which removed (-1).
+    turnover : float, or a scalar still on the device
+        Sum of squares of every row ever added or removed: what rounding errors are relative to.
+    """
+
+    def __init__(self, n_components: int, backend: Backend) -> None:
+        self.n_components = n_components
+        self.backend = backend
+        self.turnover: Any = 0.0
+        self._rows = GrowingRows(n_components, backend)
+        self._hold(None)
+
+    def _hold(self, square: Array | None) -> None:
+        """Hold a square instead of rows, or neither."""
+        self.square = square
+        self._rows.replace(self.backend.empty((0, self.n_components)))
+        self._gram = self.backend.empty((0, 0))
+        self.signs = np.empty(0, np.int64)
+
+    @property
+    def rows(self) -> Array:
+        """The rows kept while thin."""
+        return self._rows.values
+
+    def gram(self) -> Array:
+        """Return the inner products of the kept rows, computing only those of new rows."""
+        known, total = len(self._gram), len(self.signs)
+        if known < total:
+            fresh = self.rows[known:] @ self.rows.T
+            grown = self.backend.empty((total, total))
+            grown[:known, :known] = self._gram
+            grown[known:] = fresh
+            grown[:known, known:] = fresh[:, :known].T
+            self._gram = grown
+        return self._gram
+
+    def change(self, rows: Array, sign: int) -> None:
+        """Add (``sign=+1``) or remove (``sign=-1``) the outer products of rows."""
+        turnover = self.turnover + self.backend.sum_of_squares(rows)
+        if self.square is None and len(self.signs) + len(rows) <= self.n_components // 2:
+            signs = np.concatenate([self.signs, np.full(len(rows), sign)])
+            self._rows.extend(len(rows))[:] = rows
+            self.signs = signs
+        else:
+            self.densify()
+            self.backend.add_gram(self.square, rows, sign)
+        self.turnover = turnover
+
+    def densify(self) -> None:
+        """Turn kept rows into the square."""
+        if self.square is not None:
+            return
+        square = self.backend.zeros((self.n_components, self.n_components))
+        for rows, sign in self._signed_rows():
+            self.backend.add_gram(square, rows, sign)
+        self._hold(square)
+
+    def merge(self, other: Scatter) -> None:
+        """Add another scatter."""
+        if other.square is None:
+            for rows, sign in other._signed_rows():
+                self.change(self.backend.asarray(rows), sign)
+            return
+        self.densify()
+        self.backend.add_lower(self.square, self.backend.asarray(other.square))
+        self.turnover = self.turnover + float(other.turnover)
+
+    def _signed_rows(self) -> list[tuple[Array, int]]:
+        """Return the kept rows that were added, and those that were removed."""
+        chosen = [(np.flatnonzero(self.signs == sign), sign) for sign in (1, -1)]
+        return [
+            (self.rows if len(at) == len(self.signs) else self.rows[self.backend.index(at)], sign)
+            for at, sign in chosen
+            if len(at)
+        ]
+
+    def clear(self) -> None:
+        """Return to no samples at all."""
+        self.turnover = 0.0
+        self._hold(None)
+
+    def trace(self) -> float:
+        """Return the sum of the diagonal of S."""
+        if self.square is None:
+            lengths = self.backend.to_numpy((self.rows * self.rows).sum(1))
+            return float(lengths.astype(np.float64) @ self.signs)
+        diagonal = self.backend.to_numpy(self.square.diagonal())
+        return float(diagonal.astype(np.float64).sum())
+
+    def dense(self) -> np.ndarray:
+        """Return the full symmetric matrix S as a NumPy array."""
+        if self.square is None:
+            rows = self.backend.to_numpy(self.rows)
+            if (self.signs < 0).any():  # what is left may be far smaller than what was removed
+                rows = rows.astype(np.float64)
+            signed = rows * self.signs[:, None].astype(rows.dtype)
+            return np.asarray(signed.T @ rows, self.backend.dtype)
+        lower = np.tril(self.backend.to_numpy(self.square))
+        return np.asarray(lower + np.tril(lower, -1).T)
+
+    def settled_rows(self) -> np.ndarray:
+        """Return rows with the same sum of outer products, none of them removed.
+
+        If some were removed, the rows are mixed from all of them (two small eigendecompositions),
+        so that nothing of the removed ones is left to be read.
+        """
+        rows = self.backend.to_numpy(self.rows)
+        if (self.signs > 0).all():
+            return np.ascontiguousarray(rows)
+        wide = rows.astype(np.float64)
+        lengths, turned = np.linalg.eigh(wide @ wide.T)
+        least = NO_LENGTH[self.backend.dtype.name] * max(float(lengths.max()), 0.0)
+        kept = lengths > least
+        roots, turned = np.sqrt(lengths[kept]), turned[:, kept]
+        inner = roots[:, None] * ((turned.T * self.signs) @ turned) * roots
+        squares, mixing = np.linalg.eigh(inner)
+        left = squares > least
+        mixing = mixing[:, left] * np.sqrt(squares[left]) / roots[:, None]
+        return np.asarray(mixing.T @ (turned.T @ wide), self.backend.dtype)
+
+    def copy(self) -> Scatter:
+        """Return an independent copy."""
+        twin = Scatter(self.n_components, self.backend)
+        twin.square = None if self.square is None else self.backend.copy(self.square)
+        twin._rows.replace(self.backend.copy(self.rows))
+        twin.signs, twin.turnover = self.signs.copy(), self.turnover
+        return twin
+
+    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values; nothing that was removed is among them."""
+        meta = {"turnover": float(self.turnover)}
+        if self.square is not None:
+            square = self.backend.to_numpy(self.square)
+            return {prefix + "triangle": pack_triangle(square)}, meta
+        rows = self.settled_rows()
+        arrays = {prefix + "rows": rows.copy(), prefix + "signs": np.ones(len(rows), np.int8)}
+        return arrays, meta
+
+    @classmethod
+    def unpack(
+        cls,
+        prefix: str,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        n_components: int,
+        backend: Backend,
+    ) -> Scatter:
+        """Return the scatter that `pack` described."""
+        scatter = cls(n_components, backend)
+        if prefix + "rows" in arrays:
+            scatter._rows.replace(backend.copy(backend.asarray(arrays[prefix + "rows"])))
+            scatter.signs = np.asarray(arrays[prefix + "signs"]).astype(np.int64)
+        else:
+            triangle = np.asarray(arrays[prefix + "triangle"])
+            scatter.square = backend.asarray(unpack_triangle(triangle, n_components))
+        scatter.turnover = meta["turnover"]
+        return scatter
+
+
+class ClassStatistics:
+    """Counts, means and scatter of the classes learned so far, in the order they first came.
+
+    Attributes
+    ----------
+    labels : list
+        The classes.
+    positions : dict
+        Where each is in ``labels``.
+    counts : ndarray of shape (M,)
+        Samples of each class.
+    scatter : Scatter or None
+        The within-class scatter; None where counts and means are enough.
+    n_scattered : int
+        Samples behind the scatter; it keeps those of classes that were dropped.
+    """
+
+    def __init__(self, n_components: int, backend: Backend, *, with_scatter: bool = True) -> None:
+        self.backend = backend
+        self.n_components = n_components
+        self.labels: list[Label] = []
+        self.positions: dict[Label, int] = {}
+        self.counts = np.empty(0, np.int64)
+        self.scatter = Scatter(n_components, backend) if with_scatter else None
+        self.n_scattered = 0
+        self._means = GrowingRows(n_components, backend)
+        self._order: np.ndarray | None = None
+
+    @property
+    def means(self) -> Array:
+        """Class means, one row per class."""
+        return self._means.values
+
+    @property
+    def order(self) -> np.ndarray:
+        """Positions of the classes in the order of their sorted labels."""
+        if self._order is None:
+            by_label = sorted(range(len(self.labels)), key=self.labels.__getitem__)
+            self._order = np.array(by_label, np.int64)
+        return self._order
+
+    def locate(self, labels: Sequence[Label]) -> np.ndarray:
+        """Return the positions of known labels."""
+        return np.array([self.positions[label] for label in labels], np.int64)
+
+    def change(self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int) -> Array:
+        """Add (``sign=+1``) or remove (``sign=-1``) samples, grouped in the order of ``labels``.
+
+        All of it happens, or nothing if memory runs out. A class without samples left is dropped.
+
+        Returns
+        -------
+        array of shape (n, D)
+            The rows by which the scatter changed; in place of ``rows``, which is overwritten.
+        """
+        known = len(self.labels)
+        self._admit([label for label in labels if label not in self.positions])
+        try:
+            self._change(rows, groups, self.locate(labels), sign)
+        except BaseException:
+            self._restore(self.labels[:known], self.counts[:known], self.means[:known])
+            raise
+        if sign < 0:
+            self.drop([label for label in labels if self.counts[self.positions[label]] == 0])
+            if self.scatter is not None and self.n_scattered <= len(self.labels):
+                self.scatter.clear()  # zero by definition: leave no rounding errors
+        return rows
+
+    def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
+        means, counts, centres = self._moved(rows, groups, here, sign)
+        if self.scatter is not None:
+            groups.subtract(rows, centres)
+            self.scatter.change(rows, sign)
+        self.means[self.backend.index(here)] = means
+        self.counts[here] = counts
+        self.n_scattered += sign * len(groups)
+
+    def _moved(
+        self, rows: Array, groups: Grouping, here: np.ndarray, sign: int
+    ) -> tuple[Array, np.ndarray, Array]:
+        """Compute a change: new means and counts of its classes, and what to centre rows on."""
+        batch, before = groups.counts, self.counts[here]
+        after = before + sign * batch
+        batch_means = groups.sums(rows)
+        batch_means /= self.backend.asarray(batch[:, None])
+        means = self.means[self.backend.index(here)]
+        gap = batch_means - means
+        means += gap * self.backend.asarray((sign * batch / np.maximum(after, 1))[:, None])
+        # Without the batch (n1 = before when adding, after when removing) and with it:
+        without, whole = (before, after) if sign > 0 else (after, before)
+        distance = gap if sign > 0 else batch_means - means
+        pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
+        return means, after, batch_means - pull * distance
+
+    def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+        """Return the rows that removing samples would remove from the scatter.
+
+        Nothing changes but ``rows``, which is overwritten.
+        """
+        groups.subtract(rows, self._moved(rows, groups, self.locate(labels), -1)[2])
+        return rows
+
+    def merge(self, other: ClassStatistics) -> None:
+        """Add all that another model learned."""
+        self._admit([label for label in other.labels if label not in self.positions])
+        here = self.locate(other.labels)
+        if self.scatter is not None and other.scatter is not None:
+            self.scatter.merge(other.scatter)
+        for start in range(0, len(here), CLASSES_AT_ONCE):
+            part = slice(start, start + CLASSES_AT_ONCE)
+            self._merge_means(here[part], other.means[part], other.counts[part])
+        self.n_scattered += other.n_scattered
+
+    def _merge_means(self, here: np.ndarray, means: Array, counts: np.ndarray) -> None:
+        before, after = self.counts[here], self.counts[here] + counts
+        at = self.backend.index(here)
+        shift = self.backend.asarray(means) - self.means[at]
+        both = np.flatnonzero(before)
+        if self.scatter is not None and len(both):
+            weights = np.sqrt(before * (counts / after))
+            chosen = self.backend.index(both)
+            scaled = shift[chosen] * self.backend.asarray(weights[both, None])
+            self.scatter.change(scaled, 1)
+        self.means[at] += shift * self.backend.asarray((counts / after)[:, None])
+        self.counts[here] = after
+
+    def drop(self, labels: Sequence[Label]) -> None:
+        """Drop classes from the answers; what they left in the scatter stays."""
+        if not labels:
+            return
+        gone = set(self.locate(labels).tolist())
+        kept = np.array([i for i in range(len(self.labels)) if i not in gone], np.int64)
+        means, counts = self.means[self.backend.index(kept)], self.counts[kept]
+        self._restore([self.labels[i] for i in kept], counts, means)
+
+    def only(self, label: Label) -> ClassStatistics:
+        """Return one class alone, with nothing in the scatter: what `merge` undoes `drop` with."""
+        with_scatter = self.scatter is not None
+        part = ClassStatistics(self.n_components, self.backend, with_scatter=with_scatter)
+        at = self.locate([label])
+        part._restore([label], self.counts[at], self.means[self.backend.index(at)])
+        return part
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Give a class another name."""
+        position = self.positions.pop(old)
+        self.labels[position] = new
+        self.positions[new] = position
+        self._order = None
+
+    def copy(self) -> ClassStatistics:
+        """Return an independent copy."""
+        twin = ClassStatistics(self.n_components, self.backend, with_scatter=False)
+        twin._restore(self.labels, self.counts.copy(), self.backend.copy(self.means))
+        twin.scatter = None if self.scatter is None else self.scatter.copy()
+        twin.n_scattered = self.n_scattered
+        return twin
+
+    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays, classes in the order of their labels, and JSON-able values."""
+        arrays = {prefix + "means": self.backend.to_numpy(self.means)[self.order]}
+        meta: dict[str, Any] = {"n_scattered": self.n_scattered}
+        if self.scatter is not None:
+            of_scatter, values = self.scatter.pack(prefix)
+            arrays, meta = arrays | of_scatter, meta | values
+        return arrays, meta
+
+    @classmethod
+    def unpack(
+        cls,
+        prefix: str,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        counts: Mapping[Label, int],
+        backend: Backend,
+    ) -> ClassStatistics:
+        """Return the statistics that `pack` described, in memory of their own."""
+        means = backend.copy(backend.asarray(arrays[prefix + "means"]))
+        statistics = cls(means.shape[1], backend, with_scatter=False)
+        statistics._restore(list(counts), np.array([*counts.values()], np.int64), means)
+        statistics.n_scattered = meta["n_scattered"]
+        if "turnover" in meta:
+            size = means.shape[1]
+            statistics.scatter = Scatter.unpack(prefix, arrays, meta, size, backend)
+        return statistics
+
+    def _restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:
+        """Hold these classes instead."""
+        self.labels = list(labels)
+        self.positions = {label: i for i, label in enumerate(self.labels)}
+        self.counts, self._order = counts, None
+        self._means.replace(means)
+
+    def _admit(self, labels: Sequence[Label]) -> None:
+        """Add classes without samples."""
+        if not labels:
+            return
+        self._means.extend(len(labels))[:] = 0
+        self.counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
+        for label in labels:
+            self.positions[label] = len(self.labels)
+            self.labels.append(label)
+        self._order = None
+
+
+def pack_triangle(square: np.ndarray) -> np.ndarray:
+    """Return the lower triangle of a square as a vector, row after row."""
+    size = len(square)
+    packed = np.empty(size * (size + 1) // 2, square.dtype)
+    start = 0
+    for i in range(size):
+        packed[start : start + i + 1] = square[i, : i + 1]
+        start += i + 1
+    return packed
+
+
+def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
+    """Return the square whose lower triangle is the packed one and whose upper one is zero."""
+    square = np.zeros((size, size), packed.dtype)
+    start = 0
+    for i in range(size):
+        square[i, : i + 1] = packed[start : start + i + 1]
+        start += i + 1
+    return square

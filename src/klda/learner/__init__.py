@@ -1,0 +1,15 @@
+"""The Learner: a frozen foundation model, a classifier on top, and a model folder."""
+
+from klda.learner.asking import REFUSED, UNKNOWN, UNKNOWN_INTEGER
+from klda.learner.inputs import FoundationModelError
+from klda.learner.learner import Detached, ForgetTraceWarning, Learner
+
+__all__ = [
+    "REFUSED",
+    "UNKNOWN",
+    "UNKNOWN_INTEGER",
+    "Detached",
+    "ForgetTraceWarning",
+    "FoundationModelError",
+    "Learner",
+]

@@ -1,0 +1,177 @@
+"""Files of named arrays in the safetensors format, written from memory and mapped into it.
+
+Written here rather than by the safetensors package because that one copies the arrays first, which
+at D = 20,000 would be 1.6 GB, and does not map them copy-on-write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import reprlib
+import stat
+import struct
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.errors import KldaError
+
+LARGEST_HEADER = 100_000_000  # bytes, as the format has it
+MOST_DIMENSIONS = 8
+# Files up to this size are compared with their checksum whenever they are opened, which takes a
+# millisecond. The data of larger ones, which are mapped and not read, only if that is asked for.
+VERIFIED_UP_TO = 1 << 20
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class ArrayFileError(KldaError):
+    """An array that can't be written, or a file that is not what it should be."""
+
+
+def header(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return what a file of these arrays begins with: a length, and JSON padded to 8 bytes."""
+    entries: dict[str, Any] = {}
+    offset = 0
+    for name, array in arrays.items():
+        dtype = _DTYPE_NAMES.get(array.dtype.newbyteorder("<"))
+        if dtype is None:
+            raise ArrayFileError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
+        end = offset + array.nbytes
+        entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def content(array: np.ndarray) -> memoryview:
+    """Return the bytes of an array as a file holds them."""
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return little.reshape(-1).view(np.uint8).data
+
+
+def read_header(file: Path) -> bytes:
+    """Return the header of a file, as `header` made it; raise if the file ends before its end."""
+    with file.open("rb") as opened:
+        start = opened.read(8)
+        if len(start) < 8:
+            raise ArrayFileError("it ends within its header")
+        (length,) = struct.unpack("<Q", start)
+        if length > min(file.stat().st_size - 8, LARGEST_HEADER):
+            raise ArrayFileError(f"its header has {length} bytes, more than there can be")
+        return start + opened.read(length)
+
+
+def map_arrays(file: Path, header: bytes) -> dict[str, np.ndarray]:
+    """Map the arrays of a file into memory, copy-on-write: nothing is read until it is used."""
+    size = file.stat().st_size - len(header)
+    entries = _entries(header[8:], size)
+    data: np.ndarray = (
+        np.memmap(file, dtype=np.uint8, mode="c", offset=len(header))
+        if size  # nothing can't be mapped
+        else np.empty(0, dtype=np.uint8)
+    )
+    arrays = {}
+    for name, entry in entries.items():
+        start, end = entry["data_offsets"]
+        try:
+            flat = np.asarray(data[start:end]).view(_DTYPES[entry["dtype"]])
+            arrays[name] = flat.reshape(entry["shape"])
+        except ValueError as error:
+            raise ArrayFileError(f"array {name!r} can't have its shape: {error}") from error
+    return arrays
+
+
+def _entries(text: bytes, size: int) -> dict[str, Any]:
+    """Return what a header says about each array, if the arrays fill the file without gaps."""
+    try:
+        entries = json.loads(text)
+        at = 0
+        for entry in sorted(entries.values(), key=lambda entry: entry["data_offsets"]):
+            shape, dtype = entry["shape"], _DTYPES[entry["dtype"]]
+            if len(shape) > MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
+                raise ValueError(f"an array of shape {shape}")
+            length = math.prod(shape) * dtype.itemsize
+            if entry["data_offsets"] != [at, at + length]:
+                raise ValueError("an array in a wrong place")
+            at += length
+        if at != size:
+            raise ValueError(f"{at} bytes of arrays, where the file has {size}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArrayFileError(f"its header can't be read: {error}") from error
+    return dict(entries)
+
+
+def write(folder: Path, part: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Write arrays to a file named after its content, unless it is there, and describe it."""
+    start = header(arrays)
+    digest = hashlib.sha256(start)
+    for array in arrays.values():
+        digest.update(content(array))
+    checksum = digest.hexdigest()
+    size = len(start) + sum(array.nbytes for array in arrays.values())
+    stem = re.sub(r"[^\w.]", "_", part)
+    target = folder / f"{stem}-{checksum[:16]}.safetensors"
+    if not (target.is_file() and target.stat().st_size == size):
+        temporary = temporary_file(folder)
+        with temporary.open("xb") as file:
+            file.write(start)
+            for array in arrays.values():
+                file.write(content(array))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    return {
+        "name": target.name,
+        "bytes": size,
+        "sha256": checksum,
+        "header_sha256": hashlib.sha256(start).hexdigest(),
+        "arrays": sorted(arrays),
+    }
+
+
+def temporary_file(folder: Path) -> Path:
+    """Return a new name for a file that is replaced or removed before a save ends."""
+    return folder / f".new-{uuid.uuid4().hex}"
+
+
+def open_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> dict[str, np.ndarray]:
+    """Map the arrays of a file that `write` described, after comparing size and checksums."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
+        raise ArrayFileError("it is not a file")
+    if status.st_size != entry["bytes"]:
+        raise ArrayFileError(f"it has {status.st_size} bytes, {entry['bytes']} expected")
+    if verify or status.st_size <= VERIFIED_UP_TO:
+        with file.open("rb") as opened:
+            _compare(hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
+    start = read_header(file)
+    if "header_sha256" in entry:
+        _compare(hashlib.sha256(start).hexdigest(), entry["header_sha256"])
+    return map_arrays(file, start)
+
+
+def _compare(found: str, expected: str) -> None:
+    if found != expected:
+        raise ArrayFileError(f"its SHA-256 is {found}, expected {reprlib.repr(expected)}")

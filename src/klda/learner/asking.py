@@ -1,0 +1,358 @@
+"""Everything a learner answers: classes, probabilities, what is unknown, why, and how well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from klda.classifiers import ContinualClassifier
+from klda.classifiers.validation import check_refused
+from klda.engine.solution import Answer
+from klda.errors import KldaError
+from klda.labels import Label
+from klda.learner.evaluation import Evaluation
+from klda.learner.explanation import Explanation
+from klda.learner.inputs import InputEncoder, Labels
+from klda.learner.ledger import Ledger
+
+# What `predict` answers for inputs that are refused, where classes are strings or integers. -1 is
+# what scikit-learn's outlier detectors say.
+UNKNOWN = "unknown"
+UNKNOWN_INTEGER = -1
+REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown
+
+
+class Asking:
+    """The part of a learner that answers and changes nothing."""
+
+    classifier: ContinualClassifier
+    _inputs: InputEncoder
+    _ledger: Ledger | None
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
+        return self._inputs.modality
+
+    @property
+    def classes(self) -> dict[Label, int]:
+        """Number of samples learned of each class."""
+        return self.classifier.counts_
+
+    @property
+    def samples(self) -> int:
+        """Number of samples learned."""
+        return sum(self.classes.values())
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Features, labels and ids of the samples learned, if it keeps them."""
+        return self._ledger
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into the feature rows that the row-level verbs take.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n, d), float32
+        """
+        rows = self._inputs.encode(inputs, progress=progress)
+        expected = getattr(self.classifier, "n_features_in_", rows.shape[1])
+        if rows.shape[1] != expected:
+            raise KldaError(
+                f"inputs has rows of {rows.shape[1]} features, but this learner's have {expected}: "
+                "compute them with the same foundation model."
+            )
+        return rows
+
+    def _asked(self, inputs: Any, progress: bool = False) -> np.ndarray:
+        """Encode what is asked about, if there is anything to answer with."""
+        # Not `self.classes`: that names every class, and one answer needs none of their names.
+        if not getattr(self.classifier, "n_classes_", 0):
+            raise KldaError("This learner has no classes yet: learn something before asking it.")
+        return self.encode(inputs, progress=progress)
+
+    # ---------------------------------------------------------------- classes
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        reject: float | None = None,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Answer with the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float, optional
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
+            learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
+        by_class : bool
+            Refuse by a threshold for each class, where enough of it was learned.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        rows = self._asked(inputs, progress)
+        answers = self.classifier.predict(rows)
+        if reject is None:
+            return answers
+        known = self._is_known(rows, reject, by_class, "reject")
+        return np.where(known, answers, UNKNOWN if answers.dtype.kind == "U" else UNKNOWN_INTEGER)
+
+    def predict_top(
+        self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
+    ) -> list[list[tuple[Label, float]]]:
+        """Answer with the likeliest classes and their probabilities.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        k : int
+            How many classes, at most.
+        reject : float, optional
+            As for :meth:`predict`. For an input that is refused, the first answer is ``"unknown"``
+            (or -1), with NaN for a probability; the likeliest classes follow.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        list of list of (label, probability)
+            For each input, the likeliest class first.
+        """
+        _check_count("k", k, 1)
+        rows = self._asked(inputs, progress)
+        labels, probabilities = self.classifier.predict_top(rows, k)
+        answers = [
+            list(zip(names, values, strict=True))
+            for names, values in zip(labels.tolist(), probabilities.tolist(), strict=True)
+        ]
+        if reject is None:
+            return answers
+        refusal = (UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER, float("nan"))
+        known = self._is_known(rows, reject, False, "reject")
+        return [
+            answer if is_known else [refusal, *answer[: k - 1]]
+            for answer, is_known in zip(answers, known, strict=True)
+        ]
+
+    def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
+        return self.classifier.predict_proba(self._asked(inputs, progress))
+
+    def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""
+        return self.classifier.scores(self._asked(inputs, progress))
+
+    def answer_rows(
+        self, rows: np.ndarray, *, top: int = 5, refused: float = REFUSED
+    ) -> list[Answer]:
+        """Answer for feature rows in one pass.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d)
+            Features, as `encode` returns them.
+        top : int
+            How many classes to name.
+        refused : float
+            Fraction of inputs of known classes that may be called unknown.
+
+        Returns
+        -------
+        list of Answer
+            Likeliest classes, whether the input is like anything learned, and how unlike.
+        """
+        return self.classifier.answer(rows, top=top, refused=refused)
+
+    # ---------------------------------------------------------------- known and unknown
+
+    def novelty(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Say how unlike anything learned inputs are; the larger, the less known.
+
+        The distance from the nearest class, less that from all classes together.
+        """
+        rows = self._asked(inputs, progress)
+        self._check_knows_novelty()
+        return self.classifier.novelty(rows)
+
+    def threshold(self, refused: float = REFUSED) -> float | None:
+        """Return the novelty beyond which an input is taken for unknown.
+
+        Parameters
+        ----------
+        refused : float
+            Fraction of inputs of known classes that may be taken for unknown.
+
+        Returns
+        -------
+        float or None
+            None if the classifier can't tell: it knows no novelty, was made with
+            ``calibrated=False``, or has learned too little.
+        """
+        check_refused(refused)
+        if not getattr(self.classifier, "calibrated", False):
+            return None
+        limit = self.classifier.threshold(refused)
+        return float(limit) if np.isfinite(limit) else None
+
+    def is_known(
+        self,
+        inputs: Any,
+        *,
+        refused: float = REFUSED,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Say whether inputs are like anything learned.
+
+        The threshold needs no examples of unknown inputs: it comes from the samples learned, each
+        judged as if it had not been.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        refused : float
+            Fraction of inputs of known classes that may be taken for unknown.
+        by_class : bool
+            Use a threshold for each class, where enough of it was learned.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
+        return self._is_known(self._asked(inputs, progress), refused, by_class, "refused")
+
+    def _is_known(
+        self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
+    ) -> np.ndarray:
+        self._check_knows_novelty()
+        check_refused(refused, parameter)
+        if not getattr(self.classifier, "calibrated", False):
+            raise KldaError(
+                "This classifier was made with calibrated=False: it has no threshold to refuse by."
+            )
+        return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
+
+    def _check_knows_novelty(self) -> None:
+        if not hasattr(self.classifier, "novelty"):
+            raise KldaError(
+                f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; use "
+                "a KLDA, KLDAEnsemble or LDA."
+            )
+
+    # ---------------------------------------------------------------- why, and how well
+
+    def explain(
+        self, value: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
+    ) -> Explanation:
+        """Say why an input gets the answer it gets.
+
+        Parameters
+        ----------
+        value : input
+            One text, image or feature row.
+        top : int
+            How many classes to name.
+        samples : int
+            How many learned samples to name, if the learner keeps a ledger.
+        refused : float
+            Fraction of known inputs that may be taken for unknown.
+
+        Returns
+        -------
+        Explanation
+            Nearest classes with distances, the margin, whether it is known, nearest samples.
+        """
+        if self.modality == "text" and not isinstance(value, str):
+            raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
+        inputs = np.atleast_2d(np.asarray(value)) if self.modality == "features" else [value]
+        if len(inputs) != 1:
+            raise KldaError(f"value holds {len(inputs)} rows; explain_all takes several inputs.")
+        return self.explain_all(inputs, top=top, samples=samples, refused=refused)[0]
+
+    def explain_all(
+        self, inputs: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
+    ) -> list[Explanation]:
+        """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
+        _check_count("top", top, 1)
+        _check_count("samples", samples, 0)
+        rows = self._asked(inputs)
+        classifier, threshold = self.classifier, self.threshold(refused)
+        labels = classifier.classes_.tolist()
+        scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
+        knows = hasattr(classifier, "novelty")
+        novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
+        return [
+            Explanation.of(
+                labels,
+                scores[i],
+                probabilities[i],
+                temperature=classifier.temperature_,
+                novelty=novelty[i],
+                threshold=threshold,
+                samples=self._ledger.nearest(row, samples) if self._ledger is not None else [],
+                top=top,
+            )
+            for i, row in enumerate(rows)
+        ]
+
+    def evaluate(
+        self, inputs: Any, labels: Labels | None = None, *, progress: bool = False
+    ) -> Evaluation:
+        """Compare the answers with the true labels.
+
+        Parameters
+        ----------
+        inputs : sequence, or iterable of (inputs, labels)
+            Texts, images or feature rows; without `labels`, an iterable of batches.
+        labels : sequence of str or int, optional
+            One label per input; classes never learned count as wrong.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        Evaluation
+            Accuracy, results by class, confusion, and how far probabilities can be trusted.
+        """
+        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
+        truth: list[np.ndarray] = []
+        answers: list[np.ndarray] = []
+        sure: list[np.ndarray] = []
+        for rows, names, _ in self._inputs.batches(batches, progress=progress):
+            found, probabilities = self.classifier.predict_top(rows, 1)
+            truth.append(np.asarray(names))
+            answers.append(found[:, 0])
+            sure.append(probabilities[:, 0])
+        if not truth:
+            raise KldaError("inputs is empty: there is nothing to evaluate.")
+        return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        what = "a positive integer" if least else "an integer from 0 on"
+        raise KldaError(f"{name}={value!r} must be {what}.")

@@ -1,0 +1,169 @@
+"""Places in a plane for points of which only the distances are known.
+
+A few points are placed by their two principal axes. Of many points two axes show next to nothing,
+so these are arranged as t-SNE arranges them (van der Maaten and Hinton 2008): of the divergence
+
+    KL(P || Q) = sum_ij p_ij log(p_ij / q_ij),  q_ij proportional to 1 / (1 + |y_i - y_j|^2),
+
+that the neighbours in the plane have from those in the space, a local minimum is found. The usual
+way there, a small random start and steps with momentum, ends elsewhere after a change in the last
+digit of a distance. Here the points start from places that depend continuously on the distances, in
+double precision, and each is pulled to its start with a strength a,
+
+    KL(P || Q) + (1/M) sum_i a_i |y_i - start_i|^2,
+
+which goes down in every step. So the points move by no more than what they gain is worth: with one
+strength for all, their mean squared way is at most KL(start) / a.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import orthogonal_procrustes
+from scipy.optimize import minimize
+
+PERPLEXITY = 8.0  # neighbours that stay together
+SPREAD = 1.25  # of the plane's half width, in units of t-SNE, over the root of the points
+BISECTIONS = 50
+MOST_STEPS = 300
+TIED = 1e-6  # lengths that differ by less than this share count as equal
+
+
+def principal_axes(squared: np.ndarray) -> np.ndarray:
+    """Find two coordinates that keep distances as well as two can (classical scaling).
+
+    Parameters
+    ----------
+    squared : ndarray of shape (M, M)
+        Squared distances.
+
+    Returns
+    -------
+    ndarray of shape (M, 2)
+        The largest coordinate is 1.
+    """
+    means = squared.mean(axis=0)
+    values, vectors = np.linalg.eigh(-0.5 * (squared - means - means[:, None] + means.mean()))
+    width = min(2, len(squared))
+    places = np.zeros((len(squared), 2))
+    places[:, :width] = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1][:, :width]
+    # The sign of an axis is arbitrary: the point that is farthest out goes to the right and up. Of
+    # points equally far out, as any two alone are, it is the first, or rounding would choose.
+    lengths = np.abs(places)
+    farthest = (lengths >= (1 - TIED) * lengths.max(axis=0)).argmax(axis=0)
+    places *= np.where(places[farthest, [0, 1]] < 0, -1.0, 1.0)
+    return np.asarray(places / max(float(lengths.max()), 1e-300))
+
+
+def turned_to(earlier: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Rotate or mirror places about the origin to where they were, as nearly as that gets.
+
+    Parameters
+    ----------
+    earlier, places : ndarray of shape (M, 2)
+        Old and new coordinates of the same points.
+
+    Returns
+    -------
+    ndarray of shape (M, 2)
+        The new ones, turned; between -1 and 1.
+    """
+    rotation, _ = orthogonal_procrustes(places, earlier)
+    turned = places @ rotation
+    return np.asarray(turned / max(1.0, float(np.abs(turned).max())))
+
+
+def arranged(squared: np.ndarray, start: np.ndarray, pull: np.ndarray | float) -> np.ndarray:
+    """Arrange points so that neighbours are together, and none far from its start without need.
+
+    Parameters
+    ----------
+    squared : ndarray of shape (M, M)
+        Squared distances.
+    start : ndarray of shape (M, 2)
+        Places between -1 and 1.
+    pull : float or ndarray of shape (M,)
+        What it costs a point to be at a distance of 1 from its start.
+
+    Returns
+    -------
+    ndarray of shape (M, 2)
+        Places between -1 and 1.
+    """
+    neighbours = affinities(squared)
+    strength = np.broadcast_to(pull, len(start))[:, None] / len(start)
+
+    def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        places = flat.reshape(start.shape)
+        away = places - start
+        value, gradient = cross_entropy(neighbours, places)
+        return value + float((strength * away**2).sum()), (gradient + 2 * strength * away).ravel()
+
+    found = minimize(
+        cost,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-1, 1)] * start.size,
+        options={"maxiter": MOST_STEPS, "maxfun": 2 * MOST_STEPS, "maxcor": 20, "ftol": 1e-10},
+    )
+    return np.asarray(found.x.reshape(start.shape))
+
+
+def affinities(squared: np.ndarray) -> np.ndarray:
+    """Tell how much of a neighbour each point is to each: the P of t-SNE, which adds up to 1."""
+    weights = conditional_affinities(squared)
+    return np.asarray((weights + weights.T) / (2 * len(weights)))
+
+
+def conditional_affinities(squared: np.ndarray) -> np.ndarray:
+    """Weight the neighbours of each point by a normal density; each row adds up to 1.
+
+    The density is as wide as gives the row the entropy of `PERPLEXITY` equal weights.
+    """
+    size = len(squared)
+    apart = squared + np.diag(np.full(size, np.inf))
+    apart -= apart.min(axis=1, keepdims=True)
+    np.fill_diagonal(apart, 0.0)
+    apart /= np.maximum(apart.mean(axis=1, keepdims=True), 1e-300)
+    wanted = np.log(min(PERPLEXITY, (size - 1) / 3))
+    low, high = np.full((size, 1), -20.0), np.full((size, 1), 20.0)  # logarithms of precisions
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        weights = np.exp(-np.exp(middle) * apart)
+        np.fill_diagonal(weights, 0.0)
+        total = weights.sum(axis=1, keepdims=True)
+        mean = (weights * apart).sum(axis=1, keepdims=True) / total
+        too_wide = np.log(total) + np.exp(middle) * mean > wanted
+        low, high = np.where(too_wide, middle, low), np.where(too_wide, high, middle)
+    return np.asarray(weights / total)
+
+
+def cross_entropy(neighbours: np.ndarray, places: np.ndarray) -> tuple[float, np.ndarray]:
+    """Measure how badly the neighbours in the plane stand for those in the space.
+
+    Parameters
+    ----------
+    neighbours : ndarray of shape (M, M)
+        See `affinities`.
+    places : ndarray of shape (M, 2)
+        Between -1 and 1.
+
+    Returns
+    -------
+    float
+        -sum_ij p_ij log(q_ij): the divergence KL(P || Q) and a constant, the entropy of P.
+    ndarray of shape (M, 2)
+        Its gradient.
+    """
+    unit = SPREAD * np.sqrt(len(places))
+    points = unit * places
+    lengths = (points**2).sum(axis=1)
+    apart = 1 + np.maximum(lengths[:, None] + lengths - 2 * points @ points.T, 0.0)
+    near = 1 / apart
+    np.fill_diagonal(near, 0.0)
+    total = near.sum()
+    value = np.vdot(neighbours, np.log(apart)) + np.log(total)
+    force = (neighbours - near / total) * near
+    gradient = 4 * unit * (force.sum(axis=1, keepdims=True) * points - force @ points)
+    return float(value), gradient

@@ -1,0 +1,519 @@
+"""Model folders: the only place that touches model files.
+
+A folder holds ``model.json``, readable by people, and array files in the safetensors format. Array
+files are named after their content and are never changed; ``model.json`` names the ones that make
+up the model, so replacing it is the one step that turns the old model into the new one. A save
+writes and syncs new array files beside the old, replaces ``model.json``, then removes what is no
+longer named. After a kill at any moment the folder holds the old model or the new one.
+
+A model folder may hold another one, ``.learning``: the progress of a learn that is not complete.
+
+Two consequences: an array that did not change (the random features never do) is not written again,
+and a model that was loaded (memory-mapped) stays whole while others save to the same folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import reprlib
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from klda import __version__
+from klda.errors import KldaError
+from klda.learner import array_files
+
+FORMAT = "klda-model"
+FORMAT_VERSION = 2
+DOCUMENT = "model.json"
+LOCK = ".lock"
+LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
+
+# Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
+_SHARED_BELOW = 64 * 1024
+# Nobody needs a larger model.json; one that damage made larger must not fill the memory.
+LARGEST_DOCUMENT = 1 << 28
+_ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
+_TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
+_CHECKSUM = "sha256"
+_DAMAGE = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError),
+    *(RecursionError, MemoryError),
+)
+
+
+class ModelFolderError(KldaError):
+    """A model folder that can't be read or written; the message names it and the fix."""
+
+
+class ModelBusyError(ModelFolderError):
+    """Another process is writing to the model folder."""
+
+
+class ModelChangedError(ModelFolderError):
+    """The model folder was saved by someone else since it was loaded."""
+
+
+class ModelExistsError(ModelFolderError):
+    """The model folder holds a model that would be lost."""
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """What a model folder holds.
+
+    Attributes
+    ----------
+    document : dict
+        The content of ``model.json``.
+    arrays : dict of str to ndarray
+        Memory-mapped copy-on-write: nothing is read until it is used, and writing to an array
+        changes this process's copy only.
+    """
+
+    document: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def generation(self) -> str:
+        """Identifies this save of the model among all others."""
+        return str(self.document["generation"])
+
+
+def exists(path: str | Path) -> bool:
+    """Whether a folder holds a model."""
+    return (Path(path) / DOCUMENT).is_file()
+
+
+# ---------------------------------------------------------------------------------------------
+# Lock
+
+
+@contextmanager
+def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
+    """Hold the right to write to a model folder; other processes and threads get an error.
+
+    May be entered again by the thread that holds it. Readers never need it. A folder that did not
+    exist is created, and removed again if nothing was saved to it.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+    timeout : float
+        Seconds to wait for another writer to finish.
+
+    Raises
+    ------
+    ModelBusyError
+        If another writer holds the folder for longer than that.
+    """
+    folder = Path(path)
+    created = _make_folder(folder)
+    _check_no_strangers(folder)
+    lock = FileLock(folder / LOCK, is_singleton=True)
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout as error:
+        raise ModelBusyError(
+            f"Another process is writing to the model folder {folder}. Wait until it has finished, "
+            "then try again."
+        ) from error
+    except OSError as error:
+        raise _write_error(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+        if created:
+            with suppress(OSError):
+                _remove_empty(folder)
+
+
+def _make_folder(folder: Path) -> bool:
+    if folder.is_dir():
+        return False
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        if folder.is_dir():  # another writer created it just now
+            return False
+        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder.") from error
+    except OSError as error:
+        raise _write_error(folder, error) from error
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    if {entry.name for entry in folder.iterdir()} <= {LOCK}:
+        (folder / LOCK).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+# ---------------------------------------------------------------------------------------------
+# Save
+
+
+def save(
+    path: str | Path,
+    arrays: Mapping[str, np.ndarray],
+    document: Mapping[str, Any],
+    *,
+    replaces: str | None = None,
+    new: bool = False,
+    timeout: float = 10.0,
+) -> StoredModel:
+    """Save a model, atomically: after a failure or a kill the folder holds the old one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder; created if it does not exist.
+    arrays : mapping of str to ndarray
+        Arrays of numbers.
+    document : mapping
+        The JSON content of ``model.json``, without what this module adds to it.
+    replaces : str, optional
+        The generation that this model grew out of. If the folder holds another one by now, nothing
+        is saved. None overwrites whatever is there.
+    new : bool
+        Whether the folder must hold no model yet.
+    timeout : float
+        Seconds to wait for another writer.
+
+    Returns
+    -------
+    StoredModel
+        The model as stored.
+
+    Raises
+    ------
+    ModelBusyError, ModelChangedError, ModelExistsError, ModelFolderError
+        If another writer holds the folder, has saved to it, a model is in the way, or the save
+        failed.
+    """
+    folder = Path(path)
+    with writer_lock(folder, timeout=timeout):
+        if new:
+            check_new(folder)
+        _check_unchanged(folder, replaces)
+        try:
+            files = _write_arrays(folder, arrays)
+            content = {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "klda_version": __version__,
+                "generation": uuid.uuid4().hex,
+                **document,
+                "files": files,
+            }
+            content[_CHECKSUM] = _checksum_of_new(folder, content)
+            _commit(folder, content)
+        except array_files.ArrayFileError as error:
+            raise ModelFolderError(f"Saving to {folder} failed: {error}") from error
+        except OSError as error:
+            raise _write_error(folder, error) from error
+        finally:
+            _remove_unnamed(folder)
+        return StoredModel(content, dict(arrays))
+
+
+def _checksum_of_new(folder: Path, content: dict[str, Any]) -> str:
+    try:
+        return checksum(content)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelFolderError(
+            f"Saving to {folder} failed: {DOCUMENT} can't hold what is to be saved ({error}). The "
+            "folder is as it was before."
+        ) from error
+
+
+def remove(path: str | Path) -> None:
+    """Remove what `save` wrote to a folder, and the folder if nothing else is in it.
+
+    The document goes first: after a kill at any moment the folder holds the model or none.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    with writer_lock(folder):
+        try:
+            (folder / DOCUMENT).unlink(missing_ok=True)
+            _sync_folder(folder)
+        except OSError as error:
+            raise _write_error(folder, error) from error
+        _remove_unnamed(folder)
+    with suppress(OSError):
+        _remove_empty(folder)
+
+
+def _check_no_strangers(folder: Path) -> None:
+    """Refuse a folder that is used for something else, before anything is written to it."""
+    if exists(folder):
+        return
+    strangers = sorted(entry.name for entry in folder.iterdir() if not _is_ours(entry.name))
+    if strangers:
+        raise ModelFolderError(
+            f"{folder} is not empty and holds no model (it has {strangers[0]!r}). Use a new or "
+            "empty folder."
+        )
+
+
+def check_new(path: str | Path) -> None:
+    """Raise `ModelExistsError` if a folder holds a model."""
+    if exists(path):
+        raise ModelExistsError(
+            f"{path} holds a model already, which this one did not come from: it would be lost. "
+            "Load that model and add to it, save to another folder, or replace it with "
+            "overwrite=True."
+        )
+
+
+def _check_unchanged(folder: Path, replaces: str | None) -> None:
+    if replaces is None or not exists(folder):
+        return
+    if _read_document(folder)["generation"] != replaces:
+        raise ModelChangedError(
+            f"The model in {folder} was saved by someone else after it was loaded here. Load it "
+            "again and repeat the change, or save to another folder."
+        )
+
+
+def _is_ours(name: str) -> bool:
+    return name in (LOCK, DOCUMENT, LEARNING) or bool(
+        _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+    )
+
+
+def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        array = np.asarray(array, order="C")
+        part = name if array.nbytes >= _SHARED_BELOW else "small"
+        parts.setdefault(part, {})[name] = array
+    # Wide types first, so that every array of a file starts at a multiple of its item size.
+    for part, content in parts.items():
+        order = sorted(content, key=lambda name: (-content[name].itemsize, name))
+        parts[part] = {name: content[name] for name in order}
+    return [array_files.write(folder, part, content) for part, content in parts.items()]
+
+
+def _commit(folder: Path, content: dict[str, Any]) -> None:
+    temporary = array_files.temporary_file(folder)
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # Half a surrogate pair, as in a file's name that is not UTF-8, becomes JSON's escape for it.
+    written = text.encode(errors="backslashreplace")
+    if len(written) > LARGEST_DOCUMENT:
+        raise ModelFolderError(
+            f"Saving to {folder} failed: {DOCUMENT} would have {len(written):,} bytes, more than "
+            f"{LARGEST_DOCUMENT:,}. Use fewer classes, or shorter labels."
+        )
+    with temporary.open("xb") as file:
+        file.write(written)
+        _sync(file.fileno(), file)
+    _sync_folder(folder)
+    temporary.replace(folder / DOCUMENT)
+    try:
+        _sync_folder(folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        raise ModelFolderError(
+            f"The model was saved to {folder}, but the disk did not confirm it "
+            f"({error.strerror or error}): after a power failure it may be the old one."
+        ) from error
+
+
+def _sync(descriptor: int, file: Any) -> None:
+    file.flush()
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder can't be opened for syncing there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Remove what saves that were finished, failed or killed have left behind."""
+    with suppress(OSError, ModelFolderError):
+        named = {file["name"] for file in _read_document(folder)["files"]} if exists(folder) else ()
+        for entry in folder.iterdir():
+            leftover = _ARRAY_FILE.match(entry.name) and entry.name not in named
+            if leftover or _TEMPORARY.match(entry.name):
+                with suppress(OSError):  # in use (Windows): the next save removes it
+                    entry.unlink()
+
+
+def _write_error(folder: Path, error: OSError) -> ModelFolderError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason = f"the disk is full or a size limit was reached ({error.strerror})"
+    else:
+        reason = error.strerror or str(error)
+    return ModelFolderError(f"Saving to {folder} failed: {reason}. The folder is as it was before.")
+
+
+# ---------------------------------------------------------------------------------------------
+# Load
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the values in ``model.json``, without the checksum itself."""
+    signed = {key: value for key, value in document.items() if key != _CHECKSUM}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load(path: str | Path, *, verify: bool = False) -> StoredModel:
+    """Open a model folder; arrays are memory-mapped and read when used.
+
+    What ``model.json`` says, the names, types and shapes of all arrays and the content of files of
+    up to 1 MiB are compared with their checksums at every load, the sizes of all files, too.
+
+    Parameters
+    ----------
+    path : str or Path
+        Model folder.
+    verify : bool
+        Also read the array files above 1 MiB and compare their checksums.
+
+    Returns
+    -------
+    StoredModel
+        The model, whole even if the folder is saved to later.
+
+    Raises
+    ------
+    ModelFolderError
+        If there is no model, its format is newer, or a file is missing, truncated or damaged.
+    """
+    folder = Path(path)
+    while True:
+        document = _read_document(folder)
+        try:
+            with damage_named(folder):
+                arrays = _open_arrays(folder, document, verify)
+        except FileNotFoundError as error:
+            # Between reading model.json and opening the files, a save may have replaced them.
+            if _read_document(folder)["generation"] != document["generation"]:
+                continue
+            raise ModelFolderError(
+                f"The model in {folder} is incomplete: {Path(error.filename).name} is missing. "
+                "Restore the folder from a copy."
+            ) from error
+        return StoredModel(document, arrays)
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    file = folder / DOCUMENT
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
+            raise damaged(file, "it is not a file")
+        if status.st_size > LARGEST_DOCUMENT:
+            raise damaged(file, f"it has {status.st_size:,} bytes")
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        _check_document(file, content)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ModelFolderError(_no_model(folder)) from error
+    except OSError as error:
+        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
+    except KldaError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(
+            f"{file} is truncated or damaged ({error}). Restore the folder from a copy."
+        ) from error
+    return dict(content)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _no_model(folder: Path) -> str:
+    if not folder.exists():
+        return f"There is no model folder {folder}. Make one with: klda learn FILE --model {folder}"
+    return f"{folder} holds no model: there is no {DOCUMENT} in it."
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn errors about what a folder holds into errors that name the folder and the fix.
+
+    Checksums find damage of folders that this version wrote; those of older versions have none.
+    """
+    try:
+        yield
+    except KldaError:
+        raise
+    except _DAMAGE as error:
+        raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(file: Path, reason: object) -> ModelFolderError:
+    """Return the error that says that a file is damaged, and what to do."""
+    return ModelFolderError(
+        f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
+    )
+
+
+def _check_document(file: Path, content: Any) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelFolderError(f"{file} does not describe a klda model.")
+    version = content.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise ModelFolderError(
+            f"{file} has format version {version!r}, written by klda "
+            f"{str(content.get('klda_version'))[:40]}; this is klda {__version__}, which reads "
+            f"versions up to {FORMAT_VERSION}. Upgrade klda."
+        )
+    for name, kind in {"files": list, "generation": str, "format_version": int}.items():
+        if type(content.get(name)) is not kind:
+            raise damaged(file, f"{name} is {reprlib.repr(content.get(name))}")
+    # Version 1 had no checksum of its own values. One that has is a later one that was damaged.
+    if content["format_version"] > 1 or _CHECKSUM in content:
+        found = checksum(content)
+        if content.get(_CHECKSUM) != found:
+            expected = reprlib.repr(content.get(_CHECKSUM))
+            raise damaged(file, f"the SHA-256 of its values is {found}, expected {expected}")
+
+
+def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for entry in document["files"]:
+        name = str(entry["name"])
+        if not _ARRAY_FILE.match(name):  # also keeps a forged model.json from naming other paths
+            raise damaged(folder / DOCUMENT, f"it names an array file {reprlib.repr(name)}")
+        found = _open_file(folder / name, entry, verify)
+        if sorted(found) != sorted(entry["arrays"]) or found.keys() & arrays.keys():
+            raise damaged(folder / name, f"it holds other arrays than {DOCUMENT} says")
+        arrays |= found
+    return arrays
+
+
+def _open_file(file: Path, entry: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
+    try:
+        return array_files.open_file(file, entry, verify=verify)
+    except FileNotFoundError:
+        raise
+    except array_files.ArrayFileError as error:
+        raise damaged(file, error) from error
+    except OSError as error:
+        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error

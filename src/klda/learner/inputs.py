@@ -1,0 +1,196 @@
+"""From inputs to feature rows: the encoder of a learner, and what is checked before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda import encoders
+from klda.errors import KldaError
+from klda.labels import Label, plain_labels
+
+Labels = Sequence[Label] | np.ndarray
+EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
+
+
+class FoundationModelError(KldaError):
+    """The foundation model at hand is not the one that a model was made with."""
+
+
+def checked_inputs(inputs: Any, modality: str) -> Any:
+    """Return inputs that have a length and an order.
+
+    Parameters
+    ----------
+    inputs : sequence or iterable
+        Texts, images or feature rows.
+    modality : {"text", "image", "features"}
+        What they are.
+
+    Returns
+    -------
+    sequence or array
+        At least one input.
+
+    Raises
+    ------
+    KldaError
+        If it is a single text, a table of texts or images, a mapping, or empty.
+    """
+    if isinstance(inputs, str | bytes):
+        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+    if isinstance(inputs, Mapping):
+        raise KldaError(f"inputs is a {type(inputs).__name__}; give a list of its values.")
+    if modality != "features" and hasattr(inputs, "columns"):
+        names = [str(name) for name in getattr(inputs, "column_names", inputs.columns)]
+        some = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+        raise KldaError(
+            f"inputs is a table with the columns {some}; give the one column that holds the inputs"
+            + (f": inputs[{names[0]!r}]." if names else ".")
+        )
+    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+        inputs = list(inputs)
+    if len(inputs) == 0:
+        raise KldaError("inputs is empty: give at least one.")
+    if modality == "text":
+        for i, text in enumerate(inputs):
+            if isinstance(text, str) and not text.strip():
+                raise KldaError(f"inputs[{i}] is an empty text: leave it out.")
+    return inputs
+
+
+class InputEncoder:
+    """The frozen foundation model of a learner, opened when it is first needed.
+
+    Parameters
+    ----------
+    fingerprint : dict
+        Describes the foundation model.
+    options : dict
+        How it is opened.
+    encoder : Encoder, optional
+        The foundation model, if it is open.
+    """
+
+    def __init__(
+        self,
+        fingerprint: dict[str, Any],
+        options: dict[str, Any],
+        encoder: encoders.Encoder | None = None,
+    ) -> None:
+        self.fingerprint, self.options = fingerprint, options
+        self._encoder = encoder
+
+    @classmethod
+    def open(cls, model: str | Path | encoders.Encoder, options: dict[str, Any]) -> InputEncoder:
+        """Open a foundation model, by name unless it is one."""
+        encoder = _open(model, options)
+        return cls(encoder.fingerprint(), options, encoder)
+
+    @classmethod
+    def of_stored(
+        cls,
+        fingerprint: dict[str, Any],
+        options: dict[str, Any],
+        model: str | Path | encoders.Encoder | None,
+    ) -> InputEncoder:
+        """Return the encoder of a stored model; given a model, it is opened and compared now."""
+        stored = cls(fingerprint, options)
+        if model is not None:
+            stored._encoder = stored._opened(model)
+        return stored
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
+        return str(self.fingerprint["modality"])
+
+    @property
+    def encoder(self) -> encoders.Encoder:
+        """The foundation model."""
+        if self._encoder is None:
+            self._encoder = self._opened(self.fingerprint["name"])
+        return self._encoder
+
+    def _opened(self, model: str | Path | encoders.Encoder) -> encoders.Encoder:
+        """Open a foundation model as the fingerprint says, and compare it with that."""
+        fixed = {name: self.fingerprint[name] for name in ("layers", "modality")}
+        encoder = _open(model, fixed | self.options)
+        check_same_features(self.fingerprint, encoder.fingerprint(), "the one at hand")
+        return encoder
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Check and encode inputs."""
+        return self.encoder.encode(checked_inputs(inputs, self.modality), progress=progress)
+
+    def batches(self, batches: Iterable[Any], *, progress: bool = False) -> Iterator[EncodedBatch]:
+        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
+        if isinstance(batches, str | bytes | np.ndarray):
+            raise KldaError("labels is missing: give one label for each input.")
+        # Features are not encoded, and a stream may reuse the memory of this batch for the next.
+        reused = self.modality == "features" and not isinstance(batches, Sequence)
+        for inputs, labels, ids in self._prepared(map(_parts, batches)):
+            rows = self.encoder.encode(inputs, progress=progress)
+            if len(labels) != len(rows):
+                raise KldaError(
+                    f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
+                    "for each input."
+                )
+            yield rows.copy() if reused else rows, labels, ids
+
+    def _prepared(self, batches: Iterable[tuple[Any, Labels, Any]]) -> Iterator[tuple]:
+        """Check batches; tokenise the next one while one is encoded, if the encoder can."""
+        prepare: Callable[[Any], Any] | None = getattr(self.encoder, "prepare", None)
+        if prepare is None:
+            for inputs, labels, ids in batches:
+                yield checked_inputs(inputs, self.modality), labels, ids
+            return
+        waiting: tuple[Future, Any, Any] | None = None
+        with ThreadPoolExecutor(1, "prepare") as pool:
+            for inputs, labels, ids in batches:
+                # A copy: the caller may use its list again for the next batch.
+                ready = pool.submit(prepare, list(checked_inputs(inputs, self.modality)))
+                if waiting is not None:
+                    yield waiting[0].result(), *waiting[1:]
+                waiting = ready, labels, ids
+            if waiting is not None:
+                yield waiting[0].result(), *waiting[1:]
+
+
+def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:
+    """Raise if two fingerprints are of different features."""
+    if not encoders.same_features(ours, theirs):
+        raise FoundationModelError(
+            f"This model was made with the foundation model {_described(ours)}, but {what} is "
+            f"{_described(theirs)}. Its features would mean nothing to the classifier; use the "
+            "same foundation model."
+        )
+
+
+def _described(fingerprint: dict[str, Any]) -> str:
+    parts = ", ".join(
+        f"{key} {fingerprint.get(key)}" for key in ("revision", "pooling", "layers", "dimension")
+    )
+    return f"{fingerprint.get('name')!r} ({parts})"
+
+
+def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
+    if not isinstance(model, str | Path):
+        return model
+    if str(model) not in encoders.MODELS and Path(model).is_dir():
+        model = Path(model).resolve()  # a model folder must find it from any working directory
+    return encoders.load(model, **({"layers": "auto"} | options))
+
+
+def _parts(batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise KldaError(
+            "labels is missing: give one label for each input, or an iterable of "
+            "(inputs, labels) pairs."
+        )
+    ids = batch[2] if len(batch) == 3 else None
+    return batch[0], plain_labels(batch[1]), None if ids is None else list(ids)

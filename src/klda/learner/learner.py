@@ -1,0 +1,520 @@
+"""What a user holds: a frozen foundation model, a classifier on top, and a model folder."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import clone
+
+from klda import encoders
+from klda.classifiers import KLDA, ContinualClassifier
+from klda.data.threads import work_behind
+from klda.encoders.probes import gamma_for
+from klda.engine.arrays import held_back
+from klda.engine.model import Model
+from klda.errors import KldaError
+from klda.labels import Label, listed, plain
+from klda.learner.asking import Asking
+from klda.learner.inputs import EncodedBatch, InputEncoder, Labels, check_same_features
+from klda.learner.ledger import Ledger, SampleId
+from klda.learner.storing import Storing
+
+KEEP = (None, "features")
+
+
+class ForgetTraceWarning(UserWarning):
+    """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
+
+
+@dataclass(frozen=True)
+class Detached:
+    """A class that was forgotten, with all that `Learner.attach` needs to bring it back.
+
+    Attributes
+    ----------
+    label : label
+        Its name.
+    count : int
+        Its samples.
+    arrays : dict of str to ndarray
+        A packed model of the class alone, or ``rows`` if a ledger had its samples.
+    meta : dict
+        JSON-able values of the packed model.
+    """
+
+    label: Label
+    count: int
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+
+class Learner(Asking, Storing):
+    """Learns classes of texts or images at any time, without forgetting the ones before.
+
+    Parameters
+    ----------
+    model : str, Path or Encoder
+        The frozen foundation model: a name out of ``klda.encoders.MODELS``, a hub name, a local
+        folder, ``"features"`` for rows computed elsewhere, or an encoder.
+    classifier : estimator, optional
+        KLDA, KLDAEnsemble, LDA or NCM. By default a KLDA with fixed random features, so that
+        learners trained separately can be merged, and a bandwidth that for texts depends on the
+        foundation model alone, so that learning in pieces gives what learning at once gives.
+    keep : {None, "features"}
+        ``"features"`` keeps a ledger of the features learned, in half precision, with an id each:
+        classes and single samples can then be forgotten exactly, and the classifier rebuilt with
+        other parameters. By default no text and no image is kept; while there are fewer than half
+        as many samples as random features, one row of numbers per sample is.
+    **options
+        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
+        ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
+        named model best.
+
+    Notes
+    -----
+    A call that changes the learner does so completely or, when it raises or is interrupted, not at
+    all. Any number of threads may ask while none changes it; :meth:`frozen` makes a view that keeps
+    answering meanwhile.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from klda import Learner
+    >>> rng = np.random.default_rng(0)
+    >>> learner = Learner("features")
+    >>> learner = learner.learn(rng.normal(0, 1, (20, 8)), ["cats"] * 20)
+    >>> learner = learner.learn(rng.normal(3, 1, (20, 8)), ["dogs"] * 20)
+    >>> learner.predict(rng.normal(3, 1, (2, 8))).tolist()
+    ['dogs', 'dogs']
+    >>> learner.classes
+    {'cats': 20, 'dogs': 20}
+    """
+
+    def __init__(
+        self,
+        model: str | Path | encoders.Encoder = "minilm",
+        *,
+        classifier: ContinualClassifier | None = None,
+        keep: str | None = None,
+        **options: Any,
+    ) -> None:
+        if keep not in KEEP:
+            raise KldaError(f"keep={keep!r} is not known; use None or 'features'.")
+        self._inputs = InputEncoder.open(model, options)
+        if classifier is None:
+            gamma, device = gamma_for(self._inputs.encoder), options.get("device", "auto")
+            classifier = KLDA(gamma=gamma, random_state=0, device=device)
+        self.classifier = classifier
+        self.extras = {}
+        self._ledger = Ledger() if keep else None
+        self._history = []
+        self._origin = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Learner {self.foundation['name']} + {type(self.classifier).__name__}: "
+            f"{len(self.classes)} classes, {self.samples} samples>"
+        )
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def encoder(self) -> encoders.Encoder:
+        """The frozen foundation model; a loaded learner opens it when first needed."""
+        return self._inputs.encoder
+
+    @property
+    def foundation(self) -> dict[str, Any]:
+        """Fingerprint of the foundation model."""
+        return dict(self._inputs.fingerprint)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the foundation model is opened."""
+        return dict(self._inputs.options)
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(
+        self,
+        inputs: Any,
+        labels: Labels | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        source: str | Path | None = None,
+        progress: bool = False,
+    ) -> Self:
+        """Learn samples of new classes, or more of old ones.
+
+        Parameters
+        ----------
+        inputs : sequence, or iterable of (inputs, labels)
+            Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: an iterable
+            of batches, taken one at a time, so that it may be larger than the memory. While one is
+            encoded, the one before is learned and the next is tokenised, in threads. If any batch
+            fails, none is learned; for that, a second set of statistics is held meanwhile.
+        labels : sequence of str or int, optional
+            One label per input.
+        ids : sequence of str, optional
+            An id for each input, to forget it by later; needs ``keep="features"``. Without, inputs
+            get running numbers. In batches it is the third of (inputs, labels, ids).
+        source : str or Path, optional
+            Where the samples come from, for the history.
+        progress : bool
+            Show a progress bar if standard error is a terminal.
+
+        Returns
+        -------
+        self
+        """
+        if labels is None and ids is not None:
+            raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
+        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
+        encoded = self.encode_batches(batches, progress=progress)
+        first = list(itertools.islice(encoded, 2))
+        if not first:
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        if len(first) == 1:
+            rows, own_labels, own_ids = first[0]
+            return self.learn_rows(rows, own_labels, ids=own_ids, source=source)
+        draft = self.copy()
+        draft.take(itertools.chain(first, encoded))
+        return self.take_over(draft, "learn", source)
+
+    def learn_rows(
+        self,
+        rows: np.ndarray,
+        labels: Labels,
+        *,
+        ids: Sequence[str] | None = None,
+        source: str | Path | None = None,
+    ) -> Self:
+        """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
+        if len(rows) != len(labels):
+            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+        before = self.classes
+        ledger, rows = self._entered(rows, labels, ids)
+        with held_back():  # an interrupt comes before the model changes, or when all has changed
+            self.classifier.partial_fit(rows, labels)
+            self._ledger = ledger
+            self.record("learn", before, source)
+        return self
+
+    def encode_batches(
+        self, batches: Iterable[Any], *, progress: bool = False
+    ) -> Iterator[EncodedBatch]:
+        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
+        return self._inputs.batches(batches, progress=progress)
+
+    def take(
+        self, batches: Iterable[EncodedBatch], *, after: Callable[[], None] | None = None
+    ) -> None:
+        """Learn encoded batches without an entry in the history, as a draft.
+
+        A batch is learned in a thread while the caller encodes the next; `after` is called after
+        each. An error leaves the batches before it learned.
+        """
+
+        def learn(batch: EncodedBatch) -> None:
+            rows, labels, ids = batch
+            self._ledger, rows = self._entered(rows, labels, ids)
+            self.classifier.partial_fit(rows, labels)
+            if after is not None:
+                after()
+
+        work_behind(learn, batches)
+
+    def take_over(
+        self,
+        draft: Learner,
+        action: str,
+        source: str | Path | None = None,
+        noted: dict[str, Any] | None = None,
+    ) -> Self:
+        """Become what a draft, a changed copy of this learner, has become."""
+        before = self.classes
+        with held_back():
+            self.classifier, self._ledger = draft.classifier, draft._ledger
+            self.record(action, before, source, noted)
+        return self
+
+    def _entered(
+        self, rows: np.ndarray, labels: Labels, ids: Sequence[str] | None
+    ) -> tuple[Ledger | None, np.ndarray]:
+        """Return the ledger with more samples, and their rows as it holds them."""
+        if self._ledger is not None:
+            return self._ledger.add(rows, labels, ids)
+        if ids is not None:
+            raise KldaError("ids are kept only by a learner made with keep='features'.")
+        return None, rows
+
+    # ---------------------------------------------------------------- forgetting
+
+    def forget(
+        self,
+        labels: Label | Sequence[Label] | None = None,
+        inputs: Any = None,
+        *,
+        ids: SampleId | Sequence[SampleId] | None = None,
+        source: str | Path | None = None,
+    ) -> Self:
+        """Forget classes, or single samples of them.
+
+        With a ledger (``keep="features"``), or with the samples given, what they did is undone
+        exactly: scores become those of a model that never learned them. With neither, the classes
+        are dropped from the answers, but the covariance that all classes share keeps a trace of
+        them, and a `ForgetTraceWarning` says so.
+
+        Parameters
+        ----------
+        labels : label or sequence of labels, optional
+            The classes. With `inputs`: one label per input, or one for all.
+        inputs : sequence, optional
+            Samples that were learned; others are refused, as far as that can be told.
+        ids : id or sequence of ids, optional
+            Samples in the ledger, instead of `labels`: the ids they were given, or their running
+            numbers.
+        source : str or Path, optional
+            Where the inputs come from, for the history.
+
+        Returns
+        -------
+        self
+        """
+        if ids is not None and (labels is not None or inputs is not None):
+            raise KldaError("ids names the samples already: leave out labels and inputs.")
+        if ids is None and labels is None:
+            raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
+        if ids is not None:
+            return self._forget_positions(self._positions_of(listed(ids)), source)
+        if inputs is None:
+            return self._forget_classes(listed(labels), source)
+        rows = self.encode(inputs)
+        names = listed(labels)
+        return self.forget_rows(
+            rows, names * len(rows) if len(names) == 1 else names, source=source
+        )
+
+    def forget_rows(
+        self, rows: np.ndarray, labels: Sequence[Label], *, source: str | Path | None = None
+    ) -> Self:
+        """Forget samples given by their features; they must have been learned with these labels.
+
+        Raises
+        ------
+        NotLearnedError
+            If they were not. A ledger compares each sample; without one, the statistics tell
+            others apart unless they are few and like much that was learned.
+        """
+        if len(labels) != len(rows):
+            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+        if self._ledger is not None:
+            return self._forget_positions(self._ledger.find(rows, labels), source)
+        self.classifier.check_learned(rows, labels)
+        before = self.classes
+        with held_back():
+            self.classifier.remove(rows, labels)
+            self.record("forget", before, source)
+        return self
+
+    def detach(self, label: Label) -> Detached:
+        """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
+        known = self.classes
+        if label not in known:
+            raise KldaError(_unknown_classes([label], known))
+        if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
+            rows = self._ledger.rows_at(self._ledger.of_class(label))
+            self._forget_classes([label], None)
+            return Detached(label, known[label], {"rows": rows}, {})
+        with held_back():
+            part = self.classifier.detach(label)
+            self.record("forget", known, None)
+        return Detached(label, known[label], *part.pack(maps=False))
+
+    def attach(self, detached: Detached) -> Self:
+        """Bring back a class that :meth:`detach` took out."""
+        if "rows" in detached.arrays:
+            rows = detached.arrays["rows"]
+            return self.learn_rows(rows, [detached.label] * len(rows), source="undo")
+        before, model = self.classes, self.classifier.model_
+        part = Model.unpack(detached.arrays, detached.meta, model.backend, maps=model.maps)
+        with held_back():
+            self.classifier.attach(part)
+            self.record("learn", before, "undo")
+        return self
+
+    def _positions_of(self, ids: list[SampleId]) -> np.ndarray:
+        if self._ledger is None:
+            raise KldaError(
+                "ids can't be used: this learner keeps no ledger. Make it with keep='features', or "
+                "give labels and the inputs that were learned."
+            )
+        if not ids:
+            raise KldaError("ids is empty: name at least one sample to forget.")
+        return self._ledger.of_ids(ids)
+
+    def _forget_positions(self, positions: np.ndarray, source: str | Path | None) -> Self:
+        ledger, before = self._ledger, self.classes
+        assert ledger is not None
+        with held_back():
+            self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
+            self._ledger = ledger.without(positions)
+            self.record("forget", before, source)
+        return self
+
+    def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
+        known = self.classes
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise KldaError(_unknown_classes(unknown, known))
+        held = self._ledger.counts if self._ledger is not None else {}
+        exact = [name for name in dict.fromkeys(names) if held.get(name) == known[name]]
+        dropped = [name for name in dict.fromkeys(names) if name not in exact]
+        if dropped and not self.classifier.nearest_mean:
+            # Before anything changes: if warnings are errors, nothing is forgotten.
+            some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
+            warnings.warn(
+                f"{some}: dropped from the answers, but the covariance that all classes share "
+                "keeps a trace of what was learned. To leave none, give the inputs that were "
+                "learned, or keep a ledger: Learner(..., keep='features').",
+                ForgetTraceWarning,
+                stacklevel=3,
+            )
+        draft = self.copy() if exact and dropped else self
+        with held_back():
+            if exact and draft._ledger is not None:
+                at = np.concatenate([draft._ledger.of_class(name) for name in exact])
+                rows, labels = draft._ledger.rows_at(at), draft._ledger.labels_at(at)
+                draft.classifier.remove(rows, labels)
+                draft._ledger = draft._ledger.without(at)
+            for name in dropped:
+                draft.classifier.forget(name)
+            self.classifier, self._ledger = draft.classifier, draft._ledger
+            self.record("forget", known, source)
+        return self
+
+    # ---------------------------------------------------------------- other changes
+
+    def rename(self, old: Label, new: Label) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : label
+            The class, and a name that no other class has.
+
+        Returns
+        -------
+        self
+        """
+        before, old, new = self.classes, plain(old), plain(new)
+        with held_back():
+            self.classifier.rename(old, new)
+            if self._ledger is not None:
+                self._ledger = self._ledger.rename(old, new)
+            self.record("rename", before, f"{old} -> {new}")
+        return self
+
+    def merge(self, other: Learner) -> Self:
+        """Add all that another learner knows, as if its samples had been learned here.
+
+        Parameters
+        ----------
+        other : Learner
+            Made with the same foundation model and the same random features; not changed. If this
+            learner keeps a ledger, the other one must too.
+
+        Returns
+        -------
+        self
+        """
+        if not isinstance(other, Learner):
+            raise KldaError(
+                f"other is a {type(other).__name__}, not a Learner; to merge a classifier, give "
+                "Learner('features', classifier=...)."
+            )
+        check_same_features(self.foundation, other.foundation, "other's")
+        before, ledger = self.classes, self._ledger
+        if ledger is not None:
+            if other._ledger is None:
+                raise KldaError(
+                    "other keeps no ledger, but this learner does: samples would be missing from "
+                    "it. Merge this learner into the other one instead."
+                )
+            ledger = ledger.merge(other._ledger)
+        with held_back():
+            self.classifier.merge(other.classifier)
+            self._ledger = ledger
+            self.record("merge", before, None if other.origin is None else str(other.origin))
+        return self
+
+    def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
+        """Learn everything in the ledger again, with other parameters.
+
+        Without any change this gives the model that would have learned just these samples, also in
+        what depends on the order of events: temperature and threshold. A bandwidth that was found
+        in the first batch stays; ``gamma="auto"`` finds it again.
+
+        Parameters
+        ----------
+        classifier : estimator, optional
+            Another classifier; by default one like the present.
+        **parameters
+            Parameters of the classifier to change: ``n_components``, ``gamma``, ``ridge`` ...
+
+        Returns
+        -------
+        self
+        """
+        if self._ledger is None or not len(self._ledger):
+            raise KldaError(
+                "There is no ledger to rebuild from: make the learner with keep='features' and "
+                "let it learn."
+            )
+        if self._ledger.counts != self.classes:
+            raise KldaError("The ledger does not hold all that was learned: it can't be rebuilt.")
+        fresh = clone(self.classifier if classifier is None else classifier)
+        unknown = sorted(set(parameters) - set(fresh.get_params()))
+        if unknown:
+            raise KldaError(
+                f"{unknown[0]!r} is not a parameter of {type(fresh).__name__}; it has: "
+                f"{', '.join(fresh.get_params())}."
+            )
+        if classifier is None and hasattr(fresh, "gamma"):
+            fresh.set_params(gamma=self.classifier.gamma_)
+        fresh.set_params(**parameters)
+        for rows, labels in self._ledger.batches():
+            fresh.partial_fit(rows, labels)
+        draft = copy.copy(self)
+        draft.classifier = fresh
+        return self.take_over(draft, "rebuild")
+
+    def copy(self) -> Learner:
+        """Return an independent copy; it shares the foundation model, which never changes."""
+        twin = copy.copy(self)
+        twin.classifier, twin._history = self.classifier.copy(), list(self._history)
+        return twin
+
+    def frozen(self) -> Learner:
+        """Return a learner that answers as this one does now, and can't learn.
+
+        It shares the solved classifier, which never changes, whatever is learned here later.
+        """
+        twin = copy.copy(self)
+        twin.classifier = self.classifier.frozen()
+        return twin
+
+
+def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
+    if not unknown:
+        return "labels is empty: name at least one class to forget."
+    some = ", ".join(repr(label) for label in list(known)[:5])
+    more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+    return f"labels names class {unknown[0]!r}, which was never learned; known are: {some}{more}."

@@ -1,0 +1,503 @@
+"""An opt-in ledger of what was learned: features in half precision, labels and ids.
+
+With it a class or a single sample is forgotten exactly, and the model is built again with other
+parameters, without the texts or images. Learning uses the features as the ledger holds them, so
+that what is taken away later is, to the last bit, what was learned.
+
+A ledger never changes: each change returns another one, which shares what stayed the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from klda.engine.learned import NotLearnedError
+from klda.errors import KldaError
+from klda.labels import Label
+
+SampleId = str | int
+
+# Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,
+# which names files after their content, writes it once.
+CHUNK_ROWS = 4096
+TILE_ROWS = 1024  # compared with as many others at once
+# A row given to be forgotten may have been encoded in another batch than when it was learned.
+SAME_ROW = 1e-2  # distance relative to its length
+
+
+def halve(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round rows to half precision, each scaled by a power of two of its own.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        Features of any scale.
+
+    Returns
+    -------
+    halves : ndarray of shape (n, d), float16
+        Between -1 and 1.
+    exponents : ndarray of shape (n,), int16
+        A row is ``halves * 2 ** exponents``.
+    """
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    exponents = np.frexp(largest)[1].astype(np.int16)
+    return np.ldexp(rows, -exponents[:, None]).astype(np.float16), exponents
+
+
+def restore(halves: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Return the rows, float32, that `halve` made halves of."""
+    return np.ldexp(halves.astype(np.float32), exponents[:, None])
+
+
+@dataclass(frozen=True)
+class NearSample:
+    """A learned sample near an input.
+
+    Attributes
+    ----------
+    id : str or int
+        The id it was given, or its running number.
+    label : str or int
+        Its class.
+    similarity : float
+        Cosine between the two feature rows.
+    """
+
+    id: SampleId
+    label: Label
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The samples learned, in the order they were learned.
+
+    Attributes
+    ----------
+    chunks : tuple of ndarray, float16
+        Features of a few thousand samples each.
+    exponents : ndarray of shape (n,), int16
+        A row's features are those in its chunk times two to this power.
+    labels : tuple
+        Classes.
+    codes : ndarray of shape (n,), int32
+        Class of each sample, as a position in ``labels``.
+    numbers : ndarray of shape (n,), int64
+        Running number of each sample, ascending.
+    names : dict of str to int
+        Samples that were given an id: their running numbers.
+    next_number : int
+        What the next sample will get. No number is given twice.
+    """
+
+    chunks: tuple[np.ndarray, ...] = ()
+    exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
+    labels: tuple[Label, ...] = ()
+    codes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    names: dict[str, int] = field(default_factory=dict)
+    next_number: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"<Ledger: {len(self)} samples of {len(self.counts)} classes>"
+
+    # ---------------------------------------------------------------- what it holds
+
+    @cached_property
+    def counts(self) -> dict[Label, int]:
+        """Samples of each class."""
+        found = np.bincount(self.codes, minlength=len(self.labels)).tolist()
+        return {label: n for label, n in zip(self.labels, found, strict=True) if n}
+
+    @property
+    def ids(self) -> list[SampleId]:
+        """Id of each sample: the one it was given, or its running number."""
+        return self.ids_at(np.arange(len(self)))
+
+    @cached_property
+    def _names_by_number(self) -> dict[int, str]:
+        return {number: name for name, number in self.names.items()}
+
+    def ids_at(self, positions: np.ndarray) -> list[SampleId]:
+        """Ids of samples given by their positions."""
+        names = self._names_by_number
+        return [names.get(number, number) for number in self.numbers[positions].tolist()]
+
+    def labels_at(self, positions: np.ndarray) -> list[Label]:
+        """Classes of samples given by their positions."""
+        return [self.labels[code] for code in self.codes[positions].tolist()]
+
+    def rows_at(self, positions: np.ndarray) -> np.ndarray:
+        """Features of samples, float32, as they were learned.
+
+        Parameters
+        ----------
+        positions : ndarray of int
+            Positions in the ledger.
+
+        Returns
+        -------
+        ndarray of shape (n, d), float32
+        """
+        starts = np.cumsum([0, *map(len, self.chunks)])
+        which = np.searchsorted(starts, positions, side="right") - 1
+        width = self.chunks[0].shape[1] if self.chunks else 0
+        halves = np.empty((len(positions), width), np.float16)
+        for i in np.unique(which):
+            here = which == i
+            halves[here] = self.chunks[i][positions[here] - starts[i]]
+        return restore(halves, self.exponents[positions])
+
+    def batches(self) -> Iterator[tuple[np.ndarray, list[Label]]]:
+        """All samples, in their order, a chunk at a time: features and labels."""
+        start = 0
+        for chunk in self.chunks:
+            at = np.arange(start, start + len(chunk))
+            yield restore(chunk, self.exponents[at]), self.labels_at(at)
+            start += len(chunk)
+
+    def of_class(self, label: Label) -> np.ndarray:
+        """Positions of the samples of a class."""
+        if label not in self.labels:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self.codes == self.labels.index(label))
+
+    def of_ids(self, ids: Sequence[SampleId]) -> np.ndarray:
+        """Positions of samples named by their ids.
+
+        Parameters
+        ----------
+        ids : sequence of str or int
+            Ids that were given, or running numbers.
+
+        Returns
+        -------
+        ndarray of int
+            In the order of `ids`.
+        """
+        numbers = []
+        for one in ids:
+            plain = one.item() if isinstance(one, np.generic) else one
+            number = self.names.get(plain) if isinstance(plain, str) else plain
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise KldaError(f"ids names sample {one!r}, which is not in the ledger.")
+            numbers.append(number)
+        if len(set(numbers)) < len(numbers):
+            raise KldaError("ids names a sample twice; name each once.")
+        wanted = np.array(numbers, np.int64)
+        at = np.searchsorted(self.numbers, wanted)
+        found = np.isin(wanted, self.numbers)
+        if not found.all():
+            missing = ids[int(np.flatnonzero(~found)[0])]
+            raise KldaError(f"ids names sample {missing!r}, which is not in the ledger.")
+        return at
+
+    def find(self, rows: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
+        """Positions of samples given by their features and labels.
+
+        Features may differ a little from those learned, as they do when the foundation model
+        encodes an input in another batch.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d)
+            Features.
+        labels : sequence
+            Their classes.
+
+        Returns
+        -------
+        ndarray of int
+            All different.
+        """
+        names = np.asarray(labels)
+        positions = np.empty(len(rows), np.int64)
+        for label in dict.fromkeys(names.tolist()):
+            wanted = np.flatnonzero(names == label)
+            mine = self.of_class(label)
+            if len(wanted) > len(mine):
+                raise KldaError(
+                    f"inputs has {len(wanted)} samples of class {label!r}, of which the ledger has "
+                    f"{len(mine)}; give samples that were learned."
+                )
+            positions[wanted] = mine[_match(rows[wanted], self.rows_at(mine), label)]
+        return positions
+
+    def nearest(self, row: np.ndarray, k: int) -> list[NearSample]:
+        """Find the learned samples most like an input.
+
+        Parameters
+        ----------
+        row : ndarray of shape (d,)
+            Features of the input.
+        k : int
+            How many, at most.
+
+        Returns
+        -------
+        list of NearSample
+            The most similar first.
+        """
+        if not len(self):
+            return []
+        unit = row / max(float(np.linalg.norm(row)), np.finfo(np.float32).tiny)
+        parts = []
+        for chunk in self.chunks:  # the power of two makes no difference to a cosine
+            halves = chunk.astype(np.float32)
+            lengths = np.linalg.norm(halves, axis=1)
+            parts.append((halves @ unit) / np.maximum(lengths, np.finfo(np.float32).tiny))
+        similarity = np.concatenate(parts)
+        best = np.argsort(-similarity, kind="stable")[:k]
+        found = zip(self.ids_at(best), self.labels_at(best), similarity[best], strict=True)
+        return [NearSample(name, label, float(value)) for name, label, value in found]
+
+    # ---------------------------------------------------------------- changes
+
+    def add(
+        self,
+        rows: np.ndarray,
+        labels: Sequence[Label] | np.ndarray,
+        ids: Sequence[str] | None = None,
+    ) -> tuple[Ledger, np.ndarray]:
+        """Return a ledger with more samples, and their features as it holds them.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d)
+            Features.
+        labels : sequence of str or int
+            Their classes.
+        ids : sequence of str, optional
+            An id of its own for each sample; without, it goes by its running number.
+
+        Returns
+        -------
+        ledger : Ledger
+            With the samples.
+        rounded : ndarray of shape (n, d), float32
+            What is to be learned.
+        """
+        if not np.isfinite(rows).all():
+            raise KldaError("inputs has features that are not finite; leave such samples out.")
+        halves, exponents = halve(rows)
+        numbers = self.next_number + np.arange(len(rows))
+        names = dict(self.names)
+        if ids is not None:
+            names |= zip(self._check_ids(ids, len(rows)), numbers.tolist(), strict=True)
+        given = np.asarray(labels).tolist()
+        all_labels = tuple(dict.fromkeys([*self.labels, *given]))
+        place = {label: i for i, label in enumerate(all_labels)}
+        codes = np.array([place[label] for label in given], np.int32)
+        ledger = Ledger(
+            _appended(self.chunks, halves),
+            np.concatenate([self.exponents, exponents]),
+            all_labels,
+            np.concatenate([self.codes, codes]),
+            np.concatenate([self.numbers, numbers]),
+            names,
+            self.next_number + len(rows),
+        )
+        return ledger, restore(halves, exponents)
+
+    def without(self, positions: np.ndarray) -> Ledger:
+        """Return a ledger without some samples; nothing of them is left in it.
+
+        Parameters
+        ----------
+        positions : ndarray of int
+            Positions of the samples.
+
+        Returns
+        -------
+        Ledger
+            Others keep their ids.
+        """
+        kept = np.ones(len(self), bool)
+        kept[positions] = False
+        chunks, start = [], 0
+        for chunk in self.chunks:
+            stays = kept[start : start + len(chunk)]
+            start += len(chunk)
+            if stays.all():
+                chunks.append(chunk)
+            elif stays.any():
+                chunks.append(chunk[stays])
+        present, codes = np.unique(self.codes[kept], return_inverse=True)
+        gone = set(self.numbers[~kept].tolist())
+        return Ledger(
+            tuple(chunks),
+            self.exponents[kept],
+            tuple(self.labels[i] for i in present),
+            codes.astype(np.int32),
+            self.numbers[kept],
+            {name: number for name, number in self.names.items() if number not in gone},
+            self.next_number,
+        )
+
+    def rename(self, old: Label, new: Label) -> Ledger:
+        """Return a ledger in which a class has another name."""
+        labels = tuple(new if label == old else label for label in self.labels)
+        return replace(self, labels=labels)
+
+    def merge(self, other: Ledger) -> Ledger:
+        """Return a ledger with the samples of another one after those of this one.
+
+        Parameters
+        ----------
+        other : Ledger
+            Its running numbers go on from this one's; ids that were given stay, and must differ
+            from those here.
+
+        Returns
+        -------
+        Ledger
+            With the samples of both.
+        """
+        for name in other.names:
+            if name in self.names:
+                raise KldaError(
+                    f"other has a sample with the id {name!r}, and so has this learner: two "
+                    "samples can't have one id. Forget one of them first."
+                )
+        labels = tuple(dict.fromkeys([*self.labels, *other.labels]))
+        place = {label: i for i, label in enumerate(labels)}
+        translate = np.array([place[label] for label in other.labels], np.int32)
+        shift = self.next_number
+        return Ledger(
+            (*self.chunks, *other.chunks),
+            np.concatenate([self.exponents, other.exponents]),
+            labels,
+            np.concatenate([self.codes, translate[other.codes]]),
+            np.concatenate([self.numbers, other.numbers + shift]),
+            self.names | {name: number + shift for name, number in other.names.items()},
+            shift + other.next_number,
+        )
+
+    def _check_ids(self, ids: Sequence[str], expected: int) -> list[str]:
+        given = [one.item() if isinstance(one, np.generic) else one for one in ids]
+        if len(given) != expected:
+            raise KldaError(f"ids has {len(given)} ids for {expected} inputs; give one for each.")
+        seen: set[str] = set()
+        for one in given:
+            if not isinstance(one, str) or not one:
+                raise KldaError(f"ids has {one!r}; ids are texts, such as {str(one) or 'a7'!r}.")
+            if one in seen or one in self.names:
+                raise KldaError(f"ids has {one!r}, which another sample has; give each its own.")
+            seen.add(one)
+        return given
+
+    # ---------------------------------------------------------------- state
+
+    def to_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all of it as arrays and JSON-able values.
+
+        Returns
+        -------
+        arrays : dict of str to ndarray
+            One for each chunk, and a few small ones.
+        meta : dict
+            Labels and counts.
+        """
+        arrays = {f"features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
+        arrays |= {"exponents": self.exponents, "labels": self.codes, "numbers": self.numbers}
+        if self.names:
+            text = json.dumps(list(self.names), ensure_ascii=False).encode()
+            arrays["names"] = np.frombuffer(text, np.uint8)
+            arrays["named"] = np.array(list(self.names.values()), np.int64)
+        meta = {
+            "samples": len(self),
+            "chunks": len(self.chunks),
+            "labels": list(self.labels),
+            "next_number": self.next_number,
+        }
+        return arrays, meta
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
+        """Return the ledger that `to_state` described; chunks may be lazy mappings of files."""
+        names: dict[str, int] = {}
+        if "names" in arrays:
+            texts = json.loads(np.asarray(arrays["names"]).tobytes())
+            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
+        return cls(
+            tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
+            np.asarray(arrays["exponents"]),
+            tuple(meta["labels"]),
+            np.asarray(arrays["labels"]),
+            np.asarray(arrays["numbers"]),
+            names,
+            meta["next_number"],
+        )
+
+
+def _appended(chunks: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Chunks with rows added: the last one is filled first, full ones are left alone."""
+    grown = list(chunks)
+    if grown and len(grown[-1]) < CHUNK_ROWS:
+        rows = np.concatenate([grown.pop(), rows])
+    grown += [rows[i : i + CHUNK_ROWS] for i in range(0, len(rows), CHUNK_ROWS)]
+    return tuple(grown)
+
+
+def _match(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
+    """For each wanted row the position of the held row that is the same, each used once.
+
+    Rows that are equal to the last bit are found by their bytes; the others are compared, those
+    nearest to a held row first.
+    """
+    rounded = restore(*halve(wanted))
+    positions = _equal_rows(rounded, held)
+    left = np.flatnonzero(positions < 0)
+    free = np.setdiff1d(np.arange(len(held)), positions)
+    rounded, held = rounded[left], held[free]
+    nearest, squared = _nearest(rounded, held)
+    taken = np.zeros(len(held), bool)
+    for i in np.argsort(squared, kind="stable"):  # the surest first
+        best, distance = nearest[i], squared[i]
+        if taken[best]:
+            others = np.flatnonzero(~taken)
+            near, far = _nearest(rounded[i : i + 1], held[others])
+            best, distance = others[near[0]], far[0]
+        length = float(np.square(held[best], dtype=np.float64).sum())
+        if distance > SAME_ROW**2 * max(length, np.finfo(np.float64).tiny):
+            raise NotLearnedError(label)
+        taken[best] = True
+        positions[left[i]] = free[best]
+    return positions
+
+
+def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Return the positions of held rows equal to wanted ones, each used once; -1 for none."""
+    places: dict[bytes, list[int]] = {}
+    for i in range(len(held) - 1, -1, -1):
+        places.setdefault(held[i].tobytes(), []).append(i)
+    found = (places.get(row.tobytes()) for row in wanted)
+    return np.array([those.pop() if those else -1 for those in found], np.int64)
+
+
+def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest held row of each row, and its squared distance, a tile at a time."""
+    nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+    for start in range(0, len(rows), TILE_ROWS):
+        part = slice(start, start + TILE_ROWS)
+        here = rows[part].astype(np.float64)
+        for first in range(0, len(held), TILE_ROWS):
+            there = held[first : first + TILE_ROWS].astype(np.float64)
+            lengths = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1)
+            distances = lengths - 2 * here @ there.T
+            best = distances.argmin(axis=1)
+            distance = np.take_along_axis(distances, best[:, None], axis=1)[:, 0]
+            closer = distance < squared[part]
+            nearest[part] = np.where(closer, first + best, nearest[part])
+            squared[part] = np.where(closer, distance, squared[part])
+    return nearest, squared

@@ -1,0 +1,323 @@
+"""Learning from files larger than memory, in hours if need be: a kill loses minutes at most.
+
+Rows are read ahead in a thread, encoded, and learned in another thread. Every few minutes the
+progress is saved beside the model, in the folder ``.learning`` inside the model folder: the
+statistics so far, and the place in the files that they stand for. The model itself changes once,
+at the end. A learn that is resumed goes on at that place, from those statistics, in the same
+chunks: no row is lost, none counts twice, and the model is the one that would have come out
+without the pause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from klda import __version__, encoders
+from klda.data import Batch, Position, Table, identity
+from klda.errors import KldaError
+from klda.learner import folder as folders
+from klda.learner.learner import Learner
+
+EVERY = 180.0  # seconds between checkpoints
+CHECKPOINT_TIME = 0.05  # fraction of the time that checkpoints may take
+NAMED_FILES = 3  # in messages and in the history
+
+
+class CheckpointError(KldaError):
+    """An unfinished learn stands in the way, or can't be resumed; the message says what to do."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be saved; learning goes on without."""
+
+
+class ResumableLearn:
+    """One learn of some files into a model folder, whose writer lock the caller holds.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The model folder.
+    tables : sequence of Table
+        The files.
+    every : float
+        Seconds between checkpoints; 0 makes none. They are made less often if they would take
+        more than a twentieth of the time.
+
+    Attributes
+    ----------
+    place : Position
+        Where to begin to read; the first row, unless a learn is resumed.
+    complete : bool
+        Whether there is nothing left to learn.
+    samples : int
+        Rows that were learned before the pause.
+    """
+
+    def __init__(
+        self, folder: str | Path, tables: Sequence[Table], *, every: float = EVERY
+    ) -> None:
+        if not every >= 0:
+            raise KldaError(f"every={every!r} can't be used; give seconds, or 0 for none.")
+        self.folder = Path(folder)
+        self.tables = list(tables)
+        self.every = every
+        self.place = Position()
+        self.samples = 0
+        self.complete = False
+        self._at = self.folder / folders.LEARNING
+        self._run = uuid.uuid4().hex
+        identities = [identity(table.path) for table in tables]
+        self._repeatable = all(identities)  # what came through a pipe can't be read again
+        if not self._repeatable:
+            self.every = 0.0
+        self._files = [
+            {"path": str(table.path.resolve()), **found}
+            for table, found in zip(tables, identities, strict=True)
+        ]
+        columns = tables[0].columns
+        self._columns = [columns.input, columns.label]
+        stored = folders.load(self.folder) if folders.exists(self.folder) else None
+        self._base = stored.generation if stored else None
+        self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
+        self._stored: folders.StoredModel | None = None
+        self._taken: deque[Batch] = deque()
+        self._due = 0.0
+
+    # ---------------------------------------------------------------- before
+
+    def open(self, *, resume: bool = False, restart: bool = False) -> None:
+        """Look for a checkpoint, and decide where to begin.
+
+        Parameters
+        ----------
+        resume : bool
+            Go on from it.
+        restart : bool
+            Drop it.
+
+        Raises
+        ------
+        CheckpointError
+            If there is one and neither is asked for, or it can't be resumed.
+        """
+        if restart or not folders.exists(self._at):
+            folders.remove(self._at)
+            learned = {entry.get("files") for entry in self._history}
+            self.complete = resume and self._repeatable and self._digest() in learned
+            return
+        stored = self._load()
+        learning = stored.document["learning"]
+        finished = any(entry.get("run") == learning["run"] for entry in self._history)
+        same_files = learning["paths"] == [file["path"] for file in self._files]
+        if finished and not same_files:  # killed after its save, before it could tidy up
+            folders.remove(self._at)
+            return
+        if not resume:
+            raise CheckpointError(_in_the_way(self.folder, learning, finished))
+        self.complete = finished
+        if not finished:
+            self._check_resumable(learning, stored.document["klda_version"])
+            self._stored, self._run = stored, learning["run"]
+            self.place = Position(learning["file"], learning["rows"])
+            self.samples = learning["samples"]
+
+    def _load(self) -> folders.StoredModel:
+        try:
+            return folders.load(self._at)
+        except folders.ModelFolderError as error:
+            raise CheckpointError(
+                f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
+                "it with --restart; the model is not affected."
+            ) from error
+
+    def _check_resumable(self, learning: dict[str, Any], version: str) -> None:
+        if version != __version__:
+            raise self._refused(f"it was begun with klda {version}, this is {__version__}")
+        paths = [file["path"] for file in self._files]
+        if learning["paths"] != paths:
+            raise self._refused(
+                f"it learns {_named(learning['paths'])}, not {_named(paths)}. Name the same files"
+            )
+        if learning["columns"] != self._columns:
+            raise self._refused(
+                f"it reads the columns {_columns(learning['columns'])}, not "
+                f"{_columns(self._columns)}. Name the same columns"
+            )
+        if learning["base"] != self._base:
+            raise self._refused("the model was changed since")
+        for then, now in zip(learning["files"], self._files, strict=False):
+            if then != now:  # files that were not begun may change
+                raise self._refused(f"{now['path']} was changed since")
+
+    def _refused(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"The unfinished learn in {self.folder} can't be resumed: {reason}; or drop what it "
+            "has learned with --restart."
+        )
+
+    def _digest(self) -> str:
+        content = json.dumps([self._files, self._columns], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
+        """Learn what is left; the learner changes when all of it is learned.
+
+        Parameters
+        ----------
+        learner : Learner
+            A new one, or the one in the folder.
+        batches : iterable of Batch
+            From `place` on.
+        """
+        if self._base is not None and learner.origin != self.folder.resolve():
+            raise folders.ModelExistsError(
+                f"{self.folder} holds a model already, which learner did not come from: it would "
+                f"be lost. Add to it with learner=Learner.load({str(self.folder)!r}), or name "
+                "another folder."
+            )
+        if self._stored is None:
+            draft = learner.copy()
+        else:
+            self._check_same_learner(learner)
+            device = learner.classifier.device
+            draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
+        self._due = time.monotonic() + self.every
+        encoded = learner.encode_batches(self._noted(batches))
+        draft.take(encoded, after=lambda: self._note(draft))
+        if not self.samples:
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        source = _named([str(table.path) for table in self.tables])
+        learner.take_over(draft, "learn", source, {"run": self._run, "files": self._digest()})
+
+    def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
+        for batch in batches:
+            self._taken.append(batch)
+            yield batch.inputs, batch.labels or []
+
+    def _note(self, draft: Learner) -> None:
+        """Take note of a batch that was learned, and save a checkpoint when it is time."""
+        batch = self._taken.popleft()
+        self.place = batch.end
+        self.samples += len(batch)
+        if not self.every or time.monotonic() < self._due:
+            return
+        start = time.monotonic()
+        try:
+            self._save_checkpoint(draft)
+        except folders.ModelFolderError as error:
+            warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
+        end = time.monotonic()
+        self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
+
+    def _save_checkpoint(self, draft: Learner) -> None:
+        arrays, document = draft.pack(solved=False)
+        document["learning"] = {
+            "run": self._run,
+            "base": self._base,
+            "paths": [file["path"] for file in self._files],
+            "files": self._files[: self.place.file + 1],
+            "columns": self._columns,
+            "file": self.place.file,
+            "rows": self.place.rows,
+            "samples": self.samples,
+        }
+        folders.save(self._at, arrays, document)
+
+    def _check_same_learner(self, learner: Learner) -> None:
+        """Refuse a new learner that is made in another way than the one that was cut off."""
+        assert self._stored is not None
+        document = self._stored.document
+        if not encoders.same_features(learner.foundation, document["foundation_model"]):
+            name = document["foundation_model"]["name"]
+            raise self._refused(f"it was begun with another foundation model, {name}. Give that")
+        if ("ledger" in document) != (learner.ledger is not None):
+            raise self._refused("it was begun with another choice of what to keep. Give the same")
+        then = document["classifier"]["parameters"]
+        now = learner.classifier.get_params()
+        kinds = document["classifier"]["kind"], type(learner.classifier).__name__
+        differing = [
+            (name, then.get(name), now.get(name))
+            for name in sorted((set(then) | set(now)) - {"device"})
+            if then.get(name) != now.get(name)
+        ]
+        if kinds[0] != kinds[1]:
+            differing = [("classifier", *kinds)]
+        for name, old, new in differing[:1]:
+            raise self._refused(
+                f"it was begun with {name}={old!r}, not {new!r}. Give the same options"
+            )
+
+    # ---------------------------------------------------------------- after
+
+    def save(self, learner: Learner) -> None:
+        """Save the model and remove the checkpoint; after a kill in between, `open` notices.
+
+        Parameters
+        ----------
+        learner : Learner
+            As `learn` left it.
+        """
+        learner.save(self.folder)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the checkpoint of a learn that is complete."""
+        folders.remove(self._at)
+
+
+def unfinished(folder: str | Path) -> str | None:
+    """Say how far an unfinished learn in a model folder has come; None if there is none.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Model folder.
+
+    Returns
+    -------
+    str or None
+        As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
+    """
+    at = Path(folder) / folders.LEARNING
+    if not folders.exists(at):
+        return None
+    return _progress(folders.load(at).document["learning"])
+
+
+def _progress(learning: dict[str, Any]) -> str:
+    name = Path(learning["paths"][learning["file"]]).name
+    return f"{learning['samples']:,} rows, up to row {learning['rows']:,} of {name}"
+
+
+def _in_the_way(folder: Path, learning: dict[str, Any], finished: bool) -> str:
+    files = _named(learning["paths"])
+    if finished:
+        return (
+            f"{folder}: the learn of {files} was complete when it was cut off; nothing is left to "
+            "do. Say --resume to tidy up, or --restart to learn the files once more."
+        )
+    return (
+        f"{folder} holds an unfinished learn of {files}: {_progress(learning)}. Give the same "
+        "files and --resume to go on from there, or --restart to drop it."
+    )
+
+
+def _named(paths: Sequence[str]) -> str:
+    names = ", ".join(Path(path).name for path in paths[:NAMED_FILES])
+    more = len(paths) - NAMED_FILES
+    return f"{names} and {more:,} more" if more > 0 else names
+
+
+def _columns(names: Sequence[str | None]) -> str:
+    return " and ".join("(guessed)" if name is None else repr(name) for name in names)

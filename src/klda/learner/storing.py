@@ -1,0 +1,198 @@
+"""The history of a learner, and how it is kept in a model folder."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from klda import classifiers, encoders
+from klda.classifiers import ContinualClassifier
+from klda.errors import KldaError
+from klda.labels import Label
+from klda.learner import folder
+from klda.learner.inputs import InputEncoder
+from klda.learner.ledger import Ledger
+
+LEDGER = "ledger/"  # prefix of its arrays in a model folder
+
+# Older entries are dropped from the history: a service that learns all day must not grow forever.
+HISTORY_LENGTH = 1000
+
+
+class Storing:
+    """The part of a learner that remembers what happened and goes to disk.
+
+    Attributes
+    ----------
+    extras : dict
+        JSON-able values of others, saved in the folder beside the model and kept by later saves.
+    """
+
+    classifier: ContinualClassifier
+    extras: dict[str, Any]
+    _inputs: InputEncoder
+    _ledger: Ledger | None
+    _history: list[dict[str, Any]]
+    _origin: tuple[Path, str] | None
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was learned, forgotten and merged, and when; the latest last."""
+        return [dict(entry) for entry in self._history]
+
+    @property
+    def origin(self) -> Path | None:
+        """The model folder that this learner was loaded from or last saved to."""
+        return None if self._origin is None else self._origin[0]
+
+    def record(
+        self,
+        action: str,
+        before: dict[Label, int],
+        source: str | Path | None,
+        noted: dict[str, Any] | None = None,
+    ) -> None:
+        """Add an entry to the history."""
+        after = self.classifier.counts_
+        entry: dict[str, Any] = {
+            "when": now(),
+            "action": action,
+            "samples": sum(after.values()) - sum(before.values()),
+            "new_classes": [label for label in after if label not in before],
+            "dropped_classes": [label for label in before if label not in after],
+            "source": [] if source is None else str(source),
+            **(noted or {}),
+        }
+        kept = {key: value for key, value in entry.items() if value != []}
+        self._history = [*self._history, kept][-HISTORY_LENGTH:]
+
+    # ---------------------------------------------------------------- model folders
+
+    def pack(
+        self, *, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and the document that :meth:`save` writes.
+
+        They stay as they are whatever is learned later, so that another thread can write them with
+        `klda.learner.folder.save`. Not ``solved``, what answering needs is left out: it takes no
+        time to solve, and is enough to go on learning.
+        """
+        arrays, meta = self.classifier.pack(compact=compact, solved=solved)
+        counts = self.classifier.counts_
+        document = {
+            "saved": now(),
+            "compact": compact,
+            "foundation_model": dict(self._inputs.fingerprint),
+            "samples": sum(counts.values()),
+            "classes": {str(label): count for label, count in counts.items()},
+            "classifier": meta,
+            "history": list(self._history),
+        }
+        if self._ledger is not None and not compact:
+            pages, document["ledger"] = self._ledger.to_state()
+            arrays |= {LEDGER + name: page for name, page in pages.items()}
+        return arrays, document
+
+    @classmethod
+    def unpack(
+        cls,
+        stored: folder.StoredModel,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the learner that `pack` described; parameters as for :meth:`load`."""
+        document, learner = stored.document, object.__new__(cls)
+        fingerprint = dict(document["foundation_model"])
+        learner._history = list(document["history"])
+        learner._ledger = None
+        if "ledger" in document:
+            pages = {
+                name.removeprefix(LEDGER): array
+                for name, array in stored.arrays.items()
+                if name.startswith(LEDGER)
+            }
+            learner._ledger = Ledger.from_state(pages, document["ledger"])
+        meta, device = document["classifier"], options.get("device")
+        learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
+        learner.extras = dict(document.get("extras", {}))
+        learner._origin = None
+        learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
+        return learner
+
+    def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
+        """Save to a model folder, atomically.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder; created if it does not exist.
+        compact : bool
+            Write only what answering needs: small, but it can't learn any more. A ledger is left
+            out too. Not to a folder that holds a model that can learn.
+        overwrite : bool
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
+        """
+        at = Path(path).resolve()
+        if not self.classifier.counts_:
+            raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
+            raise folder.ModelExistsError(
+                f"compact=True: {at} holds a model that can learn, and a compact one in its place "
+                "could not. Save the compact one to another folder."
+            )
+        from_here = self.origin == at
+        new = not overwrite and not from_here
+        if new:
+            folder.check_new(at)
+        arrays, document = self.pack(compact=compact)
+        if self.extras and from_here and not compact:
+            document["extras"] = self.extras
+        replaces = self._origin[1] if self._origin and not new and not overwrite else None
+        stored = folder.save(at, arrays, document, replaces=replaces, new=new)
+        if not compact:
+            self._origin = (at, stored.generation)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        verify: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Load a model folder. Fast: arrays are mapped, the foundation model is opened when used.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        model : str, Path or Encoder, optional
+            Where to find the foundation model, if not where the model folder says. It must be the
+            same one: its weights are compared.
+        verify : bool
+            Read every file and compare its checksum; by default files of up to 1 MiB only.
+        **options
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``, ``cache``,
+            ``trust_remote_code`` (never taken from the model folder).
+
+        Returns
+        -------
+        Learner
+            As it was saved.
+        """
+        stored = folder.load(path, verify=verify)
+        with folder.damage_named(Path(path)):
+            learner = cls.unpack(stored, model=model, **options)
+        learner._origin = (Path(path).resolve(), stored.generation)
+        return learner
+
+
+def now() -> str:
+    """Return the time, as histories and model folders have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from klda import encoders
+from klda.errors import KldaError
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64])
+def test_rows_are_returned_as_float32(dtype):
+    encoder = encoders.load("features")
+    rows = np.arange(6).reshape(2, 3).astype(dtype)
+    passed = encoder.encode(rows)
+    assert passed.dtype == np.float32
+    np.testing.assert_array_equal(passed, rows)
+    np.testing.assert_array_equal(encoder.encode(rows.tolist()), rows)
+
+
+def test_precomputed_features_are_an_encoder():
+    encoder = encoders.load("anything", modality="features")
+    assert isinstance(encoder, encoders.Encoder)
+    assert encoder.modality == "features"
+    assert json.loads(json.dumps(encoder.fingerprint())) == encoder.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "inputs, says",
+    [
+        ([1.0, 2.0], r"2-D.*\(2,\)"),
+        (np.zeros((2, 2, 2)), "2-D"),
+        (np.zeros((2, 0)), "2-D"),
+        ([["a", "b"]], "numbers"),
+        ([["1", "2"]], "numbers"),
+        ([[1.0, 2.0], [3.0]], "numbers"),
+        ([[1.0, 2.0], [3.0, np.nan]], r"inputs\[1\] is not finite"),
+        ([[1.0, np.inf]], r"inputs\[0\] is not finite"),
+        ([[1e300, 1.0]], r"inputs\[0\] is not finite"),
+        ([[1 + 2j, 0]], "numbers"),
+    ],
+)
+def test_inputs_that_are_not_rows_of_finite_numbers_are_rejected(inputs, says):
+    with pytest.raises(KldaError, match=says):
+        encoders.load("features").encode(inputs)
+
+
+def test_a_fixed_dimension_is_required():
+    encoder = encoders.PrecomputedFeatures(dimension=3)
+    assert encoder.encode(np.zeros((0, 3))).shape == (0, 3)
+    with pytest.raises(KldaError, match=r"length 4.*3"):
+        encoder.encode(np.zeros((2, 4)))
+
+
+def test_fingerprints_agree_unless_the_dimensions_differ():
+    free, three, four = (encoders.PrecomputedFeatures(d).fingerprint() for d in (0, 3, 4))
+    assert encoders.same_features(free, three)
+    assert not encoders.same_features(three, four)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda import KLDAEnsemble
+from klda.engine.arrays import NumpyBackend, TorchBackend, choose_backend, cpu
+from klda.engine.arrays.interface import in_order
+from klda.engine.arrays.lanes import take_turns
+from klda.errors import KldaError
+
+torch = pytest.importorskip("torch")
+
+BACKENDS = [
+    NumpyBackend("float64"),
+    NumpyBackend("float32"),
+    TorchBackend("cpu", "float64"),
+    TorchBackend("cpu", "float32"),
+]
+if torch.cuda.is_available():
+    BACKENDS += [TorchBackend("cuda", "float64"), TorchBackend("cuda", "float32")]
+
+SIZE = 1500  # above the block sizes, so that block edges are crossed
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda b: f"{type(b).__name__}-{b.device}-{b.dtype}")
+def backend(request):
+    return request.param
+
+
+def tolerance(backend):
+    return 1e-10 if backend.dtype == np.float64 else 2e-4
+
+
+def random_rows(n, size=SIZE, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, size))
+
+
+def test_gram_fills_the_lower_triangle_and_leaves_the_upper(backend):
+    rows = random_rows(40)
+    start = random_rows(SIZE, seed=1)
+    square = backend.copy(backend.asarray(start))
+    backend.add_gram(square, backend.asarray(rows), 1)
+    result = backend.to_numpy(square)
+    np.testing.assert_allclose(np.tril(result), np.tril(start + rows.T @ rows), atol=1e-3)
+    np.testing.assert_allclose(np.triu(result, 1), np.triu(start, 1), atol=1e-6)
+    backend.add_gram(square, backend.asarray(rows), -1)
+    np.testing.assert_allclose(backend.to_numpy(square), start, atol=1e-4)
+
+
+def test_factorise_and_solve_leave_the_scatter_in_place(backend):
+    rows = random_rows(2000)
+    scatter = rows.T @ rows
+    square = backend.asarray(np.tril(scatter))
+    pivots = backend.factorise(square, 50.0)()
+    np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
+    vectors = random_rows(7, seed=3)
+    solved = backend.to_numpy(backend.solve(square, pivots, backend.asarray(vectors)))
+    expected = np.linalg.solve(scatter + 50.0 * np.eye(SIZE), vectors.T).T
+    assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
+
+
+def test_factorise_says_no_to_an_indefinite_matrix(backend):
+    scatter = np.tril(random_rows(10, 10)) - 5 * np.eye(10)
+    square = backend.copy(backend.asarray(scatter))
+    assert backend.factorise(square, 0.5)() is None
+    kept = np.tril(backend.to_numpy(square))
+    np.testing.assert_array_equal(kept, scatter.astype(backend.dtype))
+
+
+@pytest.mark.parametrize("definite", [True, False])
+def test_small_solve(backend, definite):
+    rows = random_rows(30, 20)
+    matrix = rows.T @ rows + np.eye(20)
+    if not definite:
+        matrix -= 60 * np.diag(np.arange(20) % 2)
+    vectors = random_rows(4, 20, seed=5)
+    solve = backend.small_solver(backend.asarray(matrix), definite=definite)
+    solved = solve(backend.asarray(vectors))
+    expected = np.linalg.solve(matrix, vectors.T).T
+    np.testing.assert_allclose(
+        backend.to_numpy(solved), expected, atol=tolerance(backend) * np.abs(expected).max() * 10
+    )
+
+
+def test_small_solve_says_no_to_a_singular_matrix(backend):
+    singular = backend.asarray(np.zeros((3, 3)))
+    for definite in (True, False):
+        assert backend.small_solver(singular, definite=definite) is None
+
+
+@pytest.mark.parametrize("sizes", [(3, 0, 3, 4), (256, 1, 512), (0, 700), (1,)])
+def test_rows_are_summed_and_centred_by_group(backend, sizes):
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    rows = random_rows(len(groups), 4)
+    grouping = backend.grouping(groups, len(sizes))
+    assert grouping.counts.tolist() == list(sizes)
+    assert len(grouping) == len(groups)
+    sums = backend.to_numpy(grouping.sums(backend.asarray(rows)))
+    expected = np.stack([rows[groups == g].sum(0) for g in range(len(sizes))])
+    np.testing.assert_allclose(sums, expected, atol=1e-3)
+    centred = backend.copy(backend.asarray(rows))
+    grouping.subtract(centred, backend.asarray(expected))
+    np.testing.assert_allclose(backend.to_numpy(centred), rows - expected[groups], atol=1e-3)
+
+
+def test_devices_are_chosen_by_name():
+    assert choose_backend("cpu", "float32").device == "cpu"
+    with pytest.raises(KldaError, match="device='nonsense'"):
+        choose_backend("nonsense", "float32")
+    with pytest.raises(KldaError, match="dtype='float16'"):
+        choose_backend("cpu", "float16")
+
+
+def test_features_go_to_the_room_that_is_given(backend):
+    samples, frequencies = random_rows(30, 8), random_rows(8, seed=1)
+    phases = random_rows(1, seed=2)[0]
+    room = backend.room(50, SIZE)
+    found = backend.cosine_map(
+        *(backend.asarray(part) for part in (samples, frequencies, phases)), 0.5, room
+    )
+    expected = 0.5 * np.cos(samples @ frequencies + phases)
+    np.testing.assert_allclose(backend.to_numpy(found), expected, atol=tolerance(backend))
+    if room is not None:
+        assert np.shares_memory(found, room)
+
+
+def test_scores_are_linear_in_the_features(backend):
+    rows, weights, biases = random_rows(30, 8), random_rows(5, 8, seed=1), random_rows(1, 5)[0]
+    given = [backend.asarray(part) for part in (rows, weights, biases)]
+    expected = rows @ weights.T + biases
+    found = backend.to_numpy(backend.linear(*given))
+    np.testing.assert_allclose(found, expected, atol=tolerance(backend))
+    some = backend.linear(given[0], given[1][1:3], given[2][1:3])
+    np.testing.assert_allclose(backend.to_numpy(some), expected[:, 1:3], atol=tolerance(backend))
+
+
+def test_more_values_than_a_blas_counts_are_summed_too(monkeypatch):
+    monkeypatch.setattr(cpu, "MOST_COUNTED", 3)
+    assert NumpyBackend("float32").sum_of_squares(np.full((2, 2), 3, np.float32)) == 36
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_threads_change_no_value(monkeypatch, cores):
+    monkeypatch.setattr(cpu, "_n_cores", lambda: cores)
+    monkeypatch.setattr(cpu, "WORTH_THREADS", 1)
+    backend, rows = NumpyBackend("float32"), random_rows(2000)
+    square = backend.asarray(np.tril(rows.T @ rows))
+    pivots = backend.factorise(square, 50.0)()
+    monkeypatch.setattr(cpu, "WORTH_THREADS", 1 << 40)
+    alone = backend.asarray(np.tril(rows.T @ rows))
+    np.testing.assert_array_equal(backend.factorise(alone, 50.0)(), pivots)
+    np.testing.assert_array_equal(alone, square)
+
+
+@pytest.mark.parametrize(("wanted", "cores"), [("1", 1), ("0", 2), ("many", 2), (None, 2)])
+def test_fewer_threads_can_be_asked_for(monkeypatch, wanted, cores):
+    monkeypatch.setattr(cpu.os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    if wanted is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    assert cpu._n_cores() == cores
+
+
+def test_jobs_take_turns_and_those_that_need_not_wait_go_first():
+    done, waits = [], {0: 3, 1: 0, 2: 1}  # how often a job is found waiting after each step
+
+    def job(i):
+        for number in range(2):
+            done.append((i, number))
+            yield
+        return f"result {i}"
+
+    jobs = [job(i) for i in range(3)]
+
+    def step(i):
+        next(jobs[i])
+        left = [waits[i]]
+
+        def ready():
+            left[0] -= 1
+            return left[0] < 0
+
+        return ready
+
+    assert take_turns(3, step) == ["result 0", "result 1", "result 2"]
+    assert done[:3] == [(0, 0), (1, 0), (2, 0)]  # each begins before any waits
+    assert done[3] == (1, 1)
+    assert sorted(done) == [(i, number) for i in range(3) for number in range(2)]
+
+
+def test_a_job_that_fails_ends_the_turns():
+    def job(i):
+        yield
+        if i:
+            raise KldaError("broken")
+
+    jobs = [job(i) for i in range(2)]
+    with pytest.raises(KldaError, match="broken"):
+        take_turns(2, lambda i: next(jobs[i]) or (lambda: True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_members_side_by_side_on_a_gpu_give_the_answers_of_one_after_another(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(900, 12)), np.arange(900) % 6
+    X += 2 * rng.normal(size=(6, 12))[y]
+
+    def scores():
+        model = KLDAEnsemble(n_components=300, random_state=0, device="cuda")
+        for start in range(0, 900, 300):
+            model.partial_fit(X[start : start + 300], y[start : start + 300]).predict(X[:1])
+        return model.scores(X)
+
+    together = scores()
+    monkeypatch.setattr(TorchBackend, "each", lambda self, jobs: in_order(jobs))
+    np.testing.assert_allclose(scores(), together, rtol=1e-3, atol=1e-3)

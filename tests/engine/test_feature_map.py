@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda.engine.arrays import NumpyBackend
+from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap, median_squared_distance
+
+
+def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(n, d)) * rng.uniform(0.1, 1.0, size=(n, 1))
+    features = FeatureMap.draw(
+        d,
+        D,
+        gamma=gamma,
+        kind=kind,
+        rng=np.random.RandomState(seed),
+        backend=NumpyBackend("float64"),
+    )
+    Z = features.map.lift(X)
+    exact = np.exp(-gamma * ((X[:, None] - X[None]) ** 2).sum(-1))
+    return (Z @ Z.T - exact)[np.triu_indices(n, 1)]
+
+
+@pytest.mark.parametrize("kind", RANDOM_FEATURES)
+def test_features_approximate_the_rbf_kernel(kind):
+    # Bias, mean error and largest error are bounded apart: a missing factor of 2 in the
+    # bandwidth would pass a loose bound on any one of them.
+    D = 4000
+    errors = np.concatenate([kernel_errors(kind, D, seed=seed) for seed in range(5)])
+    assert abs(errors.mean()) < 0.01
+    assert np.abs(errors).mean() < 1.2 / np.sqrt(D)
+    assert np.abs(errors).max() < 6 / np.sqrt(D)
+
+
+def test_error_falls_with_the_root_of_the_number_of_features():
+    few = np.abs(kernel_errors("gaussian", 250)).mean()
+    many = np.abs(kernel_errors("gaussian", 16000)).mean()
+    assert 5 < few / many < 12  # sqrt(64) = 8
+
+
+def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
+    d, D = 40, 4000
+    features = FeatureMap.draw(
+        d,
+        D,
+        gamma=0.5,
+        kind="orthogonal",
+        rng=np.random.RandomState(0),
+        backend=NumpyBackend("float64"),
+    )
+    directions = features.frequencies
+    block = directions[:, :d].T @ directions[:, :d]
+    assert np.abs(block - np.diag(np.diag(block))).max() < 1e-10
+    squared_lengths = (directions**2).sum(0)
+    assert squared_lengths.mean() == pytest.approx(d, rel=0.02)  # chi-squared with d degrees
+    assert squared_lengths.var() == pytest.approx(2 * d, rel=0.1)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_median_distance_follows_the_scale(scale):
+    X = np.random.default_rng(0).normal(size=(3000, 8))
+    assert median_squared_distance(scale * X) == pytest.approx(scale**2 * 15.3, rel=0.1)
+
+
+def test_median_distance_of_equal_samples_is_their_squared_length():
+    assert median_squared_distance(np.full((5, 4), 3.0)) == pytest.approx(36.0)
+    assert median_squared_distance(np.ones((1, 4))) == pytest.approx(4.0)
+    assert median_squared_distance(np.zeros((3, 4))) == 1.0
+
+
+def test_median_distance_survives_a_far_offset():
+    X = np.random.default_rng(0).normal(size=(500, 8))
+    assert median_squared_distance(X + 1e6) == pytest.approx(median_squared_distance(X), rel=1e-3)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klda.engine.arrays import NumpyBackend
+from klda.engine.statistics import ClassStatistics, Scatter
+from tests import reference
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+
+
+def learn(statistics, Z, y, sign=1):
+    labels, groups = np.unique(y, return_inverse=True)
+    rows = statistics.backend.asarray(Z).copy()
+    change = statistics.learn if sign > 0 else statistics.remove
+    return change(rows, statistics.backend.grouping(groups, len(labels)), labels.tolist())
+
+
+def fresh(dtype, D=24):
+    return ClassStatistics(D, NumpyBackend(dtype))
+
+
+def samples(n, D=24, m=5, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, D)) + 3 * rng.normal(size=D), rng.integers(0, m, n)
+
+
+def assert_equal_statistics(statistics, Z, y, tolerance):
+    labels, counts, means, scatter = reference.statistics(Z, y)
+    assert sorted(statistics.labels) == labels.tolist()
+    order = statistics.locate(labels.tolist())
+    assert statistics.counts[order].tolist() == counts.tolist()
+    assert reference.relative_error(statistics.means[order], means) < tolerance
+    dense = statistics.scatter.dense()
+    if np.abs(scatter).max() == 0:
+        assert np.abs(dense).max() == 0
+    else:
+        assert reference.relative_error(dense, scatter) < tolerance
+    assert statistics.n_scattered == len(y)
+
+
+@st.composite
+def batchings(draw):
+    n = draw(st.integers(2, 60))
+    cuts = sorted(draw(st.sets(st.integers(1, n - 1), max_size=6)))
+    return n, cuts, draw(st.integers(0, 10_000))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@given(batching=batchings())
+@settings(max_examples=40, deadline=None)
+def test_any_order_and_batching_gives_the_one_shot_statistics(dtype, batching):
+    n, cuts, seed = batching
+    Z, y = samples(n, seed=seed)
+    order = np.random.default_rng(seed).permutation(n)
+    statistics = fresh(dtype)
+    for part in np.split(order, cuts):
+        learn(statistics, Z[part], y[part])
+    assert_equal_statistics(statistics, Z, y, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@given(batching=batchings())
+@settings(max_examples=40, deadline=None)
+def test_removing_undoes_learning(dtype, batching):
+    n, _, seed = batching
+    Z, y = samples(n, seed=seed)
+    rng = np.random.default_rng(seed)
+    gone = rng.random(n) < 0.5
+    gone[rng.integers(n)] = False
+    statistics = fresh(dtype)
+    learn(statistics, Z, y)
+    if gone.any():
+        learn(statistics, Z[gone], y[gone], sign=-1)
+    assert_equal_statistics(statistics, Z[~gone], y[~gone], 10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@given(batching=batchings())
+@settings(max_examples=40, deadline=None)
+def test_merging_equals_learning_both(dtype, batching):
+    n, _, seed = batching
+    Z, y = samples(n, seed=seed)
+    split = np.random.default_rng(seed).random(n) < 0.5
+    one, other = fresh(dtype), fresh(dtype)
+    for statistics, part in ((one, split), (other, ~split)):
+        if part.any():
+            learn(statistics, Z[part], y[part])
+    if not split.any():
+        one, other = other, one
+    one.merge(other)
+    assert_equal_statistics(one, Z, y, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_thousand_additions_and_removals_do_not_drift(dtype):
+    Z, y = samples(40)
+    statistics = fresh(dtype)
+    learn(statistics, Z, y)
+    rng = np.random.default_rng(1)
+    for _ in range(500):
+        extra, labels = rng.normal(size=(3, 24)), rng.integers(0, 9, 3)
+        learn(statistics, extra, labels)
+        learn(statistics, extra, labels, sign=-1)
+    assert_equal_statistics(statistics, Z, y, TOLERANCE[dtype])
+
+
+def test_a_change_has_as_many_rows_as_the_batch():
+    Z, y = samples(30, D=100)
+    statistics = fresh("float64", D=100)
+    learn(statistics, Z[:10], y[:10])
+    before = statistics.scatter.dense()
+    rows = learn(statistics, Z[10:], y[10:])
+    assert rows.shape == (20, 100)
+    np.testing.assert_allclose(statistics.scatter.dense() - before, rows.T @ rows, atol=1e-9)
+
+
+def test_thin_and_square_scatters_agree():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 40))
+    thin = Scatter(100, NumpyBackend("float64"))
+    rows = rng.normal(size=(30, 100))
+    thin.change(rows, 1)
+    thin.change(rows[:4], -1)
+    assert thin.is_thin
+    square = thin.copy()
+    square.densify()
+    assert not square.is_thin
+    assert thin.is_thin, "a copy is independent"
+    np.testing.assert_allclose(thin.dense(), square.dense(), atol=1e-10)
+    np.testing.assert_allclose(thin.dense(), rows[4:].T @ rows[4:], atol=1e-10)
+    assert thin.trace() == pytest.approx(square.trace())
+
+
+def test_scatter_becomes_a_square_beyond_half_of_its_size():
+    scatter = Scatter(20, NumpyBackend("float64"))
+    rows = np.random.default_rng(0).normal(size=(10, 20))
+    scatter.change(rows, 1)
+    assert scatter.is_thin
+    scatter.change(rows[:1], 1)
+    assert not scatter.is_thin
+
+
+def test_one_sample_a_class_leaves_no_rounding_in_the_scatter():
+    Z, _ = samples(10)
+    statistics = fresh("float32")
+    learn(statistics, Z, np.arange(10))
+    assert statistics.scatter.trace() == 0
+    learn(statistics, Z + 1, np.arange(10))
+    learn(statistics, Z + 1, np.arange(10), sign=-1)
+    assert statistics.scatter.trace() == 0
+
+
+def test_dropping_a_class_keeps_its_trace_in_the_scatter():
+    Z, y = samples(40, D=100)
+    statistics = fresh("float64", D=100)
+    learn(statistics, Z, y)
+    before = statistics.scatter.dense()
+    statistics.drop([2])
+    assert 2 not in statistics.labels
+    assert statistics.n_scattered == 40
+    np.testing.assert_array_equal(statistics.scatter.dense(), before)
+    learn(statistics, Z[:5] + 1, np.full(5, 2))
+    assert statistics.counts[statistics.positions[2]] == 5

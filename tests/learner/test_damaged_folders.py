@@ -1,0 +1,134 @@
+"""Folders that were damaged, and folders of an older format."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from klda import KLDA, KldaError, Learner
+from klda.learner import folder as storage
+from klda.learner.folder import ModelFolderError
+from tests import model_json
+
+FOLDERS = Path(__file__).parent / "folders"
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Return a copy of a folder of version 1: a KLDA with calibration and ledger."""
+    return Path(shutil.copytree(FOLDERS / "version-1", tmp_path / "old"))
+
+
+def test_a_folder_of_version_1_answers_as_it_did(old):
+    expected = json.loads((FOLDERS / "version-1.json").read_text(encoding="utf-8"))
+    bot = Learner.load(old, verify=True)
+    probe = np.array(expected["probe"], np.float32)
+    assert bot.classes == expected["classes"]
+    assert bot.ledger.ids == expected["ids"]
+    assert bot.predict(probe).tolist() == expected["labels"]
+    # A score is a sum of 16 products in float32: it may be off by 16 roundings of the largest.
+    scores = np.array(expected["scores"])
+    rounding = 16 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(bot.scores(probe), scores, atol=rounding * np.abs(scores).max())
+    assert bot.classifier.threshold(0.05) == pytest.approx(expected["threshold"])
+
+
+def test_a_folder_of_version_1_learns_and_is_saved_with_checksums(old):
+    bot = Learner.load(old)
+    bot.learn(np.full((4, 3), 9.0, np.float32), ["fish"] * 4).forget(ids=["cat-1"])
+    bot.save(old)
+    assert storage.load(old, verify=True).document["format_version"] == 2
+    assert Learner.load(old, verify=True).classes == {"bird": 8, "cat": 6, "dög": 8, "fish": 4}
+
+
+def test_a_checksum_in_version_1_is_damage(old):
+    path = old / "model.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(document | {"sha256": "0" * 64}))
+    with pytest.raises(ModelFolderError, match="SHA-256 of its values"):
+        Learner.load(old)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("classifier", "counts", 0), -8),
+        (("classifier", "counts", 0), "8"),
+        (("classifier", "classes", 0), "zebra"),
+        (("classifier", "classes", 1), "bird"),
+        (("classifier", "n_features"), 4),
+        (("classifier", "parameters", "device"), 7),
+        (("classifier", "parameters", "random_state"), -1),
+        (("classifier", "members", 0, "rho"), None),
+        (("classifier", "members", 0, "gamma"), 10**400),
+        (("classifier", "members", 0, "turnover"), [[]]),
+        (("ledger", "chunks"), 10**18),
+        (("ledger", "next_number"), 3),
+        (("foundation_model", "modality"), {}),
+        (("history",), [[]]),
+        (("samples",), 24),
+    ],
+)
+def test_values_that_can_not_be_are_refused_without_a_checksum(old, where, value):
+    def change(document):
+        *path, last = where
+        for key in path:
+            document = document[key]
+        document[last] = value
+
+    model_json.edit(old, change)
+    with pytest.raises(ModelFolderError, match=r"model\.json is damaged.*Restore"):
+        Learner.load(old)
+
+
+def test_statistics_that_are_not_finite_are_refused_when_something_is_learned(tmp_path):
+    bot = Learner("features", classifier=KLDA(n_components=600, gamma=0.1, random_state=0))
+    rng = np.random.default_rng(0)
+    bot.learn(rng.normal(size=(900, 4)), ["a", "b", "c"] * 300).save(tmp_path / "m")
+    path = max((tmp_path / "m").glob("learn_0_triangle-*"))
+    assert path.stat().st_size > 600_000
+    stored = storage.load(tmp_path / "m")
+    arrays = stored.arrays | {"learn/0/triangle": stored.arrays["learn/0/triangle"] * np.nan}
+    kept = {key: stored.document[key] for key in MODEL_KEYS}
+    storage.save(tmp_path / "spoilt", arrays, kept)
+    spoilt = Learner.load(tmp_path / "spoilt")
+    assert spoilt.predict(rng.normal(size=(2, 4))).shape == (2,)
+    with pytest.raises(KldaError, match="'learn/0/triangle' holds values that are not finite"):
+        spoilt.learn(np.zeros((2, 4)), ["a", "b"])
+
+
+MODEL_KEYS = (
+    "saved",
+    "compact",
+    "foundation_model",
+    "samples",
+    "classes",
+    "classifier",
+    "history",
+)
+
+
+def test_a_model_that_could_not_be_read_is_not_saved(tmp_path):
+    bot = Learner("features", classifier=KLDA(n_components=8, gamma=0.1, random_state=0))
+    bot.learn(np.arange(24.0).reshape(8, 3), ["a", "b"] * 4).save(tmp_path / "m")
+    bot.classifier._calibration.novelty[0] = np.nan
+    with pytest.raises(KldaError, match=r"can't be saved.*novelty.*not finite"):
+        bot.save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m", verify=True).classes == {"a": 4, "b": 4}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes and timers of POSIX")
+def test_random_damage_never_answers_in_silence():
+    command = [sys.executable, "-m", "tests.mutate_folders", "--count", "500", "--seed", "7"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=FOLDERS.parent.parent
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "different though verified: 0; foreign or slow: 0" in done.stdout

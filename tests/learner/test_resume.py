@@ -1,0 +1,447 @@
+"""Long learns: cut off at any place and resumed, they give the model of an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from klda import KLDA, LDA, NCM, KLDAEnsemble, data
+from klda.data import Columns, TableError, open_table, read
+from klda.errors import KldaError
+from klda.learner import Learner
+from klda.learner import folder as storage
+from klda.learner import resume as streaming
+from klda.learner.resume import CheckpointError, CheckpointWarning, Job, learn_files
+
+D = 64
+CHUNK = 50
+
+
+class CutOffError(Exception):
+    """What a kill is to a process."""
+
+
+@pytest.fixture(autouse=True)
+def small_chunks_and_a_checkpoint_after_each(monkeypatch):
+    monkeypatch.setitem(data.BATCH_ROWS, "features", CHUNK)
+    monkeypatch.setattr(streaming, "LARGEST_SHARE", 1e9)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Three files with 410 rows; some classes come late, and one chunk of the second is short."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(6, 8))
+    paths = []
+    for i, count in enumerate((200, 130, 80)):
+        which = rng.integers(0, 4 + i, count)
+        rows = (centres[which] + rng.normal(size=(count, 8))).astype(np.float32)
+        path = tmp_path / f"part{i}.npz"
+        np.savez(path, features=rows, labels=np.array([f"class {k}" for k in which]))
+        paths.append(path)
+    return paths
+
+
+def make(kind="klda", **options):
+    classifiers = {
+        "klda": KLDA(n_components=D, random_state=0),
+        "wide": KLDA(n_components=900, random_state=0),  # its scatter stays thin
+        "ensemble": KLDAEnsemble(n_members=2, n_components=D, random_state=0),
+        "lda": LDA(dtype="float64"),
+        "ncm": NCM(),
+    }
+    return Learner("features", classifier=classifiers[kind], **options)
+
+
+def learn(learner, files, folder, *, pieces=None, resume=False, restart=False, **options):
+    """Learn files, and be cut off after so many pieces."""
+    opened = [open_table(path) for path in files]
+    with storage.writer_lock(folder):
+        job = Job(folder, opened, every=1e-9, **options)
+        job.open(resume=resume, restart=restart)
+        if job.complete:
+            job.tidy()
+            return
+        with closing(read(opened, labels=True, start=job.place)) as stream:
+            job.learn(learner, stream if pieces is None else cut(stream, pieces))
+        job.save(learner)
+
+
+def cut(stream, pieces):
+    for i, piece in enumerate(stream):
+        if i == pieces:
+            raise CutOffError
+        yield piece
+
+
+def cut_off(*arguments, **options):
+    with pytest.raises(CutOffError):
+        learn(*arguments, **options)
+
+
+def content(folder):
+    """Everything a model folder says, but for times and what names a single save."""
+    stored = storage.load(folder, verify=True)
+    history = [
+        {key: value for key, value in entry.items() if key not in ("when", "run")}
+        for entry in stored.document["history"]
+    ]
+    kept = ("classes", "samples", "classifier", "foundation_model", "ledger", "compact")
+    document = {key: stored.document.get(key) for key in kept} | {"history": history}
+    return document, {name: array.tobytes() for name, array in stored.arrays.items()}
+
+
+@pytest.mark.parametrize(
+    "kind, pieces",
+    [
+        *(("klda", pieces) for pieces in ((1,), (4,), (7,), (2, 1, 4))),
+        *((kind, (2, 1, 4)) for kind in ("wide", "ensemble", "lda", "ncm")),
+    ],
+)
+def test_a_resumed_learn_gives_the_same_model_to_the_last_bit(files, tmp_path, kind, pieces):
+    learn(make(kind), files, tmp_path / "whole")
+    for i, count in enumerate(pieces):
+        # The first chunk is learned together with the second, so that one piece leaves nothing.
+        cut_off(make(kind), files, tmp_path / "cut", pieces=count + (i == 0), resume=i > 0)
+        assert not storage.exists(tmp_path / "cut")
+        assert storage.exists(tmp_path / "cut" / storage.LEARNING)
+    learn(make(kind), files, tmp_path / "cut", resume=True)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    assert not (tmp_path / "cut" / storage.LEARNING).exists()
+
+
+@pytest.mark.parametrize("kind", ["klda", "ensemble"])
+def test_a_learn_into_an_existing_model_leaves_it_as_it_was_until_it_is_complete(
+    files, tmp_path, kind
+):
+    for name in ("whole", "cut"):
+        learn(make(kind), files[:1], tmp_path / name)
+    learn(Learner.load(tmp_path / "whole"), files[1:], tmp_path / "whole")
+    before = content(tmp_path / "cut")
+    for resume in (False, True):
+        cut_off(
+            Learner.load(tmp_path / "cut"), files[1:], tmp_path / "cut", pieces=2, resume=resume
+        )
+        assert content(tmp_path / "cut") == before
+    learn(Learner.load(tmp_path / "cut"), files[1:], tmp_path / "cut", resume=True)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_a_ledger_is_resumed_too(files, tmp_path):
+    learn(make(keep="features"), files, tmp_path / "whole")
+    cut_off(make(keep="features"), files, tmp_path / "cut", pieces=5)
+    learn(make(keep="features"), files, tmp_path / "cut", resume=True)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    learner = Learner.load(tmp_path / "cut").forget("class 5")
+    assert len(learner.ledger) == learner.samples
+
+
+def test_what_a_resumed_model_learns_later_is_the_same_too(files, tmp_path):
+    """Nothing that shows only in later learning (ridge, probes) is lost in a pause."""
+    learn(make(), files[:2], tmp_path / "whole")
+    cut_off(make(), files[:2], tmp_path / "cut", pieces=3)
+    learn(make(), files[:2], tmp_path / "cut", resume=True)
+    for name in ("whole", "cut"):
+        learn(Learner.load(tmp_path / name), files[2:], tmp_path / name)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_a_checkpoint_at_the_very_last_row_is_resumed_with_nothing_to_read(files, tmp_path):
+    def all_but_the_end(stream):
+        yield from stream
+        raise CutOffError
+
+    opened = [open_table(path) for path in files]
+    learn(make(), files, tmp_path / "whole")
+    job = Job(tmp_path / "cut", opened, every=1e-9)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+        job.learn(make(), all_but_the_end(stream))
+    learn(make(), files, tmp_path / "cut", resume=True)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+# ------------------------------------------------------------------------------- refused
+
+
+def test_a_checkpoint_in_the_way_is_named_with_the_two_ways_on(files, tmp_path):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    with pytest.raises(CheckpointError) as error:
+        learn(make(), files, tmp_path / "m")
+    for word in ("part0.npz, part1.npz", "300 rows, up to row 100 of part1.npz", "--resume"):
+        assert word in str(error.value)
+    assert streaming.unfinished(tmp_path / "m") == "300 rows, up to row 100 of part1.npz"
+    learn(make(), files[:1], tmp_path / "m", restart=True)
+    assert Learner.load(tmp_path / "m").samples == 200
+    assert streaming.unfinished(tmp_path / "m") is None
+
+
+def rewrite(path, **changes):
+    with np.load(path) as old:
+        np.savez(path, **(dict(old) | changes))
+
+
+@pytest.mark.parametrize("which, refused", [(0, True), (1, True), (2, False)])
+def test_a_file_that_was_begun_must_not_have_changed(files, tmp_path, which, refused):
+    cut_off(make(), files, tmp_path / "m", pieces=6)  # in the middle of the second file
+    checkpoint = tmp_path / "m" / storage.LEARNING
+    before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    rewrite(files[which], features=np.ones((200, 130, 80)[which] * 8).reshape(-1, 8))
+    if not refused:
+        learn(make(), files, tmp_path / "m", resume=True)
+        return
+    with pytest.raises(CheckpointError, match=rf"part{which}.npz was changed since.*--restart"):
+        learn(make(), files, tmp_path / "m", resume=True)
+    assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
+
+
+def test_a_file_that_was_only_touched_is_refused_as_well(files, tmp_path):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    os.utime(files[0])
+    with pytest.raises(CheckpointError, match=r"part0.npz was changed since"):
+        learn(make(), files, tmp_path / "m", resume=True)
+
+
+@pytest.mark.parametrize(
+    "learner, message",
+    [
+        ({"kind": "wide"}, "n_components=64, not 900"),
+        ({"kind": "ensemble"}, "classifier='KLDA', not 'KLDAEnsemble'"),
+        ({"keep": "features"}, "what to keep"),
+    ],
+)
+def test_another_learner_is_refused(files, tmp_path, learner, message):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    with pytest.raises(CheckpointError, match=message):
+        learn(make(**learner), files, tmp_path / "m", resume=True)
+
+
+def test_other_files_are_refused(files, tmp_path):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    for others in (files[:2], files[::-1]):
+        with pytest.raises(
+            CheckpointError, match=r"it learns part0.npz, part1.npz, part2.npz, not"
+        ):
+            learn(make(), others, tmp_path / "m", resume=True)
+
+
+def test_other_columns_are_refused(tmp_path, files):
+    for path in files:
+        with np.load(path) as old:
+            np.savez(path, x=old["features"], z=-old["features"], y=old["labels"])
+    arguments = (files, tmp_path / "m")
+    opened = [open_table(path, columns=Columns("x", "y")) for path in files]
+    job = Job(tmp_path / "m", opened, every=1e-9)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+        job.learn(make(), cut(stream, 4))
+    with pytest.raises(CheckpointError, match="columns 'x' and 'y', not 'z' and 'y'"):
+        learn_files(make(), *arguments, columns=Columns("z", "y"), resume=True)
+    learn_files(make(), *arguments, columns=Columns("x", "y"), resume=True)
+
+
+def test_a_model_that_changed_since_is_refused(files, tmp_path):
+    learn(make(), files[:1], tmp_path / "m")
+    cut_off(Learner.load(tmp_path / "m"), files[1:], tmp_path / "m", pieces=3)
+    Learner.load(tmp_path / "m").rename("class 0", "zero").save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match="the model was changed since"):
+        learn(Learner.load(tmp_path / "m"), files[1:], tmp_path / "m", resume=True)
+
+
+def test_a_damaged_checkpoint_is_refused_and_may_be_dropped(files, tmp_path):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    next((tmp_path / "m" / storage.LEARNING).glob("*.safetensors")).write_bytes(b"")
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match=r"can't be read.*--restart"):
+            learn(make(), files, tmp_path / "m", resume=resume)
+    learn(make(), files, tmp_path / "m", restart=True)
+    assert Learner.load(tmp_path / "m").samples == 410
+
+
+def test_a_checkpoint_of_another_version_is_refused(files, tmp_path, monkeypatch):
+    cut_off(make(), files, tmp_path / "m", pieces=6)
+    monkeypatch.setattr(streaming, "__version__", "99.0")
+    with pytest.raises(CheckpointError, match=r"begun with klda .*, this is 99.0"):
+        learn(make(), files, tmp_path / "m", resume=True)
+
+
+# ------------------------------------------------------------------------------- complete
+
+
+@pytest.fixture
+def killed_before_tidying(files, tmp_path, monkeypatch):
+    """A model that was saved, with the checkpoint of its learn still there."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Job, "tidy", lambda self: None)
+        learn(make(), files, tmp_path / "m")
+    assert storage.exists(tmp_path / "m" / storage.LEARNING)
+    return tmp_path / "m"
+
+
+def test_nothing_counts_twice_if_only_tidying_up_was_cut_off(files, killed_before_tidying):
+    before = content(killed_before_tidying)
+    with pytest.raises(CheckpointError, match="was complete when it was cut off"):
+        learn(Learner.load(killed_before_tidying), files, killed_before_tidying)
+    learn(Learner.load(killed_before_tidying), files, killed_before_tidying, resume=True)
+    assert content(killed_before_tidying) == before
+    assert streaming.unfinished(killed_before_tidying) is None
+
+
+def test_it_is_noticed_also_when_the_model_was_changed_later(files, killed_before_tidying):
+    model = killed_before_tidying
+    Learner.load(model).rename("class 0", "zero").save(model)
+    learn(Learner.load(model), files, model, resume=True)
+    assert Learner.load(model).samples == 410
+
+
+def test_other_files_may_be_learned_after_it(files, killed_before_tidying, tmp_path):
+    more = tmp_path / "more.npz"
+    more.write_bytes(files[0].read_bytes())
+    learn(Learner.load(killed_before_tidying), [more], killed_before_tidying)
+    assert Learner.load(killed_before_tidying).samples == 610
+
+
+def test_resuming_what_is_complete_does_nothing_and_learning_it_again_counts_again(files, tmp_path):
+    learn_files(make(), files, tmp_path / "m")
+    before = content(tmp_path / "m")
+    again = learn_files(Learner.load(tmp_path / "m"), files, tmp_path / "m", resume=True)
+    assert again.samples == 410
+    assert content(tmp_path / "m") == before
+    learn_files(Learner.load(tmp_path / "m"), files, tmp_path / "m")
+    assert Learner.load(tmp_path / "m").samples == 820
+
+
+def test_resuming_what_was_never_begun_begins(files, tmp_path):
+    assert learn_files(make(), files, tmp_path / "m", resume=True).samples == 410
+
+
+# ------------------------------------------------------------------------------- how often
+
+
+def test_without_checkpoints_nothing_is_written_beside_the_model(files, tmp_path):
+    opened = [open_table(path) for path in files]
+    job = Job(tmp_path / "m", opened, every=0)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+        job.learn(make(), cut(stream, 6))
+    assert not (tmp_path / "m").exists()
+    with pytest.raises(KldaError, match="every=-1"):
+        Job(tmp_path / "m", opened, every=-1)
+
+
+def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch):
+    """A clock that moves on by a second a batch and by ten a checkpoint."""
+    clock, saved = [0.0], []
+
+    def save(job, lesson, learner):
+        clock[0] += 10.0
+        saved.append(clock[0])
+
+    class Lesson(streaming.Lesson):
+        def take(self, batch):
+            clock[0] += 1.0
+            super().take(batch)
+
+    monkeypatch.setattr(streaming, "LARGEST_SHARE", 0.5)
+    monkeypatch.setattr(streaming.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(Job, "_save_checkpoint", save)
+    monkeypatch.setattr("klda.learner.Lesson", Lesson)
+    monkeypatch.setitem(data.BATCH_ROWS, "features", 5)
+    opened = [open_table(path) for path in files]
+    job = Job(tmp_path / "m", opened, every=3)
+    job.learn(make(), read(opened, labels=True))
+    # 3 s of learning, then 10 s of saving and 20 of learning in turns.
+    assert saved[:3] == [13.0, 43.0, 73.0]
+
+
+def test_a_checkpoint_that_fails_is_a_warning_and_learning_goes_on(files, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise storage.ModelFolderError("The disk is full.")
+
+    learn(make(), files, tmp_path / "whole")
+    opened = [open_table(path) for path in files]
+    job, learner = Job(tmp_path / "m", opened, every=1e-9), make()
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "save", full)
+        with pytest.warns(CheckpointWarning, match="disk is full"):
+            job.learn(learner, read(opened, labels=True))
+    job.save(learner)
+    assert content(tmp_path / "m") == content(tmp_path / "whole")
+
+
+# ------------------------------------------------------------------------------- files
+
+
+def test_a_pattern_and_a_folder_give_what_the_files_give(files, tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for path in files:
+        path.rename(shards / path.name)
+    named = [shards / path.name for path in files]
+    learn_files(make(), named, tmp_path / "named")
+    for i, way in enumerate((shards, shards / "*.npz", tmp_path / "**/part*.npz")):
+        learn_files(make(), [way], tmp_path / f"way{i}")
+        assert content(tmp_path / f"way{i}") == content(tmp_path / "named")
+
+
+def test_a_model_that_the_learner_did_not_come_from_is_not_replaced(files, tmp_path):
+    learn_files(make(), files[:1], tmp_path / "m")
+    before, learner = content(tmp_path / "m"), make()
+    with pytest.raises(storage.ModelExistsError, match=r"m holds a model already.*Learner\.load"):
+        learn_files(learner, files[1:], tmp_path / "m")
+    assert content(tmp_path / "m") == before
+    assert learner.classes == {}
+
+
+def test_no_files_are_an_error(tmp_path):
+    with pytest.raises(KldaError, match="paths is empty"):
+        learn_files(make(), [], tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_broken_row_leaves_the_learner_as_it_was(files, tmp_path):
+    rewrite(files[2], labels=np.array(["class 0"] * 79 + [""]))
+    learner = make()
+    with pytest.raises(TableError, match=r"part2.npz, row 80: the label is empty"):
+        learn_files(learner, files, tmp_path / "m", every=1e-9)
+    assert learner.classes == {}
+    assert not storage.exists(tmp_path / "m")
+
+
+def test_integer_classes_stay_integers(files, tmp_path):
+    numbered = tmp_path / "numbered.npz"
+    with np.load(files[0]) as old:
+        np.savez(numbered, features=old["features"], labels=np.arange(200) % 3)
+    make().learn(np.random.default_rng(0).normal(size=(9, 8)), [7, 8, 9] * 3).save(tmp_path / "m")
+    learner = learn_files(Learner.load(tmp_path / "m"), [numbered], tmp_path / "m")
+    assert list(learner.classes) == [0, 1, 2, 7, 8, 9]
+
+
+# ------------------------------------------------------------------------------- texts
+
+
+def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_path, monkeypatch):
+    from klda.demo import examples
+
+    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
+    rows = [example for example in examples() if example.part == "learn"][:96:2]
+    path = tmp_path / "rows.jsonl"
+    pairs = [{"text": row.text, "label": row.intent} for row in rows]
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    encoder = Learner("minilm").encoder
+
+    def fresh():
+        return Learner(encoder, classifier=KLDA(n_components=D, gamma=0.2, random_state=0))
+
+    learn_files(fresh(), [path], tmp_path / "whole", every=0)
+    in_turns = KLDA(n_components=D, gamma=0.2, random_state=0)
+    for start in range(0, len(rows), 12):
+        part = rows[start : start + 12]
+        in_turns.partial_fit(encoder.encode([r.text for r in part]), [r.intent for r in part])
+    learned = Learner.load(tmp_path / "whole").classifier
+    assert np.array_equal(learned.means_, in_turns.means_)
+    assert np.array_equal(learned.covariance_, in_turns.covariance_)
+    cut_off(fresh(), [path], tmp_path / "cut", pieces=2)
+    learn(fresh(), [path], tmp_path / "cut", resume=True)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")

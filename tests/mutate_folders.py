@@ -1,0 +1,589 @@
+"""Damage model folders at random, and see whether anybody would notice.
+
+    python -m tests.mutate_folders --count 10000 --seed 0
+
+Each mutation damages a copy of a small model folder in one way. The folder is then loaded, asked,
+explained, taught, and saved elsewhere, once with verification and once as a folder is read whose
+files are all too large to be verified at every load. Folders are of the present format and of
+version 1, which has no checksum of the values in ``model.json``; what is made of those is then
+checked by nothing but their types, ranges and shapes.
+
+The run fails if damage of the present format changes what a verified model says, or if anything
+but an error of klda's comes out, takes longer than 5 seconds, or needs more than 1 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document
+from klda.learner import folder as storage
+from klda.learner import Lesson
+from klda.server.changes import Change
+from klda.server.keeper import PackedClassifier
+from klda.server.memory import Acknowledgement, Memory
+from klda.server.undo import bring_back, set_aside
+
+SLOW = 5.0
+MOST_MEMORY = 1 << 30
+OUTCOMES = ("refused", "no effect", "differs", "foreign", "slow")
+DIMENSION = 3
+PROBE = np.array([[0, 0, 0], [1, 2, 0], [2.5, 2.5, 2.5], [5, 5, 4], [9, -9, 0]], np.float32)
+MORE = np.array([[0.5, 0, 1], [2, 3, 2], [6, 5, 5]], np.float32)
+
+
+# ---------------------------------------------------------------------------------------------
+# Folders to be damaged
+
+
+def rows(seed, names, n=9):
+    rng = np.random.default_rng(seed)
+    found = [rng.normal(2.5 * i, 1, (n, DIMENSION)) for i in range(len(names))]
+    return np.concatenate(found).astype(np.float32), [name for name in names for _ in range(n)]
+
+
+def taught(classifier, seed, names="abc", keep=None):
+    bot = Learner("features", classifier=classifier, keep=keep)
+    samples, labels = rows(seed, names)
+    ids = [f"{seed}-{i}" for i in range(len(labels))] if keep else None
+    return bot.learn(samples, list(labels), ids=ids, source="made.csv")
+
+
+def klda(**parameters):
+    return KLDA(n_components=12, gamma=0.1, random_state=0, device="cpu", **parameters)
+
+
+def save_ledger(folder, seed):
+    taught(klda(), seed, keep="features").forget(ids=[f"{seed}-4"]).save(folder)
+
+
+def save_thin(folder, seed):
+    taught(KLDA(n_components=80, gamma=0.1, random_state=0, device="cpu"), seed).save(folder)
+
+
+def save_ensemble(folder, seed):
+    ensemble = KLDAEnsemble(
+        n_members=2, n_components=6, gamma=0.1, random_state=0, combine="probabilities"
+    )
+    taught(ensemble, seed).save(folder)
+
+
+def save_lda(folder, seed):
+    taught(LDA(device="cpu", dtype="float64"), seed).save(folder)
+
+
+def save_ncm(folder, seed):
+    taught(NCM(device="cpu"), seed, names=[3, 5, 7]).save(folder)
+
+
+def save_one_class(folder, seed):
+    taught(klda(), seed, names="a").save(folder)
+
+
+def save_compact(folder, seed):
+    taught(klda(), seed).save(folder, compact=True)
+
+
+def save_served(folder, seed):
+    bot, memory = taught(klda(), seed, names="abcd"), Memory()
+    memory.dropped[1] = (1.0, set_aside(bot, ["d"]))
+    bot.forget("d")
+    change = Change("forget", ("d",), key="k", right=1).numbered(1, 1.0)
+    memory.note(change, Acknowledgement(1, 3, 27, ("a",), "digest"))
+    packed = copy.copy(bot)
+    packed.classifier = PackedClassifier(bot.classifier, memory)
+    packed.save(folder)
+
+
+def save_progress(folder, seed):
+    lesson = Lesson(klda(), taught(klda(), seed, keep="features").ledger)
+    lesson.classifier.partial_fit(*rows(seed, "cab"))
+    arrays, document = lesson.pack()
+    document["foundation_model"] = Learner("features").foundation
+    document["learning"] = {
+        "run": "r",
+        "base": None,
+        "paths": ["a.csv", "b.csv"],
+        "files": [{"path": "a.csv", "size": 3}],
+        "columns": [None, None],
+        "file": 0,
+        "rows": 27,
+        "samples": 27,
+    }
+    storage.save(folder, arrays, document)
+
+
+MAKERS = {
+    name.removeprefix("save_"): maker
+    for name, maker in list(globals().items())
+    if name.startswith("save_")
+}
+
+
+def as_version_1(folder):
+    """Take away what version 2 brought."""
+    document = read_document(folder)
+    del document["sha256"]
+    document["format_version"] = 1
+    for entry in document["files"]:
+        del entry["header_sha256"]
+    write_document(folder, document)
+
+
+def read_document(folder):
+    return json.loads((folder / "model.json").read_text(encoding="utf-8"))
+
+
+def write_document(folder, document):
+    (folder / "model.json").write_text(json.dumps(document, indent=2), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------
+# Use of a folder
+
+
+def use(folder, elsewhere, verify):
+    """Return all that a folder says, when it is used in every way."""
+    said = use_progress if "progress" in folder.name else use_model
+    return said(folder, elsewhere, verify)
+
+
+def use_model(folder, elsewhere, verify):
+    bot = Learner.load(folder, verify=verify)
+    said = [bot.classes, bot.history, bot.foundation, repr(bot), answers(bot)]
+    said.append(bot.explain(PROBE[1]).to_dict())
+    stored = storage.load(folder, verify=verify)
+    with model_document.checked(folder):
+        memory = Memory.unpack(stored.arrays, stored.document["classifier"].get("service", {}))
+    said += [memory.position, list(memory.keys.items()), memory.tallies, memory.taken]
+    for _, gone in memory.dropped.values():
+        for dropped in gone:
+            bring_back(bot, bot.classifier, dropped)
+            said.append(answers(bot))
+    if bot.ledger is not None:
+        said += [bot.ledger.ids, bot.ledger.counts, bot.ledger.names]
+        bot.forget(ids=bot.ledger.ids[:2])
+    if not stored.document["compact"]:
+        known = list(bot.classes)
+        bot.learn(MORE, [known[i % len(known)] for i in range(len(MORE))])
+        said.append(answers(bot))
+    bot.save(elsewhere, compact=bool(stored.document["compact"]))
+    said.append(answers(Learner.load(elsewhere, verify=True)))
+    return said
+
+
+def use_progress(folder, elsewhere, verify):
+    stored = storage.load(folder, verify=verify)
+    with model_document.checked(folder):
+        model_document.check_progress(stored.document)
+        lesson = Lesson.unpack(stored)
+    lesson.take((MORE, ["a", "b", "c"], None))
+    storage.save(elsewhere, *lesson.pack())
+    classifier = lesson.classifier
+    scores = np.asarray(classifier.scores(PROBE))
+    return [stored.document["learning"], classifier.classes_.tolist(), scores.tobytes()]
+
+
+def answers(bot):
+    found = [bot.predict(PROBE).tolist(), bot.scores(PROBE), bot.predict_proba(PROBE)]
+    if hasattr(bot.classifier, "novelty"):
+        found += [bot.classifier.novelty(PROBE), bot.classifier.threshold(0.1)]
+        found.append(bot.predict(PROBE, reject=0.1).tolist())
+    return [part.tobytes() if isinstance(part, np.ndarray) else part for part in found]
+
+
+# ---------------------------------------------------------------------------------------------
+# Damage: each takes a generator, the folder, and another of the same make
+
+ODD = [
+    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 2**64, 10**30, -(10**18)),
+    *(0.0, -0.5, 0.5, 1e-300, 1e300, 1.5e308, -1e300),
+    *("", "a", "x" * 300, "\0", "\ud800", "auto", "float64", "uniform", "cuda:99", "LDA", "../x"),
+    *([], {}, [[]], [1], ["a"], {"a": 1}, [None], [1, 2, 3], ["a", "b", "c"], ["a", 1]),
+]
+DEEP = {"[[...]]": ("[" * 5000, "]" * 5000), '{"a":...}': ('{"a":' * 900, "}" * 900)}
+
+
+def pick(rng, options):
+    return options[int(rng.integers(len(options)))]
+
+
+def any_file(rng, folder):
+    document = folder / "model.json"
+    arrays = sorted(folder.glob("*.safetensors"))
+    return document if rng.random() < 0.4 else pick(rng, arrays)
+
+
+def edit_bytes(rng, folder, change):
+    path = any_file(rng, folder)
+    content = bytearray(path.read_bytes())
+    at = int(rng.integers(len(content)))
+    if path.suffix == ".safetensors" and rng.random() < 0.5:  # in the header, or near it
+        at = int(rng.integers(min(len(content), 400)))
+    change(content, at)
+    path.write_bytes(bytes(content))
+
+
+def flip_bits(rng, folder, other):
+    def change(content, at):
+        for i in range(at, min(at + int(rng.integers(1, 4)), len(content))):
+            content[i] ^= 1 << int(rng.integers(8))
+
+    edit_bytes(rng, folder, change)
+
+
+def overwrite_bytes(rng, folder, other):
+    def change(content, at):
+        end = min(at + int(rng.integers(1, 64)), len(content))
+        content[at:end] = pick(rng, [b"\0", b"\xff", b"1", b" "]) * (end - at)
+
+    edit_bytes(rng, folder, change)
+
+
+def insert_bytes(rng, folder, other):
+    def change(content, at):
+        length = int(rng.integers(1, 32))
+        added = bytes(content[at : at + length]) if rng.random() < 0.5 else rng.bytes(length)
+        content[at:at] = added
+
+    edit_bytes(rng, folder, change)
+
+
+def truncate(rng, folder, other):
+    path = any_file(rng, folder)
+    os.truncate(path, int(rng.integers(path.stat().st_size)))
+
+
+def lengthen(rng, folder, other):
+    path = any_file(rng, folder)
+    os.truncate(path, path.stat().st_size + pick(rng, [1, 8, 4096, 1 << 34]))
+
+
+def places(document):
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield document, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+def place(rng, document):
+    return pick(rng, list(places(document)))
+
+
+def change_value(rng, folder, other):
+    document = read_document(folder)
+    container, key = place(rng, document)
+    container[key] = pick(rng, ODD)
+    write_document(folder, document)
+
+
+def change_number(rng, folder, other):
+    document = read_document(folder)
+    numbers = [
+        (container, key)
+        for container, key in places(document)
+        if isinstance(container[key], int | float) and not isinstance(container[key], bool)
+    ]
+    container, key = pick(rng, numbers)
+    value = container[key]
+    container[key] = pick(rng, [value + 1, value - 1, -value, value * 2, value / 3, float(value)])
+    write_document(folder, document)
+
+
+def swap_values(rng, folder, other):
+    document = read_document(folder)
+    one, key = place(rng, document)
+    there, name = place(rng, document)
+    one[key], there[name] = copy.deepcopy(there[name]), copy.deepcopy(one[key])
+    write_document(folder, document)
+
+
+def delete_value(rng, folder, other):
+    document = read_document(folder)
+    container, key = place(rng, document)
+    del container[key]
+    write_document(folder, document)
+
+
+def repeat_key(rng, folder, other):
+    document = read_document(folder)
+    objects = [found for found in places(document) if isinstance(found[0], dict)]
+    container, key = pick(rng, objects)
+    container["\1"] = pick(rng, ODD)
+    text = json.dumps(document).replace(json.dumps("\1"), json.dumps(key))
+    (folder / "model.json").write_text(text)
+
+
+def nest_deeply(rng, folder, other):
+    document = read_document(folder)
+    container, key = place(rng, document)
+    container[key] = "\1"
+    text = json.dumps(document).replace(json.dumps("\1"), "1".join(pick(rng, list(DEEP.values()))))
+    (folder / "model.json").write_text(text)
+
+
+def not_a_number(rng, folder, other):
+    document = read_document(folder)
+    container, key = place(rng, document)
+    container[key] = pick(rng, [float("nan"), float("inf"), -float("inf")])
+    write_document(folder, document)
+
+
+def split(content):
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def change_header(rng, folder, other):
+    path = pick(rng, sorted(folder.glob("*.safetensors")))
+    header, data = split(path.read_bytes())
+    name = pick(rng, sorted(header))
+    entry = header[name]
+    odd = [-1, 0, 1, 2, 3, 5, 2**31, 2**62, 2**63, True, None, "3", 1.0, []]
+    way = rng.integers(7)
+    if way == 0:
+        entry["shape"] = [pick(rng, odd) for _ in range(rng.integers(1, 4))]
+    elif way == 1:
+        entry["shape"] = entry["shape"][::-1] if len(entry["shape"]) > 1 else [1, *entry["shape"]]
+    elif way == 2:
+        entry["dtype"] = pick(rng, ["F64", "F32", "F16", "I64", "I32", "U8", "BOOL", "X", 3, None])
+    elif way == 3:
+        entry["data_offsets"] = [pick(rng, odd) for _ in range(rng.integers(0, 4))]
+    elif way == 4:
+        header[name + "x"] = header.pop(name)
+    elif way == 5:
+        twin = pick(rng, sorted(header))
+        header[name], header[twin] = header[twin], header[name]
+    else:
+        header["shape of many"] = {"dtype": "F32", "shape": [0] * 70, "data_offsets": [0, 0]}
+    write_arrays(rng, folder, path, header, data)
+
+
+def write_arrays(rng, folder, path, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    content = struct.pack("<Q", len(text)) + text + data
+    path.write_bytes(content)
+    document = read_document(folder)
+    if "sha256" in document or rng.random() < 0.3:
+        return
+    for entry in document["files"]:  # as if it had been written so
+        if entry["name"] == path.name:
+            entry |= {"bytes": len(content), "arrays": sorted(header)}
+            entry["sha256"] = hashlib.sha256(content).hexdigest()
+    write_document(folder, document)
+
+
+def change_array(rng, folder, other):
+    path = pick(rng, sorted(folder.glob("*.safetensors")))
+    header, data = split(path.read_bytes())
+    name = pick(rng, sorted(header))
+    dtype = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2"}.get(
+        header[name]["dtype"], "u1"
+    )
+    start, end = header[name]["data_offsets"]
+    values = np.frombuffer(data[start:end], dtype).copy()
+    if not len(values):
+        return
+    at = slice(None) if rng.random() < 0.2 else int(rng.integers(len(values)))
+    odd = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e30, 3e38, 1.0]
+    odd = odd if values.dtype.kind == "f" else [0, -1, 1, 5, 127, 255, 2**15, 2**31, 2**62]
+    with np.errstate(all="ignore"):
+        values[at] = np.asarray(pick(rng, odd)).astype(values.dtype)
+    write_arrays(rng, folder, path, header, data[:start] + values.tobytes() + data[end:])
+
+
+def take_file_of_other(rng, folder, other):
+    path = any_file(rng, folder)
+    twins = [path] if path.suffix == ".json" else sorted(other.glob("*.safetensors"))
+    shutil.copyfile(other / pick(rng, twins).name, path)
+
+
+def take_data_of_other(rng, folder, other):
+    """Put the data of the other folder's arrays under this one's header, where they fit."""
+    path = pick(rng, sorted(folder.glob("*.safetensors")))
+    part = path.name.rsplit("-", 1)[0]
+    _, data = split(path.read_bytes())
+    (twin,) = other.glob(f"{part}-*.safetensors")
+    theirs = split(twin.read_bytes())[1]
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) - len(data)] + theirs[: len(data)])
+
+
+def remove_file(rng, folder, other):
+    any_file(rng, folder).unlink()
+
+
+def add_file(rng, folder, other):
+    name = pick(rng, ["small-0123456789abcdef.safetensors", "notes.txt", ".new-" + "0" * 32])
+    (folder / name).write_bytes(rng.bytes(20))
+
+
+def replace_file(rng, folder, other):
+    path = any_file(rng, folder)
+    path.unlink()
+    way = rng.integers(6)
+    if way == 0:
+        path.mkdir()
+    elif way == 1:
+        path.write_bytes(b"")
+    elif way == 2:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(pick(rng, ["/nowhere", path.name, "/dev/zero", other / "model.json", "/"]))
+
+
+DAMAGE = [
+    *(flip_bits, overwrite_bytes, insert_bytes, truncate, lengthen),
+    *(change_value, change_value, change_number, swap_values, delete_value, repeat_key),
+    *(nest_deeply, not_a_number, change_header, change_header, change_array, change_array),
+    *(take_file_of_other, take_data_of_other, remove_file, add_file, replace_file),
+]
+
+
+# ---------------------------------------------------------------------------------------------
+# The run
+
+
+class TooSlow(BaseException):
+    """The time is up; not an Exception, so that nothing on the way takes it for one of its own."""
+
+
+class Run:
+    """Makes folders once, then damages copies of them."""
+
+    def __init__(self, work):
+        self.work = work
+        self.folders = []
+        self.expected = {}
+        self.counts = Counter()
+        self.foreign = []
+        self.slowest = 0.0
+        for name, make in MAKERS.items():
+            pair = [work / f"{name}-{twin}" for twin in "ab"]
+            for seed, folder in enumerate(pair):
+                make(folder, seed)
+            old = [work / f"{name}-{twin}-version-1" for twin in "ab"]
+            for new, folder in zip(pair, old, strict=True):
+                shutil.copytree(new, folder)
+                as_version_1(folder)
+            self.folders += [tuple(pair), tuple(old)]
+        for folder, _ in self.folders:
+            self.expected[folder] = self.use(folder, True)
+        self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def use(self, folder, verify):
+        elsewhere = self.work / "elsewhere"
+        shutil.rmtree(elsewhere, ignore_errors=True)
+        storage.VERIFIED_UP_TO = -1
+        return repr(use(folder, elsewhere, verify))
+
+    def mutate(self, seed, i):
+        rng = np.random.default_rng([seed, i])
+        folder, other = pick(rng, self.folders)
+        damage = pick(rng, DAMAGE)
+        damaged = self.work / ("damaged-progress" if "progress" in folder.name else "damaged")
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(folder, damaged)
+        damage(rng, damaged, other)
+        version = 1 if folder.name.endswith("version-1") else 2
+        for verify in (True, False):
+            outcome = self.outcome(damaged, folder, verify, f"{damage.__name__} {folder.name} #{i}")
+            self.counts[version, verify, damage.__name__, outcome] += 1
+
+    def outcome(self, damaged, folder, verify, what):
+        start = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 2 * SLOW)
+        try:
+            outcome = (
+                "no effect" if self.use(damaged, verify) == self.expected[folder] else "differs"
+            )
+        except KldaError:
+            outcome = "refused"
+        except TooSlow:
+            outcome = "slow"
+        except Exception:
+            outcome = "foreign"
+            self.foreign.append(f"{what}, verify={verify}\n{traceback.format_exc(limit=-4)}")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        took = time.monotonic() - start
+        self.slowest = max(self.slowest, took)
+        return "slow" if took > SLOW else outcome
+
+    def report(self):
+        """Return how many mutations of each kind ended how, and whether that is as it must be."""
+        lines = []
+        for version, verify in ((2, True), (2, False), (1, True), (1, False)):
+            title = f"format {version}, {'verified' if verify else 'not verified'}"
+            lines += ["", " ".join([f"{title:28}", *map("{:>10}".format, OUTCOMES)])]
+            for kind in [*dict.fromkeys(damage.__name__ for damage in DAMAGE), None]:
+                found = [self.total(version, verify, kind, outcome) for outcome in OUTCOMES]
+                name = "all" if kind is None else kind.replace("_", " ")
+                lines.append(" ".join([f"{name:28}", *map("{:>10,}".format, found)]))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self.before
+        bad = sum(n for key, n in self.counts.items() if key[3] in ("foreign", "slow"))
+        silent = self.total(2, True, None, "differs")
+        lines += ["", *self.foreign[:20]]
+        lines.append(f"slowest: {self.slowest:.2f} s; memory beyond the start: {peak / 1e6:.0f} MB")
+        lines.append(f"different though verified: {silent}; foreign or slow: {bad}")
+        return "\n".join(lines), not silent and not bad and peak < MOST_MEMORY
+
+    def total(self, version, verify, kind, outcome):
+        return sum(
+            n
+            for (v, on, name, found), n in self.counts.items()
+            if (v, on, found) == (version, verify, outcome) and kind in (None, name)
+        )
+
+
+def on_alarm(signum, frame):
+    raise TooSlow
+
+
+def main():
+    """Run as a command; exit 1 if damage went unnoticed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of one mutation")
+    options = parser.parse_args()
+    # A folder that names a GPU imports torch, whose seconds are not the folder's.
+    with suppress(ImportError):
+        import_module("torch")
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    signal.signal(signal.SIGALRM, on_alarm)
+    memory = Path("/dev/shm")  # saves are synced, which takes its time on a disk
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as work:
+        run = Run(Path(work))
+        numbers = range(options.count) if options.only is None else [options.only]
+        for i in numbers:
+            run.mutate(options.seed, i)
+        report, passed = run.report()
+    sys.stdout.write(report + "\n")
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()
