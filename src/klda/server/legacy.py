@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.labels import Label
 from klda.learner import Detached
 from klda.learner.folder import StoredModel
 from klda.server.changes import Acknowledgement, Change
@@ -24,6 +25,7 @@ MEMORY = "service/memory"
 FILES = "journal-*.klda"
 _HEAD = struct.Struct("<4sQI")  # magic, length and CRC-32 of a frame's payload
 _MAGIC = b"KLJ\x01"
+_CALIBRATION = ("filed", "novelty", "losses")
 
 
 def position(stored: StoredModel) -> int | None:
@@ -44,7 +46,7 @@ def migrate(folder: Path, stored: StoredModel, journal: Journal) -> None:
     if entries or has_memory:
         with journal.transaction():
             if has_memory:
-                _move_memory(stored.arrays, journal)
+                _move_memory(stored, journal)
             journal.set_last(position(stored) or 0)
             last = journal.last
             for header, rows in entries:
@@ -55,20 +57,42 @@ def migrate(folder: Path, stored: StoredModel, journal: Journal) -> None:
         file.unlink()
 
 
-def _move_memory(arrays: Mapping[str, np.ndarray], journal: Journal) -> None:
-    content = json.loads(np.asarray(arrays[MEMORY]).tobytes())
+def _move_memory(stored: StoredModel, journal: Journal) -> None:
+    content = json.loads(np.asarray(stored.arrays[MEMORY]).tobytes())
     for key, sequence, classes, samples, new, digest in content["keys"]:
         journal.add_key(key, digest, Acknowledgement(sequence, classes, samples, tuple(new)))
     for number, when, dropped in content["dropped"]:
         kept = []
         for i, (label, count, names) in enumerate(dropped):
-            own = {name: np.array(arrays[f"service/{number}/{i}/{name}"]) for name in names}
-            kept.append(Detached(label, count, own, {}))
+            own = {name: np.array(stored.arrays[f"service/{number}/{i}/{name}"]) for name in names}
+            kept.append(_detached(label, count, own, stored.document["classifier"]))
         journal.keep(number, when, kept)
     for _, label in content.get("taken", ()):
         journal.reuse_name(label)
     for tally in content["tallies"]:
         journal.add_tally(tuple(tally))
+
+
+def _detached(
+    label: Label, count: int, own: dict[str, np.ndarray], model: Mapping[str, Any]
+) -> Detached:
+    """Return a class as `Learner.detach` describes it now."""
+    if "rows" in own:
+        return Detached(label, count, own, {})
+    arrays: dict[str, np.ndarray] = {}
+    members: list[dict[str, Any]] = []
+    for i, mean in enumerate(np.atleast_2d(own["means"])):
+        arrays[f"learn/{i}/means"] = mean[None]
+        members.append({"n_scattered": 0})
+        if "turnover" in model["members"][i]:  # the scatter has all of the class still
+            arrays[f"learn/{i}/rows"] = np.empty((0, len(mean)), mean.dtype)
+            arrays[f"learn/{i}/signs"] = np.empty(0, np.int8)
+            members[i]["turnover"] = 0.0
+    if "filed" in own:
+        arrays |= {f"predict/calibration/{name}": own[name] for name in _CALIBRATION}
+        arrays["predict/calibration/labels"] = np.zeros(len(own["filed"]), np.int64)
+    meta = {"n_features": model["n_features"], "classes": [label], "counts": [count]}
+    return Detached(label, count, arrays, {**meta, "members": members})
 
 
 def _read(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:

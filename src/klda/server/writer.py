@@ -186,7 +186,7 @@ class Writer:
         for group in groups:
             try:
                 with self._journal.transaction():
-                    update = _Update(self.learner, self._journal)
+                    update = _Update(self.learner, self._journal, verify=False)
                     for change in group:
                         update.remember(change, update.make(change))
                     update.finish()
@@ -362,11 +362,12 @@ class Writer:
 class _Update:
     """Applies changes to a learner and stores them in a journal, inside of its transaction.
 
-    Neighbouring learns are applied together, when another change comes or at the end.
+    Neighbouring learns are applied together, when another change comes or at the end. A replay does
+    not verify again that the samples to remove were learned.
     """
 
-    def __init__(self, learner: Learner, journal: Journal) -> None:
-        self._learner, self._journal = learner, journal
+    def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
+        self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
         self._width = int(getattr(learner.classifier, "n_features_in_", 0))
@@ -421,7 +422,9 @@ class _Update:
         changes.check_remove(change, self._counts)
         assert change.rows is not None
         try:
-            self._learner.forget_rows(change.rows, list(change.labels), source=SERVICE)
+            self._learner.forget_rows(
+                change.rows, list(change.labels), source=SERVICE, verify=self._verify
+            )
         except KldaError as error:
             raise ConflictError(str(error)) from error
 
