@@ -29,7 +29,7 @@ class Model:
 
 @pytest.fixture
 def batcher():
-    made = Batcher(lambda rows: rows, Model, max_batch=64, wait=0.0, max_queue=1000)
+    made = Batcher(Model, max_batch=64, wait=0.0, max_queue=1000)
     yield made
     made.stop()
 
@@ -41,7 +41,7 @@ def rows(*values):
 def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
     asked = [batcher.ask(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
     learned = batcher.encode(rows(7, 8), ["a", "a"])
-    batcher.start()
+    batcher.start([lambda rows: rows])
     assert [a.top[0][1] for a in asked[0].result(5)[1]] == [1, 2]
     assert [a.top[0][1] for a in asked[2].result(5)[1]] == [3]
     for future, value in ((asked[1], 500), (asked[3], 600)):
@@ -54,7 +54,7 @@ def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
 
 def test_a_comparison_that_fails_is_the_error_of_its_learn_only(batcher):
     bad, good = batcher.encode(rows(500), ["a"]), batcher.encode(rows(5), ["a"])
-    batcher.start()
+    batcher.start([lambda rows: rows])
     with pytest.raises(ArithmeticError):
         bad.result(5)
     assert good.result(5)[1] == (1, 0, 0)
@@ -65,7 +65,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
         raise ZeroDivisionError
 
     batcher.on_batch = fail
-    batcher.start()
+    batcher.start([lambda rows: rows])
     with pytest.raises(ZeroDivisionError):
         batcher.ask(rows(1), 1).result(5)
     batcher.on_batch = lambda size: None
@@ -102,8 +102,8 @@ def test_a_small_predict_does_not_wait_for_a_large_one():
         sizes.append(len(inputs))
         return inputs
 
-    batcher = Batcher(encode, Model, max_batch=64, wait=0.0, max_queue=1000)
-    batcher.start()
+    batcher = Batcher(Model, max_batch=64, wait=0.0, max_queue=1000)
+    batcher.start([encode])
     large = batcher.ask(rows(*values), 1)
     assert begun.wait(20)
     small = batcher.ask(rows(5), 1)
@@ -112,4 +112,26 @@ def test_a_small_predict_does_not_wait_for_a_large_one():
     assert sizes == [64, 1 + SLICE]
     steps.release(10)
     assert [a.top[0][1] for a in large.result(20)[1]] == values
+    batcher.stop()
+
+
+def test_several_threads_share_a_large_request_and_keep_its_order():
+    both, used = threading.Barrier(2, timeout=20), set()
+
+    def encode(inputs):
+        if threading.get_ident() not in used:
+            used.add(threading.get_ident())
+            both.wait()  # until the other thread has a part, too
+        return inputs
+
+    batcher = Batcher(Model, max_batch=8, wait=0.0, max_queue=1000)
+    asked = batcher.ask(rows(*range(100)), 1)
+    learned = batcher.encode(rows(*range(50)), ["a"] * 50)
+    batcher.start([encode, encode])
+    assert [answer.top[0][1] for answer in asked.result(20)[1]] == list(range(100))
+    found, tally = learned.result(20)
+    assert found[:, 0].tolist() == list(range(50))
+    assert tally == (50, 0, 0)
+    assert len(used) == 2
+    assert batcher.waiting == 0
     batcher.stop()

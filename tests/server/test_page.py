@@ -190,7 +190,7 @@ def test_a_table_has_the_names_that_the_api_has(client, label):
 @pytest.mark.parametrize("label", ["a\x07b", "a\x7f", "x" * 201])
 def test_a_table_refuses_the_names_that_the_api_refuses(client, label):
     assert teach_by_api(client, label) == 422
-    with pytest.raises(ServiceError, match="Pasted rows, row 1: .* name of a class"):
+    with pytest.raises(ServiceError, match=r"Pasted rows, row 1: .* name of a class"):
         pasted(f"text,label\nhello,{label}")
 
 

@@ -301,13 +301,13 @@ def forgotten(folder):
 def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
     with serving(features_model) as client:
-        writer = client.app.state.service.writer
         body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
 
-        def full(snapshot):
-            raise OSError(28, "No space left on device")
+        def full(learner):
+            raise OSError(12, "Cannot allocate memory")
 
-        writer.publish = full
+        patched = pytest.MonkeyPatch()
+        patched.setattr(Learner, "frozen", full)
         assert client.post("/v1/learn", json=body).status_code == 503
         health = client.get("/v1/health")
         assert health.status_code == 503
@@ -316,7 +316,7 @@ def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
         assert client.post("/v1/learn", json=body).status_code == 503
         ask = client.post("/v1/predict", json={"features": samples("ants", 1).tolist()})
         assert ask.json()["predictions"][0]["label"] == "ants"
-        writer.publish = lambda snapshot: None
+        patched.undo()
         wait_for(lambda: client.get("/v1/health").status_code == 200)
         assert client.get("/v1/model").json()["samples"] == 120
         assert client.post("/v1/learn", json=body).json()["samples"] == 123

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -23,22 +22,15 @@ from klda.server.journal import JournalError
 from klda.server.keys import Keys
 from klda.server.listening import STOP_SECONDS
 from klda.server.metrics import Metrics
+from klda.server.service import Service
 
 log = logging.getLogger("klda.server")
 
 _CODES = {404: "not_found", 405: "method"}
 
 
-def create_app(service: Any, around: Callable[[Any], Any] = lambda app: app) -> Gate:
-    """Return the ASGI application of a service.
-
-    Parameters
-    ----------
-    service : Service, or Reader of a worker
-        Started when the application starts, stopped when it stops.
-    around : callable
-        Wraps the application, inside of the gate.
-    """
+def create_app(service: Service) -> Gate:
+    """Return the ASGI application of a service, which starts and stops with it."""
     app = FastAPI(
         title="klda",
         version=klda.__version__,
@@ -62,7 +54,7 @@ def create_app(service: Any, around: Callable[[Any], Any] = lambda app: app) -> 
         service.batcher.arriving += count
 
     keys = app.state.keys
-    return Gate(around(app), service.settings, keys, metrics.observe, arriving, app.state)
+    return Gate(app, service.settings, keys, metrics.observe, arriving, app.state)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One thread that encodes and answers: small requests that arrive together are encoded together.
+"""Threads that encode and answer: small requests that arrive together are encoded together.
 
 While a batch is being encoded the next one gathers, so under load nothing waits for the sake of
 batching; an idle service waits a few milliseconds at most, and not at all if no other request is
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from klda.server.errors import BusyError
 from klda.server.snapshot import Snapshot
 
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
+
+Encode = Callable[[Any], np.ndarray]
 
 log = logging.getLogger("klda.server")
 
@@ -48,28 +50,44 @@ class Encoding:
     top: int = 0
     labels: Sequence[Label] | None = None
     future: Future = field(default_factory=Future)
-    done: int = 0
-    parts: list[np.ndarray] = field(default_factory=list)
+    taken: int = 0  # inputs that are in a batch, or were
+    parts: dict[int, np.ndarray] = field(default_factory=dict)  # by position of the first input
     tally: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     @property
     def left(self) -> int:
-        """Inputs not encoded yet."""
-        return len(self.inputs) - self.done
+        """Inputs not in a batch yet."""
+        return len(self.inputs) - self.taken
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all inputs are encoded."""
+        return sum(map(len, self.parts.values())) == len(self.inputs)
 
     @property
     def rows(self) -> np.ndarray:
         """All rows, once encoded."""
-        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        return np.concatenate([self.parts[start] for start in sorted(self.parts)])
+
+
+class Part(NamedTuple):
+    """Some inputs of a request, in a batch."""
+
+    job: Encoding
+    start: int
+    size: int
+
+    @property
+    def at(self) -> slice:
+        """Their positions in the request."""
+        return slice(self.start, self.start + self.size)
 
 
 class Batcher:
-    """The thread that encodes and answers.
+    """The threads that encode and answer.
 
     Parameters
     ----------
-    encode : callable
-        Turns inputs into feature rows, float32.
     snapshot : callable
         Returns the snapshot to answer from. Called after encoding, so that an answer includes every
         change acknowledged before its request came.
@@ -82,45 +100,44 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        encode: Callable[[Any], np.ndarray],
-        snapshot: Callable[[], Snapshot],
-        *,
-        max_batch: int,
-        wait: float,
-        max_queue: int,
+        self, snapshot: Callable[[], Snapshot], *, max_batch: int, wait: float, max_queue: int
     ) -> None:
-        self._encode, self._snapshot = encode, snapshot
+        self._snapshot = snapshot
         self._max_batch, self._wait, self._max_queue = max_batch, wait, max_queue
         self._asks: deque[Encoding] = deque()
         self._learns: deque[Encoding] = deque()
+        self._unfinished: set[Encoding] = set()
         self._wake = threading.Condition()
         self._stopping = False
+        self._threads: list[threading.Thread] = []
         self.arriving = 0  # predicts that are being received or wait: worth waiting for
         self.on_batch: Callable[[int], None] = lambda size: None
-        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def start(self, encoders: Sequence[Encode]) -> None:
+        """Start one thread per encoder, which turns inputs into feature rows, float32."""
+        for encode in encoders:
+            thread = threading.Thread(target=self._run, args=(encode,), name="batch", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """Finish what waits, then end the thread."""
+        """Finish what waits, then end the threads."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def trouble(self) -> str:
         """Why it can't answer; "" if it can."""
-        return "" if self._thread.is_alive() else "the thread that answers has ended"
+        alive = self._threads and all(thread.is_alive() for thread in self._threads)
+        return "" if alive else "a thread that answers has ended"
 
     @property
     def waiting(self) -> int:
         """Requests that wait or are being encoded."""
-        return len(self._asks) + len(self._learns)
+        return len(self._unfinished)
 
     def ask(self, inputs: Any, top: int) -> Future:
         """Encode and answer: a future of the snapshot and one answer per input."""
@@ -141,10 +158,13 @@ class Batcher:
             if len(queue) >= self._max_queue:
                 raise BusyError("Too many requests are waiting: try again in a moment.")
             queue.append(job)
+            self._unfinished.add(job)
             self._wake.notify()
         return job.future
 
-    def _run(self) -> None:
+    # ------------------------------------------------------------------ a thread
+
+    def _run(self, encode: Encode) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._asks or self._learns or self._stopping)
@@ -153,11 +173,11 @@ class Batcher:
                 self._gather()
                 batch = self._take()
             try:
-                self._process(batch)
+                self._process(batch, encode)
             except Exception as error:  # an unexpected error must not end the thread
                 log.exception("batch")
-                for job, _ in batch:
-                    self._close(job, error)
+                for part in batch:
+                    self._close(part.job, error)
 
     def _gather(self) -> None:
         """Wait a moment for requests that are about to arrive."""
@@ -165,66 +185,73 @@ class Batcher:
         while self._max_batch > 1 and not self._stopping:
             count = sum(job.left for job in self._asks)
             left = deadline - time.monotonic()
-            if count >= self._max_batch or self.arriving <= len(self._asks) or left <= 0:
+            asked = sum(job.top > 0 for job in self._unfinished)
+            if count >= self._max_batch or self.arriving <= asked or left <= 0:
                 return
             self._wake.wait(left)
 
-    def _take(self) -> list[tuple[Encoding, int]]:
-        """Choose what is encoded next: requests, and how many inputs of each."""
+    def _take(self) -> list[Part]:
+        """Choose what is encoded next."""
         if self._max_batch == 1 and self._asks:
-            batch = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
+            chosen = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
         else:
-            batch = divide_batch(self._asks, self._max_batch)
-        return batch + divide_batch(self._learns, SLICE if batch else self._max_batch)
+            chosen = divide_batch(self._asks, self._max_batch)
+        chosen += divide_batch(self._learns, SLICE if chosen else self._max_batch)
+        batch = []
+        for job, count in chosen:
+            batch.append(Part(job, job.taken, count))
+            job.taken += count
+            if not job.left:
+                (self._asks if job.top else self._learns).remove(job)
+        return batch
 
-    def _process(self, batch: list[tuple[Encoding, int]]) -> None:
+    def _process(self, batch: list[Part], encode: Encode) -> None:
         """Encode a batch; no request changes before all of that has succeeded."""
+        batch = [part for part in batch if not part.job.future.done()]
+        if not batch:
+            return
         try:
-            rows = self._encode(_join([job.inputs[job.done : job.done + n] for job, n in batch]))
+            rows = encode(_join([part.job.inputs[part.at] for part in batch]))
             snapshot = self._snapshot()
-            self._compare(snapshot, batch, rows)
+            verdicts = self._compare(snapshot, batch, rows)
         except Exception as error:
             # One bad input must not fail the requests that it was batched with.
             if len(batch) > 1:
                 for part in batch:
-                    self._process([part])
+                    self._process([part], encode)
             else:
-                self._close(batch[0][0], error)
+                self._close(batch[0].job, error)
             return
         self.on_batch(len(rows))
-        self._hand_out(snapshot, batch, rows)
+        self._answer(snapshot, [job for job in self._hand_out(batch, rows, verdicts) if job.top])
 
     def _hand_out(
-        self, snapshot: Snapshot, batch: list[tuple[Encoding, int]], rows: np.ndarray
-    ) -> None:
-        at = 0
-        for job, n in batch:
-            job.parts.append(rows[at : at + n])
-            job.done += n
-            at += n
-        finished = [job for job, _ in batch if not job.left]
-        self._answer(snapshot, [job for job in finished if job.top])
-        for job in finished:
+        self, batch: list[Part], rows: np.ndarray, verdicts: list[list[int]]
+    ) -> list[Encoding]:
+        """Give each request its rows; return those that are complete, and close the learns."""
+        complete, at = [], 0
+        with self._wake:
+            for part, own in zip(batch, verdicts, strict=True):
+                part.job.parts[part.start] = rows[at : at + part.size]
+                at += part.size
+                for verdict in own:
+                    part.job.tally[verdict] += 1
+                if part.job.is_complete:
+                    complete.append(part.job)
+        for job in complete:
             if not job.top:
                 self._close(job, (job.rows, tuple(job.tally)))
+        return complete
 
-    def _compare(
-        self, snapshot: Snapshot, batch: list[tuple[Encoding, int]], rows: np.ndarray
-    ) -> None:
-        """Count how the model answers on rows that it is about to learn."""
-        at = 0
-        chosen: list[int] = []
-        owners: list[Encoding] = []
-        labels: list[Label] = []
-        for job, n in batch:
-            if job.labels is not None:
-                chosen += range(at, at + n)
-                owners += [job] * n
-                labels += job.labels[job.done : job.done + n]
-            at += n
-        if chosen:
-            for job, verdict in zip(owners, snapshot.compare(rows[chosen], labels), strict=True):
-                job.tally[verdict] += 1
+    def _compare(self, snapshot: Snapshot, batch: list[Part], rows: np.ndarray) -> list[list[int]]:
+        """Return for each part how the model answers on rows that it is about to learn."""
+        found, at = [], 0
+        for part in batch:
+            own = rows[at : at + part.size]
+            labels = part.job.labels
+            found.append([] if labels is None else snapshot.compare(own, labels[part.at]))
+            at += part.size
+        return found
 
     def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
         """Answer requests together; where that fails, one by one, so each gets its own error."""
@@ -242,6 +269,7 @@ class Batcher:
 
     def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:
+            self._unfinished.discard(job)
             for queue in (self._asks, self._learns):
                 if job in queue:
                     queue.remove(job)

@@ -18,7 +18,6 @@ from klda.server.settings import Settings, is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_SIGN_IN = 4096  # bytes of a form with a key
-FORWARDED = "klda.forwarded"  # in a scope: the process that it was forwarded to has counted it
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 HEADERS = {
@@ -94,8 +93,7 @@ class Gate:
             await exchange.refuse(InternalError())
         finally:
             self._arriving(-is_predict)
-            if not scope.get(FORWARDED):
-                self._note(scope, exchange)
+            self._note(scope, exchange)
 
     def _max_body(self, scope: Scope) -> int:
         """Bytes of the largest body; forms that need no key are small."""

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from klda.errors import require
+from klda.server.service import Service
 
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Metrics:
-    """Counters of one service; with several workers, of all of them together.
+    """Counters of a service."""
 
-    Parameters
-    ----------
-    service : Service, or Reader of a worker
-        Its sizes are read when the metrics are.
-    """
-
-    def __init__(self, service: Any) -> None:
+    def __init__(self, service: Service) -> None:
         prometheus = require("prometheus_client", "server")
         self._prometheus = prometheus
         self._registry = prometheus.CollectorRegistry()
-        shared = os.environ.get(MULTIPROCESS)
-        own: dict[str, Any] = {"registry": None if shared else self._registry}
-        if shared:
-            multiprocess = require("prometheus_client.multiprocess", "server")
-            multiprocess.MultiProcessCollector(self._registry, path=shared)
+        own = {"registry": self._registry}
         labels = ["method", "path", "status"]
         self._requests = prometheus.Counter("klda_requests", "Requests answered.", labels, **own)
         self._seconds = prometheus.Histogram(
@@ -60,7 +49,7 @@ class Metrics:
 class _Sizes:
     """Gauges that are computed when the metrics are read."""
 
-    def __init__(self, service: Any) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Any]:

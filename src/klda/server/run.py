@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from klda.errors import KldaError, require
@@ -30,7 +29,7 @@ def serve(
     new : str, optional
         Foundation model of a new model, if the folder has none yet.
     workers : int
-        Processes that answer.
+        Processes that encode.
     options : dict, optional
         Options of :meth:`klda.learner.Learner.load`.
     on_listen : callable
@@ -41,17 +40,12 @@ def serve(
         require(module, "server")
     from klda.server.app import create_app
     from klda.server.service import Service
-    from klda.server.workers import serve_many
 
     logs.configure(settings.quiet)
     listener = listen(settings.host, settings.port)
-    ready = partial(on_listen, address_of(listener))
-    if workers > 1:
-        serve_many(settings, listener, workers, new, options or {}, ready)
-        return
-    service = Service(settings, new=new, options=options)
+    service = Service(settings, new=new, options=options, workers=workers)
     service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
-    ready()
+    on_listen(address_of(listener))
     # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from klda.engine.solution import Answer
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
-from klda.server.changes import Acknowledgement, Change, digest
-from klda.server.errors import ServiceError
+from klda.server.batching import Batcher, Encode
+from klda.server.changes import Acknowledgement, Change, digest, wrong_width
+from klda.server.encoder_process import EncoderProcess
+from klda.server.errors import BusyError, ConflictError, ServiceError
 from klda.server.journal import Tally
 from klda.server.locked_folder import LockedFolder
-from klda.server.reader import Reader
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import limit_blas_threads
 from klda.server.writer import Writer
 
+PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
+MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
 
@@ -33,8 +40,8 @@ class ClassOverview:
     pairs: list[ConfusablePair] = field(default_factory=list)
 
 
-class Service(Reader):
-    """Answers, and changes the model.
+class Service:
+    """Answers from snapshots of a model, and changes it.
 
     Parameters
     ----------
@@ -44,6 +51,8 @@ class Service(Reader):
         Foundation model of a new model, if the folder has none yet.
     options : dict, optional
         Options of :meth:`klda.learner.Learner.load`.
+    workers : int
+        Processes that encode; 1 encodes in this process.
     """
 
     def __init__(
@@ -52,27 +61,56 @@ class Service(Reader):
         *,
         new: str | None = None,
         options: dict[str, Any] | None = None,
+        workers: int = 1,
     ) -> None:
-        super().__init__(settings)
-        self.writer = Writer(settings, LockedFolder(settings.model, new, options or {}))
+        self.settings = settings
+        self._source = (settings.model, new, options or {})
+        self._workers = workers
+        self._processes: list[EncoderProcess] = []
+        self.writer = Writer(settings, LockedFolder(*self._source))
+        self.batcher = Batcher(
+            lambda: self.snapshot,
+            max_batch=settings.max_batch,
+            wait=settings.batch_wait,
+            max_queue=settings.max_queue,
+        )
+        self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
+        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
+        self._explaining = 0
         self._overview: tuple[int, ClassOverview] | None = None
+        self.modality = "text"
+        self.foundation: dict[str, Any] = {}
+        self.ready = False
 
     def start(self) -> None:
         """Load the model, replay the journal, open the foundation model, unless done. Blocks."""
-        if not self.ready:
-            self.writer.start()
-            limit_blas_threads()
-            self.begin(self.writer.learner)
+        if self.ready:
+            return
+        self.writer.start()
+        limit_blas_threads()
+        learner = self.writer.learner
+        self.modality, self.foundation = learner.modality, learner.foundation
+        encoders: list[Encode] = [learner.encoder.encode] * self._workers
+        if self._workers > 1 and self.modality != "features":
+            self._processes = [EncoderProcess(*self._source) for _ in range(self._workers)]
+            encoders = [process.encode for process in self._processes]
+        self.batcher.start(encoders)
+        self.ready = True
 
     def stop(self) -> None:
         """Finish what waits and fold the journal. Blocks."""
-        super().stop()
+        self.ready = False
+        self.batcher.stop()
+        for process in self._processes:
+            process.stop()
+        for pool in (self._background, self._preparing):
+            pool.shutdown(wait=False, cancel_futures=True)
         self.writer.stop()
 
     @property
     def trouble(self) -> dict[str, str]:
         """For each part why it can't work; "" for each that can."""
-        return {**super().trouble, **self.writer.trouble}
+        return {"inference": self.batcher.trouble, **self.writer.trouble}
 
     @property
     def keeps_ledger(self) -> bool:
@@ -84,6 +122,50 @@ class Service(Reader):
         """What answers are computed from now."""
         return self.writer.snapshot
 
+    # ------------------------------------------------------------------ asking
+
+    async def prepare(self, function: Callable[[Any], Any], value: Any) -> Any:
+        """Prepare inputs in a thread, for few requests at a time."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._preparing, function, value)
+
+    async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
+        """Return the snapshot that answers, and one answer per input with `top` classes."""
+        self._check_has_classes()
+        future = self.batcher.ask(self._checked(inputs), top)
+        snapshot, answers = await asyncio.wrap_future(future)
+        if not answers:
+            raise _no_classes()
+        return snapshot, answers
+
+    async def explain(self, value: Any) -> dict[str, Any]:
+        """Explain the answer for one input; JSON-able."""
+        self._check_has_classes()
+        if isinstance(value, np.ndarray):
+            self._checked(value[None, :])
+        if self._explaining >= MAX_EXPLAINING:
+            raise BusyError("Too many explanations are waiting: try again in a moment.")
+        self._explaining += 1
+        try:
+            return await self._in_background(self.snapshot.explain, value)
+        finally:
+            self._explaining -= 1
+
+    async def _in_background(self, function: Callable[..., Any], *values: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._background, function, *values)
+
+    def _checked(self, inputs: Any) -> Any:
+        """Refuse rows of another length before they are batched with others."""
+        width = self.snapshot.width
+        if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
+            raise wrong_width(inputs.shape[1], width)
+        return inputs
+
+    def _check_has_classes(self) -> None:
+        if not self.snapshot.counts:
+            raise _no_classes()
+
     # ------------------------------------------------------------------ looking
 
     async def class_overview(self) -> ClassOverview:
@@ -93,7 +175,7 @@ class Service(Reader):
             inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
             classes = await asyncio.wrap_future(inspected)
             before = None if self._overview is None else self._overview[1].map
-            self._overview = (version, await self.in_background(_draw, classes, before))
+            self._overview = (version, await self._in_background(_draw, classes, before))
         return self._overview[1]
 
     async def tallies(self) -> list[Tally]:
@@ -131,7 +213,7 @@ class Service(Reader):
         """
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""
-        encoding = self.batcher.encode(self.checked(inputs), list(labels))
+        encoding = self.batcher.encode(self._checked(inputs), list(labels))
         rows, (right, wrong, new) = await asyncio.wrap_future(encoding)
         return await self._submit(
             Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
@@ -148,7 +230,7 @@ class Service(Reader):
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
         _check_lengths(inputs, labels)
-        rows, _ = await asyncio.wrap_future(self.batcher.encode(self.checked(inputs)))
+        rows, _ = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
     async def undo(self, number: int) -> Acknowledgement:
@@ -185,3 +267,7 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     if classes is None:
         return ClassOverview()
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
+
+
+def _no_classes() -> ConflictError:
+    return ConflictError("This model has no classes yet: teach it something first.")

@@ -86,7 +86,6 @@ class Writer:
         self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
         self.unfolded = 0  # changes that only the journal has
-        self.publish: Callable[[Snapshot], None] = lambda snapshot: None
 
     # ------------------------------------------------------------------ from other threads
 
@@ -149,7 +148,7 @@ class Writer:
             self._replay(missing)
         self._note_unfolded()
         self._unfolded_rows = sum(len(change.labels) for change in missing)
-        self._swap(Snapshot.of(self.learner, self._journal.last))
+        self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
     def _open(self) -> int:
         """Open the model and its journal; return the number of the last change in the model."""
@@ -289,8 +288,6 @@ class Writer:
             snapshot = Snapshot.of(self.learner, self._journal.last)
             if not self._folder.has_model and snapshot.counts:
                 self._save_new()
-            # Before the commit: if workers can't be told, the change does not count.
-            self.publish(snapshot)
         if not self._journal.on_disk and self._folder.has_model:
             self._journal.to_disk()
         self._unfolded_rows += update.rows
@@ -306,10 +303,6 @@ class Writer:
         arrays, document = self.learner.pack()
         extras = {**self.learner.extras, SERVICE: noted}
         return self._folder.save(arrays, {**document, "extras": extras})
-
-    def _swap(self, snapshot: Snapshot) -> None:
-        self.publish(snapshot)
-        self.snapshot = snapshot
 
     def _note_unfolded(self) -> None:
         self.unfolded = self._journal.last - self._journal.folded
