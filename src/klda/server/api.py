@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
@@ -246,10 +247,10 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
     if given != wanted:
         raise ServiceError(f"This model takes {wanted}, not {given}.")
     if given == "features":
-        rows = body.rows()
-        if rows is None:
+        rows = body.features or []
+        if len({len(row) for row in rows}) > 1:
             raise ServiceError("features has rows of different lengths.")
-        return rows
+        return np.array(rows, np.float32)
     if given == "images":
         return await service.prepare(read_images, body.images or [])
     return body.texts

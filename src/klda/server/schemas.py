@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from klda.labels import MAX_LABEL_LENGTH
@@ -46,6 +45,7 @@ class _Body(BaseModel):
 class Inputs(_Body):
     """Exactly one of texts, features and images, depending on the model."""
 
+    inputs_required: ClassVar[bool] = True
     texts: Texts | None = None
     features: Rows | None = Field(
         default=None, description="Feature rows, for a model of features."
@@ -57,23 +57,16 @@ class Inputs(_Body):
         names = ("texts", "features", "images")
         return [name for name in names if getattr(self, name) is not None]
 
-    def rows(self) -> np.ndarray | None:
-        """Return the features as an array, or None if the rows differ in length."""
-        assert self.features is not None
-        if len({len(row) for row in self.features}) > 1:
-            return None
-        return np.array(self.features, np.float32)
-
-
-class _NeedsInputs(Inputs):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if len(self.given()) != 1:
-            raise ValueError("give exactly one of texts, features and images")
+        given = len(self.given())
+        if given > 1 or (self.inputs_required and not given):
+            most = "exactly" if self.inputs_required else "at most"
+            raise ValueError(f"give {most} one of texts, features and images")
         return self
 
 
-class LearnBody(_NeedsInputs):
+class LearnBody(Inputs):
     """Samples, and one label per sample."""
 
     labels: Labels
@@ -84,7 +77,7 @@ class LearnBody(_NeedsInputs):
     )
 
 
-class PredictBody(_NeedsInputs):
+class PredictBody(Inputs):
     """Inputs, and how many classes to name for each."""
 
     text: Text | None = Field(None, description="One text: short for texts with one entry.")
@@ -105,15 +98,10 @@ class PredictBody(_NeedsInputs):
 class ForgetBody(Inputs):
     """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
 
+    inputs_required: ClassVar[bool] = False
     labels: Labels
 
     model_config = _with_example(labels=["card_arrival"])
-
-    @model_validator(mode="after")
-    def _at_most_one_kind(self) -> Self:
-        if len(self.given()) > 1:
-            raise ValueError("give at most one of texts, features and images")
-        return self
 
 
 class ClassesQuery(_Body):
