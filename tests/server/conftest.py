@@ -20,7 +20,7 @@ from klda import KLDA
 from klda.demo import examples
 from klda.learner import Learner
 from klda.server.app import create_app
-from klda.server.listening import address_of, listen, uvicorn_server
+from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, Settings
 

@@ -20,9 +20,9 @@ from klda.server.errors import InternalError, MalformedError, ServiceError, Stor
 from klda.server.gate import Gate
 from klda.server.journal import JournalError
 from klda.server.keys import Keys
-from klda.server.listening import STOP_SECONDS
 from klda.server.metrics import Metrics
 from klda.server.service import Service
+from klda.server.settings import STOP_SECONDS
 
 log = logging.getLogger("klda.server")
 
