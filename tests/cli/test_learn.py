@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda.learner import folder as storage
 from klda.learner import Learner
+from klda.learner import folder as storage
 from klda.learner.resume import unfinished
 from tests.learner.test_kill import Commands, command, start
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from klda.learner import folder as storage
 from klda.learner import Learner
+from klda.learner import folder as storage
 from tests import model_json
 
 

@@ -33,9 +33,7 @@ def serve(
         str | None,
         typer.Option(help="Start a new model with this foundation model if there is none."),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that answer; one writer teaches.")
-    ] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that encode inputs.")] = 1,
     rate: Annotated[
         float | None,
         typer.Option(
