@@ -20,5 +20,5 @@ EXPOSE 8000
 HEALTHCHECK --interval=30s --start-period=60s CMD ["python", "-c", \
   "import urllib.request as r; r.urlopen(r.Request('http://127.0.0.1:8000/v1/health'), timeout=5)"]
 STOPSIGNAL SIGTERM
-# Without a key the service accepts only local connections: set KLDA_TEACH_KEYS (and KLDA_ASK_KEYS).
+# The service refuses to listen on 0.0.0.0 without a key: set KLDA_TEACH_KEYS (and KLDA_ASK_KEYS).
 ENTRYPOINT ["klda", "serve", "--model", "/data/model", "--new", "minilm", "--host", "0.0.0.0"]
