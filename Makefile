@@ -1,5 +1,5 @@
-# `make demo` and `make test` set up what they need in .venv and run from a fresh clone with
-# nothing but Python 3.11 or newer. The stamp files keep them from setting up twice.
+# `make demo` and `make test` install everything they need into .venv. A fresh clone needs only
+# Python 3.11 or newer. The stamp files prevent a second set-up.
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,11 +16,11 @@ THREADS ?= 1 2
 .PHONY: demo test test-portable lint types tests clean help
 
 help:
-	@echo "make demo    set up, then teach twenty intents in five tasks (out/demo.png)"
-	@echo "make test    set up, then lint, types and tests"
-	@echo "make test-portable   the tests as other CPUs would run them (hours); choose with"
+	@echo "make demo            set up, then teach twenty intents in five tasks (out/demo.png)"
+	@echo "make test            set up, then run lint, types and tests"
+	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."
-	@echo "make clean   remove the virtual environment and what the commands made"
+	@echo "make clean           remove the virtual environment and all generated files"
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/python -m klda_bench.demo --picture out/demo.png
@@ -34,9 +34,9 @@ lint: $(VENV)/.ready-test
 types: $(VENV)/.ready-test
 	$(BIN)/mypy
 
-# One thread per worker: two tests at a time fill two cores better than two threads in one test do.
-# The engine first runs on torch, as on a GPU; the whole suite comes last, since it ends with what
-# was skipped. TESTS selects some of the suite.
+# One thread per worker: two tests at a time use two cores better than two threads in one test.
+# The engine first runs on torch, as on a GPU. The whole suite comes last, because it ends with a
+# list of skipped tests. TESTS selects a part of the suite.
 tests: $(VENV)/.ready-test
 ifeq ($(TESTS),)
 	KLDA_TEST_DEVICE=cpu:0 OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q \
@@ -44,16 +44,16 @@ ifeq ($(TESTS),)
 endif
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
-# Rounding differs between CPUs; no result may depend on it.
+# Rounding differs between CPUs; no test result may depend on it.
 test-portable: $(VENV)/.ready-test
 	$(BIN)/python tests/portable.py --kernels $(KERNELS) --threads $(THREADS) -- $(MAKE) tests
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "klda needs Python 3.11 or newer; $(PYTHON) is missing or older."; \
-	  echo "Name another one: make PYTHON=python3.12 demo"; exit 1; }
+	  echo "Choose another one: make PYTHON=python3.12 demo"; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { \
-	  echo "Making a virtual environment failed; on Debian: apt install python3-venv"; exit 1; }
+	  echo "Could not create a virtual environment; on Debian: apt install python3-venv"; exit 1; }
 	$(PIP) install --upgrade "pip>=25.1"
 	@touch $@
 
