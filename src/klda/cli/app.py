@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from klda.cli import evaluate, forget, learn, manage, predict
+from klda.cli import evaluate, forget, learn, merge, models, predict, rename, show
 from klda.cli.console import complain, say
 from klda.errors import KldaError
 
@@ -37,6 +37,19 @@ def _find_added(name: str) -> EntryPoint | None:
     return next(iter(entry_points(group=COMMANDS, name=name)), None)
 
 
+def _with_plain_flags(command: Any, ctx: Any) -> Any:
+    _without_type(command.get_params(ctx))
+    return command
+
+
+def _without_type(params: Any) -> Any:
+    """Leave the type of flags out of the help: ``--json <bool>`` looks as if it took a value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 class _Commands(TyperGroup):
     """The group of all commands; turns errors into messages and exit codes."""
 
@@ -60,13 +73,18 @@ class _Commands(TyperGroup):
         if name == "serve":
             from klda.cli.serve import app
 
-            return name, typer.main.get_command(app), args[1:]
+            return name, _with_plain_flags(typer.main.get_command(app), ctx), args[1:]
         if super().get_command(ctx, name) is None:
             if point := _find_added(name):
-                return name, typer.main.get_command(point.load()), args[1:]
+                command = typer.main.get_command(point.load())
+                return name, _with_plain_flags(command, ctx), args[1:]
             if name in ELSEWHERE:
                 raise KldaError(ELSEWHERE[name])
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        return found, command and _with_plain_flags(command, ctx), rest
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_type(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -111,8 +129,8 @@ def klda(
 ) -> None:
     """Teach a classifier new classes forever, without forgetting, without keeping the data.
 
-    A model is a folder. Teach it from files of texts, images or features, any time, a class or a
-    thousand; ask it; make it forget.
+    A model is a folder. Teach it classes from files of texts, images or features, at any time; ask
+    it; make it forget.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -121,17 +139,18 @@ def klda(
     **klda evaluate** test.csv **--model** bot/
 
     Files: CSV, TSV, JSONL (also .gz), parquet, .npy and .npz, folders with one folder of images
-    per class. Columns named text, label, intent, category and the like are found by themselves.
+    per class. Columns named text, label, intent, category and the like are found automatically.
 
-    Results go to standard output, all else to standard error. Exit codes: 0 done, 1 something is
-    wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as it was).
+    Results go to standard output, everything else to standard error. Exit codes: 0 success, 1
+    something is wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as
+    it was before).
     """
 
 
-app.command(rich_help_panel="Teach")(learn.learn)
-app.command(rich_help_panel="Teach")(forget.forget)
-app.command(rich_help_panel="Teach")(manage.merge)
-app.command(rich_help_panel="Ask")(predict.predict)
-app.command(rich_help_panel="Ask")(evaluate.evaluate)
-app.command(rich_help_panel="Look")(manage.show)
-app.command(rich_help_panel="Look")(manage.models)
+for panel, commands in {
+    "Teach": (learn.learn, forget.forget, rename.rename, merge.merge),
+    "Ask": (predict.predict, evaluate.evaluate),
+    "Look": (show.show, models.models),
+}.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)

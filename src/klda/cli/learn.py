@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NEW = "For a new model"
 LONG = "For a long learn"
 KINDS = ("klda", "lda", "ncm")
+MOST_HINTS = 5
 
 
 def learn(
@@ -40,36 +41,36 @@ def learn(
         str | None,
         typer.Option(
             help="Foundation model: a name that **klda models** lists, a hub name or a folder. "
-            "For texts minilm, for features none is needed.",
+            "By default minilm for texts; features need none.",
             rich_help_panel=NEW,
         ),
     ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
-            help="Layers of the foundation model: auto, last, or numbers as 4,5,6.",
+            help="Layers of the foundation model: auto, last, or numbers such as 4,5,6.",
             rich_help_panel=NEW,
         ),
     ] = None,
     classifier: Annotated[
         str | None,
-        typer.Option(help="klda (by default), lda or ncm.", rich_help_panel=NEW),
+        typer.Option(help="klda (default), lda or ncm.", rich_help_panel=NEW),
     ] = None,
     components: Annotated[
         int | None,
-        typer.Option(min=1, help="Random features D (5000).", rich_help_panel=NEW),
+        typer.Option(min=1, metavar="D", help="Random features (5000).", rich_help_panel=NEW),
     ] = None,
     members: Annotated[
         int | None,
-        typer.Option(min=1, help="Members of an ensemble (1).", rich_help_panel=NEW),
+        typer.Option(min=1, metavar="N", help="Models in an ensemble (1).", rich_help_panel=NEW),
     ] = None,
     gamma: Annotated[
         float | None,
-        typer.Option(help="Bandwidth of the kernel; chosen by itself.", rich_help_panel=NEW),
+        typer.Option(help="Bandwidth of the kernel (automatic).", rich_help_panel=NEW),
     ] = None,
     ridge: Annotated[
         float | None,
-        typer.Option(help="Regularisation, relative to the variance.", rich_help_panel=NEW),
+        typer.Option(help="Ridge relative to the variance (automatic).", rich_help_panel=NEW),
     ] = None,
     seed: Annotated[
         int | None,
@@ -84,8 +85,8 @@ def learn(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="**features** keeps a ledger of the features learned: classes and single samples "
-            "can then be forgotten exactly. By default nothing of a row is kept.",
+            help="**features** keeps the features of every sample, so that classes and single "
+            "samples can be forgotten exactly.",
             rich_help_panel=NEW,
         ),
     ] = None,
@@ -97,7 +98,7 @@ def learn(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Save the progress this often; 0: never.",
+            help="How often to save the progress; 0 is never.",
             rich_help_panel=LONG,
         ),
     ] = 180.0,
@@ -105,7 +106,7 @@ def learn(
         bool,
         typer.Option(
             "--resume",
-            help="Go on where the same command was cut off. No row is lost, none counts twice.",
+            help="Continue where the same command was interrupted. No row is lost or counts twice.",
             rich_help_panel=LONG,
         ),
     ] = False,
@@ -113,7 +114,7 @@ def learn(
         bool,
         typer.Option(
             "--restart",
-            help="Drop the progress of a learn that was cut off.",
+            help="Discard the progress of an interrupted learn.",
             rich_help_panel=LONG,
         ),
     ] = False,
@@ -124,12 +125,12 @@ def learn(
 ) -> None:
     """Teach a model new classes, or more of old ones.
 
-    The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
-    time, so a file may be larger than memory. No text and no image is kept; of features only sums,
-    and, up to half as many samples as random features, a row of each. The folder is changed once,
-    at the end: a command that fails, is interrupted or is killed leaves the model as it was. A long
-    one saves its progress beside the model every few minutes, and goes on from there with
-    **--resume**.
+    The model folder is created if it does not exist. Rows are read, encoded and learned in batches,
+    so a file may be larger than memory. No text and no image is kept, only statistics; and, as long
+    as there are fewer than half as many samples as random features, one row of numbers per sample.
+    The model changes once, at the end: a command that fails, is interrupted or is killed leaves it
+    as it was. A long one saves its progress every few minutes, and **--resume** continues from
+    there.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -159,9 +160,9 @@ def learn(
     given = {name: value for name, value in settings.items() if value is not None}
     encoding = options.encoding(device, batch_size, cache)
     if resume and restart:
-        raise typer.BadParameter("--resume goes on, --restart begins again: give one of them.")
+        raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
-        raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to go on from.")
+        raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to continue from.")
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if folder.exists(model) else None
@@ -175,7 +176,7 @@ def learn(
         resumed = job.samples
         if job.complete and existing:
             job.tidy()
-            say("These files were learned to the end: there is nothing to resume.")
+            say("These files were learned completely: there is nothing to resume.")
             learner, before = existing, existing.classes
         elif cluster is not None:
             learner, before = _learn_on_cluster(job, existing, given, encoding, (cluster, workers))
@@ -188,13 +189,15 @@ def _learn(
     job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left and save; return the learner, and the classes it had before."""
+    if job.learned_before:
+        say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
-        say(f"Going on after {job.samples:,} rows.")
+        say(f"Continuing after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         batches = _peeked(rows)
-        learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
+        learner = existing or _make(job.tables[0].modality, given, encoding, announce=not job.samples)
         before = learner.classes
         job.learn(learner, batches)
     with interrupts_ignored():
@@ -237,7 +240,7 @@ def _learn_on_cluster(
 
 @contextmanager
 def _telling_of_progress(model: Path) -> Iterator[None]:
-    """Say, when a learn is cut off, that not all is lost."""
+    """Say, when a learn is interrupted, that its progress is kept."""
     from klda.learner import resume
 
     try:
@@ -250,7 +253,8 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
             progress = resume.unfinished(model)
         if progress:
             say(
-                f"The progress is kept: {progress}. Go on with --resume, or drop it with --restart."
+                f"The progress is kept: {progress}. Continue with --resume, or discard it with "
+                "--restart."
             )
         raise
 
@@ -289,13 +293,13 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
         )
     if "keep" in given and learner.ledger is None:
         raise KldaError(
-            f"--keep: the model in {model} was made without a ledger, which can't be begun later. "
+            f"--keep: the model in {model} was made without a ledger, which can't be added later. "
             "Make a new model in another folder."
         )
 
 
 def _make(
-    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, anew: bool = True
+    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, announce: bool = True
 ) -> Learner:
     from klda.learner import Learner
 
@@ -310,7 +314,7 @@ def _make(
     chosen = {"layers": given["layers"]} if "layers" in given else {}
     if chosen and foundation == "features":
         raise KldaError("--layers: features come from no foundation model. Leave it out.")
-    if anew:
+    if announce:
         say(f"Making a new model with {foundation}.")
     learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
     if learner.modality != modality:
@@ -354,6 +358,8 @@ def _report(
 ) -> None:
     after = learner.classes
     new = [label for label in after if label not in before]
+    for names in _spellings(new, after):
+        say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
     samples = sum(after.values()) - sum(before.values())
     if as_json:
         print_json(
@@ -369,8 +375,18 @@ def _report(
         )
         return
     say(
-        f"Learned {counted(samples, 'sample', 'samples')}, "
+        f"Learned {counted(samples, 'sample')}, "
         f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
         f"{model} now knows {counted(len(after), 'class', 'classes')} from "
-        f"{counted(sum(after.values()), 'sample', 'samples')}."
+        f"{counted(sum(after.values()), 'sample')}."
     )
+
+
+def _spellings(new: list[Any], classes: Iterable[Any]) -> list[list[str]]:
+    """Return the names of classes, at least one of them new, that are probably meant as one."""
+    groups: dict[str, list[Any]] = {}
+    for label in classes:
+        groups.setdefault(" ".join(str(label).split()).casefold(), []).append(label)
+    fresh = set(new)
+    alike = [group for group in groups.values() if len(group) > 1 and not fresh.isdisjoint(group)]
+    return [list(map(repr, group)) for group in alike[:MOST_HINTS]]
