@@ -52,8 +52,8 @@ def _write_text(console: Console, value: Any, explanation: Explanation) -> None:
     console.print(classes)
     if explanation.samples:
         samples = table("nearest samples", "class", "similarity", numbers=numbers, **layout)
-        for near in explanation.samples:
-            samples.add_row(Text(str(near.id)), Text(str(near.label)), f"{near.similarity:.3f}")
+        for like in explanation.samples:
+            samples.add_row(Text(str(like.id)), Text(str(like.label)), f"{like.similarity:.3f}")
         console.print(samples)
     console.print()
 

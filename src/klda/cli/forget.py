@@ -114,53 +114,43 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
 
     from klda.engine.learned import NotLearnedError
 
-    path, learned, taken = tables[0].path, learner.classes, dict.fromkeys(names, 0)
+    path, learned = tables[0].path, learner.classes
     for name in names:
         if name not in learned:
             raise KldaError(f"{name!r} is not a class of this model: nothing was forgotten.")
     rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True):
-        chosen = [i for i, label in enumerate(batch.labels or ()) if label in taken]
-        if not chosen:
-            continue
-        for i in chosen:
-            taken[batch.labels[i]] += 1
-        _check_not_too_many(path, taken, learned)
-        some = batch.inputs
-        some = some[chosen] if hasattr(some, "shape") else [some[i] for i in chosen]
-        rows.append(learner.encode(some))
-        labels += [batch.labels[i] for i in chosen]
-    _check_complete(path, taken, learned, partly)
+        chosen = [i for i, label in enumerate(batch.labels or ()) if label in names]
+        if chosen:
+            some = batch.inputs
+            some = some[chosen] if hasattr(some, "shape") else [some[i] for i in chosen]
+            rows.append(learner.encode(some))
+            labels += [label for label in batch.labels or () if label in names]
+    for name in names:
+        _check_count(path, name, labels.count(name), learned[name], partly)
     try:
         learner.forget_rows(np.concatenate(rows), labels, source=path.name)
     except NotLearnedError as error:
         raise KldaError(f"{path}: {error}") from error
 
 
-def _check_not_too_many(path: Path, taken: dict[Any, int], learned: dict[Any, int]) -> None:
-    for name, count in taken.items():
-        if count > learned[name]:
-            raise KldaError(
-                f"{path} has more rows of class {name!r} than the {learned[name]:,} that were "
-                "learned: nothing was forgotten."
-            )
-
-
-def _check_complete(
-    path: Path, taken: dict[Any, int], learned: dict[Any, int], partly: bool
-) -> None:
-    for name, count in taken.items():
-        if not count:
-            raise KldaError(
-                f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that "
-                "it was learned from, or leave the class out."
-            )
-        if count < learned[name] and not partly:
-            raise KldaError(
-                f"{path} has {count:,} of the {learned[name]:,} samples of class {name!r}, which "
-                "would still be known: nothing was forgotten. Give all rows that were learned, or "
-                "--partly to forget just these."
-            )
+def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) -> None:
+    if not count:
+        raise KldaError(
+            f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that it "
+            "was learned from, or leave the class out."
+        )
+    if count > learned:
+        raise KldaError(
+            f"{path} has more rows of class {name!r} than the {learned:,} that were learned: "
+            "nothing was forgotten."
+        )
+    if count < learned and not partly:
+        raise KldaError(
+            f"{path} has {count:,} of the {learned:,} samples of class {name!r}, which would still "
+            "be known: nothing was forgotten. Give all rows that were learned, or --partly to "
+            "forget just these."
+        )
 
 
 def _report(

@@ -162,7 +162,9 @@ def learn(
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
-        raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to continue from.")
+        raise typer.BadParameter(
+            "--resume: work on a cluster makes no checkpoints to continue from."
+        )
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if folder.exists(model) else None
@@ -197,7 +199,9 @@ def _learn(
         _check_fixed(job.folder, existing, given)
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         batches = _peeked(rows)
-        learner = existing or _make(job.tables[0].modality, given, encoding, announce=not job.samples)
+        learner = existing or _make(
+            job.tables[0].modality, given, encoding, announce=not job.samples
+        )
         before = learner.classes
         job.learn(learner, batches)
     with interrupts_ignored():

@@ -37,9 +37,7 @@ def models(json: options.Json = False) -> None:
         here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
         note = Text(info.note)
         size = info.n_parameters
-        listed.add_row(
-            info.name, info.modality, str(info.dimension), size, here, info.extra, note
-        )
+        listed.add_row(info.name, info.modality, str(info.dimension), size, here, info.extra, note)
     console = results()
     console.print(listed)
     console.print()

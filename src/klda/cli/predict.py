@@ -38,12 +38,16 @@ def predict(
     model: options.Model,
     file: Annotated[
         Path | None,
-        typer.Argument(help="File or image folder; - or nothing reads standard input, one text per line."),
+        typer.Argument(
+            help="File or image folder; - or nothing reads standard input, one text per line."
+        ),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="Text to classify; may be repeated.")
     ] = None,
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Classes to show for each input.")] = 1,
+    top_k: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Classes to show for each input.")
+    ] = 1,
     reject: Annotated[
         bool,
         typer.Option("--reject", help="Answer **unknown** for inputs unlike anything learned."),
@@ -68,7 +72,13 @@ def predict(
         typer.Option(help="By default table on a terminal, csv otherwise.", show_default=False),
     ] = None,
     output_file: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the answers to this file; replaces it.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the answers to this file; replaces it.",
+            show_default=False,
+        ),
     ] = None,
     input_column: options.InputColumn = None,
     device: options.Device = "auto",

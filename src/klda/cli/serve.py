@@ -15,16 +15,15 @@ from klda.errors import KldaError
 if TYPE_CHECKING:
     from klda.server.settings import ApiKey
 
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-
 KEYED_RATE = 100.0
 
 
-@app.command()
 def serve(
     model: options.Model,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")
+    ] = 8000,
     keys: Annotated[
         Path | None,
         typer.Option(help="File with one role (ask or teach) and key per line."),
