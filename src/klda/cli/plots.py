@@ -128,12 +128,13 @@ def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
     size = max(5.0, min(9.0, 120 / np.sqrt(len(names))))
     points = classes.places * inches * 72 / 2.3  # from the middle to the edge, less the margins
     widths = np.array([name_width(name) * size for name in names])
-    corners, _ = place_names(points, np.full(len(names), 4.0), widths, 1.15 * size)
+    height = 1.15 * size
+    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height)
     for name, place, offset in zip(names, classes.places, corners - points, strict=True):
         axes.annotate(
             name,
             place,
-            xytext=offset + (0, 1.15 * size / 2),
+            xytext=(offset[0], offset[1] + height / 2),
             textcoords="offset points",
             fontsize=size,
             va="center",

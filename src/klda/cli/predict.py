@@ -45,9 +45,7 @@ def predict(
     text: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="Text to classify; may be repeated.")
     ] = None,
-    top_k: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Classes to show for each input.")
-    ] = 1,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Classes to show per input.")] = 1,
     reject: Annotated[
         bool,
         typer.Option("--reject", help="Answer **unknown** for inputs unlike anything learned."),
@@ -76,7 +74,7 @@ def predict(
         typer.Option(
             "--output",
             "-o",
-            help="Write the answers to this file; replaces it.",
+            help="File to write or replace.",
             show_default=False,
         ),
     ] = None,

@@ -214,13 +214,12 @@ def place_names(
         above, below, level = radii[i] + 1.0, -radii[i] - 1.0 - height, -height / 2
         ways = [(right, level), (left, level), (middle, above), (middle, below)]
         ways += [(x, y) for y in (above - height / 2, below + height / 2) for x in (right, left)]
-        starts = point + np.array(ways)
+        starts, size = point + np.array(ways), np.array([width, height])
         if page is not None:
-            starts = np.clip(starts, 0.0, np.maximum(np.array(page) - (width, height), 0.0))
-        boxes = np.concatenate([starts, starts + (width, height)], axis=1)
-        sides = np.minimum(boxes[:, None, 2:], taken[:, 2:]) - np.maximum(
-            boxes[:, None, :2], taken[:, :2]
-        )
+            starts = np.clip(starts, 0.0, np.maximum(page - size, 0.0))
+        boxes = np.concatenate([starts, starts + size], axis=1)
+        ends = np.minimum(boxes[:, None, 2:], taken[:, 2:])
+        sides = ends - np.maximum(boxes[:, None, :2], taken[:, :2])
         areas = np.prod(np.maximum(sides, 0.0), axis=2).sum(axis=1)
         best = int(areas.argmin())
         corners[i], covered[i] = starts[best], areas[best]
