@@ -43,4 +43,4 @@ def models(json: options.Json = False) -> None:
     console.print(listed)
     for how, names in ways.items():
         console.print()
-        console.print(Text(f"{', '.join(names)}: {how}"))
+        console.print(Text(f"To get {', '.join(names)}: {how}"))
