@@ -89,7 +89,7 @@ def test_classes_that_differ_only_in_case_or_spaces_are_named(cli, tmp_path):
     assert "'REFUND', 'Refund', 'refund' differ only in case or spaces" in said
     assert "other" not in said
     more = write_texts(tmp_path / "b.csv", ["refund", "Card lost"])
-    said = words(cli("learn", more, "--model", model))
+    said = cli("learn", more, "--model", model).stderr
     assert "'Card lost', 'card  lost' differ only in case or spaces" in said
     assert "REFUND" not in said  # said before
     assert len(Learner.load(model).classes) == 6
@@ -140,8 +140,10 @@ def test_rename(cli, make, rows):
     assert (found["old"], found["new"], found["samples"]) == ("b", "z", 25)
 
 
-@pytest.mark.parametrize("given", [("zebra", "x"), ("a", "b"), ("a", " ")])
-def test_a_rename_that_can_not_be_done_changes_nothing(cli, make, given):
+@pytest.mark.parametrize(
+    "given, wrong", [(("zebra", "x"), "'zebra'"), (("a", "b"), "'b'"), (("a", " "), "empty")]
+)
+def test_a_rename_that_can_not_be_done_changes_nothing(cli, make, given, wrong):
     model = make("m", "ab")
     before = (model / "model.json").read_bytes()
     assert (
@@ -173,7 +175,7 @@ def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
 
 
 def test_names_on_a_map_cover_nothing_while_there_is_room():
-    points = np.array([[10.0, 10], [20, 10], [15, 12], [90, 50]])
+    points = np.array([[30.0, 20], [40, 20], [36, 26], [95, 55]])
     widths = np.array([name_width(name) * 8 for name in ("one", "two", "three", "edge")])
     corners, covered = place_names(points, np.full(4, 2.0), widths, 9.0, page=(100.0, 60.0))
     assert not covered.any()

@@ -9,6 +9,7 @@ import typer
 from klda.cli import options
 from klda.cli.changing import changed
 from klda.cli.console import print_json, say
+from klda.errors import KldaError
 
 
 def rename(
@@ -26,6 +27,8 @@ def rename(
     """
     from klda.data import as_label
 
+    if not new.strip():
+        raise KldaError("The new name is empty: a class needs a name.")
     with changed(model, wait) as learner:
         known = learner.classes
         label, name = as_label(old, known), as_label(new, known)
