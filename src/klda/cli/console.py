@@ -18,22 +18,20 @@ from rich.text import Text
 
 from klda.errors import KldaError
 
-messages = Console(stderr=True, highlight=False)
-
-
 def results(stream: TextIO | None = None) -> Console:
     """Return a console for results; a new one sees a redirected standard output."""
     return Console(highlight=False, file=stream)
 
 
 def say(text: str) -> None:
-    """Tell the user something, on standard error; names and labels need no escaping."""
-    messages.print(text, markup=False, soft_wrap=True)
+    """Tell the user something, on standard error; above a progress bar if there is one."""
+    sys.stderr.write(printable(text) + "\n")
 
 
 def complain(text: str) -> None:
     """Report an error, on standard error."""
-    messages.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
+    console = Console(stderr=True, highlight=False)
+    console.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
