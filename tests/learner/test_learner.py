@@ -11,7 +11,7 @@ from klda.member import Member
 from klda.state import PredictionOnlyError
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
-from klda.demo import examples
+from klda_bench.demo import examples
 from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.learner import folder as storage

@@ -17,12 +17,12 @@ pytest.importorskip("uvicorn", reason='needs the extra: pip install "klda[server
 from starlette.testclient import TestClient
 
 from klda import KLDA
-from klda.demo import examples
 from klda.learner import Learner
 from klda.server.app import create_app
 from klda.server.run import address_of, listen, uvicorn_config
 from klda.server.service import Service
 from klda.server.settings import ApiKey, Settings
+from klda_bench.demo import examples
 
 WIDTH = 8
 CENTRES = {"ants": 0.0, "bees": 3.0, "cats": -3.0}

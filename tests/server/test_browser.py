@@ -15,7 +15,7 @@ playwright = pytest.importorskip(
 )
 
 from klda.client import Client
-from klda.demo import unknown_questions
+from klda_bench.demo import unknown_questions
 
 from .conftest import KEYS, TEACH, listening, samples
 

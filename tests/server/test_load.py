@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
-from klda.server import loadtest
+from klda_bench import loadtest
 
 KILLS = int(os.environ.get("KLDA_KILLS", "5"))
 

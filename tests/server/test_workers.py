@@ -18,7 +18,6 @@ import pytest
 
 from klda.client import Client
 from klda.learner import Learner
-from klda.server import loadtest
 from klda.server.app import create_app
 from klda.server.publish import Publisher, Subscriber
 from klda.server.run import uvicorn_config
@@ -27,6 +26,7 @@ from klda.server.service import Service
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
 from klda.server.workers import Forward
+from klda_bench import loadtest
 
 from .conftest import CENTRES, KEYS, TEACH, rows, samples
 

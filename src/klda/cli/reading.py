@@ -11,6 +11,7 @@ import typer
 from klda import data
 from klda.cli.console import printable
 from klda.data import Batch, Columns, Position, Table
+from klda.encoders.progress import progress_bar
 
 
 def open_tables(
@@ -38,14 +39,12 @@ def batches(
     """
     from klda.encoders.progress import progress_bar
 
-    weights = [_size(table.path) for table in tables]
-    rows = 0
-    with progress_bar(doing, sum(weights)) as report:
+    with progress_bar(doing, 1.0) as report:
+        rows = 0
         for batch in data.read(tables, labels=labels, start=start):
             yield batch
             rows += len(batch)
-            file = batch.end.file
-            report(sum(weights[:file]) + weights[file] * batch.fraction, f"{rows:,} rows")
+            report(batch.fraction, f"{rows:,} rows")
 
 
 def answered(
@@ -57,7 +56,3 @@ def answered(
         for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
             row += 1
             yield printable(str(value)) if isinstance(value, str | Path) else row, answer
-
-
-def _size(path: Path) -> int:
-    return max(1, path.stat().st_size) if path.is_file() else 1
