@@ -18,6 +18,7 @@ from rich.text import Text
 
 from klda.errors import KldaError
 
+
 def results(stream: TextIO | None = None) -> Console:
     """Return a console for results; a new one sees a redirected standard output."""
     return Console(highlight=False, file=stream)

@@ -11,7 +11,6 @@ import typer
 from klda import data
 from klda.cli.console import printable
 from klda.data import Batch, Columns, Position, Table
-from klda.encoders.progress import progress_bar
 
 
 def open_tables(
