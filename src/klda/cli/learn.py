@@ -20,10 +20,16 @@ if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-NEW = "For a new model"
-LONG = "For a long learn"
 KINDS = ("klda", "lda", "ncm")
 MOST_HINTS = 5
+
+
+def _new(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel="For a new model", **more)
+
+
+def _long(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="For a long learn", **more)
 
 
 def learn(
@@ -39,56 +45,28 @@ def learn(
     label_column: options.LabelColumn = None,
     foundation: Annotated[
         str | None,
-        typer.Option(
-            help="Foundation model: a name that **klda models** lists, a hub name or a folder. "
-            "By default minilm for texts; features need none.",
-            rich_help_panel=NEW,
+        _new(
+            "Foundation model: a name that **klda models** lists, a hub name or a folder. By "
+            "default minilm for texts; features need none."
         ),
     ] = None,
     layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Layers of the foundation model: auto, last, or numbers such as 4,5,6.",
-            rich_help_panel=NEW,
-        ),
+        str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
     ] = None,
-    classifier: Annotated[
-        str | None,
-        typer.Option(help="klda (default), lda or ncm.", rich_help_panel=NEW),
-    ] = None,
-    components: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="D", help="Random features (5000).", rich_help_panel=NEW),
-    ] = None,
-    members: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Models in an ensemble (1).", rich_help_panel=NEW),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(help="Bandwidth of the kernel (automatic).", rich_help_panel=NEW),
-    ] = None,
-    ridge: Annotated[
-        float | None,
-        typer.Option(help="Ridge relative to the variance (automatic).", rich_help_panel=NEW),
-    ] = None,
+    classifier: Annotated[str | None, _new("klda (default), lda or ncm.")] = None,
+    components: Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")] = None,
+    members: Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")] = None,
+    gamma: Annotated[float | None, _new("Bandwidth of the kernel (automatic).")] = None,
+    ridge: Annotated[float | None, _new("Ridge relative to the variance (automatic).")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=2**32 - 1,
-            metavar="N",
-            help="Seed of the random features (0).",
-            show_default=False,
-            rich_help_panel=NEW,
-        ),
+        _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N"),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            help="**features** keeps the features of every sample, so that classes and single "
-            "samples can be forgotten exactly.",
-            rich_help_panel=NEW,
+        _new(
+            "**features** keeps the features of every sample, so that classes and single samples "
+            "can be forgotten exactly."
         ),
     ] = None,
     device: options.Device = "auto",
@@ -96,28 +74,14 @@ def learn(
     cache: options.Cache = None,
     checkpoint_every: Annotated[
         float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="How often to save the progress; 0 is never.",
-            rich_help_panel=LONG,
-        ),
+        _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
     ] = 180.0,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Continue where the same command was interrupted. No row is lost or counts twice.",
-            rich_help_panel=LONG,
-        ),
+        _long("Continue an interrupted learn of the same files.", "--resume"),
     ] = False,
     restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart",
-            help="Discard the progress of an interrupted learn.",
-            rich_help_panel=LONG,
-        ),
+        bool, _long("Discard the progress of an interrupted learn.", "--restart")
     ] = False,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
@@ -175,6 +139,8 @@ def learn(
         job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
+        if job.learned_before and not job.complete:
+            say("These files were learned before; from now on each of their rows counts once more.")
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
@@ -190,8 +156,6 @@ def _learn(
     job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left and save; return the learner, and the classes it had before."""
-    if job.learned_before:
-        say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
