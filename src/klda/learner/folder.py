@@ -21,7 +21,6 @@ import os
 import re
 import reprlib
 import stat
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from klda import __version__
 from klda.errors import KldaError
-from klda.learner import array_files
+from klda.learner import array_files, lock_holder
 
 FORMAT = "klda-model"
 FORMAT_VERSION = 2
@@ -127,31 +126,21 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
     lock = FileLock(folder / LOCK, is_singleton=True)
     try:
         lock.acquire(timeout=timeout)
-        with suppress(OSError):  # a locked file can't be written on Windows
-            (folder / LOCK).write_text(f"{os.getpid()}: {' '.join(sys.argv)[:200]}\n")
     except Timeout as error:
         raise ModelBusyError(
-            f"Another process is writing to the model folder {folder}{_holder(folder)}. Wait until "
-            "it has finished, or stop it, then try again."
+            f"Another process is writing to the model folder {folder}{lock_holder.told(lock)}. "
+            "Wait until it has finished, or stop it, then try again."
         ) from error
     except OSError as error:
         raise _write_error(folder, error) from error
     try:
-        yield
+        with lock_holder.noted(lock):
+            yield
     finally:
         lock.release()
         if created:
             with suppress(OSError):
                 _remove_empty(folder)
-
-
-def _holder(folder: Path) -> str:
-    """Say which process holds the lock, as ``" (process 4711: klda serve --model bot)"``."""
-    try:
-        holder = (folder / LOCK).read_text(errors="replace").strip()
-    except OSError:
-        return ""
-    return f" (process {holder})" if holder else ""
 
 
 def _make_folder(folder: Path) -> bool:
