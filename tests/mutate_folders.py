@@ -34,14 +34,14 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document
-from klda.learner import folder as storage
-from klda.learner import Lesson
-from klda.server.changes import Change
 from klda.server.keeper import PackedClassifier
 from klda.server.memory import Acknowledgement, Memory
 from klda.server.undo import bring_back, set_aside
+
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document
+from klda.learner import Lesson
+from klda.learner import folder as storage
+from klda.server.changes import Change
 
 SLOW = 5.0
 MOST_MEMORY = 1 << 30

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from klda.server.pictures import MARGIN, WIDTH
 from scipy.special import ndtr, xlogy
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, arrangement, labelset
 from klda.learner.ledger import Ledger
-from klda.server.pictures import MARGIN, WIDTH
 
 
 def clouds(centres, n, seed=0):

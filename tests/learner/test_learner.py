@@ -11,11 +11,11 @@ from klda.member import Member
 from klda.state import PredictionOnlyError
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
-from klda_bench.demo import examples
 from klda.encoders.probes import gamma_for
 from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
 from klda.learner import folder as storage
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
+from klda_bench.demo import examples
 from tests import model_json
 
 

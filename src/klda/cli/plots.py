@@ -126,10 +126,11 @@ def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
 
     names = [str(label) for label in classes.labels]
     size = max(5.0, min(9.0, 120 / np.sqrt(len(names))))
-    points = classes.places * inches * 72 / 2.3  # from the middle to the edge, less the margins
+    page = inches * 70  # points, less the frame
+    points = page / 2 + classes.places * inches * 72 / 2.3  # as far out as the axes' margins let
     widths = np.array([name_width(name) * size for name in names])
     height = 1.15 * size
-    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height)
+    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height, page=page)
     for name, place, offset in zip(names, classes.places, corners - points, strict=True):
         axes.annotate(
             name,

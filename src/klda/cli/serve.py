@@ -33,7 +33,7 @@ def serve(
         typer.Option(help="Start a new model with this foundation model if there is none."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that answer; one writer teaches.")
+        int, typer.Option(min=1, metavar="N", help="Processes that encode inputs.")
     ] = 1,
     rate: Annotated[
         float | None,

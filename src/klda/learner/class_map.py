@@ -182,7 +182,7 @@ def place_names(
     widths: np.ndarray,
     height: float,
     *,
-    page: tuple[float, float] | None = None,
+    page: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Place a name beside each point of a map, the most important first.
 
@@ -197,7 +197,7 @@ def place_names(
         Of the points' dots and of the names.
     height : float
         Of all names.
-    page : tuple of float, optional
+    page : ndarray of shape (2,), optional
         Width and height of a page that no name may leave.
 
     Returns

@@ -1,4 +1,4 @@
-"""Which class a person means by a name that was chosen, typed or pasted on the page."""
+"""Which class a user means by a name that was chosen, typed or pasted on the page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from klda.labels import MAX_LABEL_LENGTH
+from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.server import schemas
-from klda.server.changes import Label
 from klda.server.errors import NotFoundError, ServiceError
 
 _text = TypeAdapter(schemas.TextLabel)
@@ -17,20 +16,7 @@ _number = TypeAdapter(schemas.NumberLabel)
 
 
 def chosen(name: str, known: Mapping[Label, int]) -> Label:
-    """Return the class that was chosen from those shown.
-
-    Parameters
-    ----------
-    name : str
-        Its name, exactly: blanks around it are part of it.
-    known : mapping of label to int
-        The classes.
-
-    Returns
-    -------
-    label
-        A key of `known`.
-    """
+    """Return the class that was chosen from a list; spaces around the name belong to it."""
     label = _find(name, known)
     if label is None:
         raise NotFoundError(f"There is no class {_short(name)}: it was forgotten or renamed.")
@@ -38,19 +24,9 @@ def chosen(name: str, known: Mapping[Label, int]) -> Label:
 
 
 def typed(name: str, known: Mapping[Label, int]) -> Label:
-    """Return the class that someone typed: one that is known, or a new one.
+    """Return the class that was typed: a known one, or a new one without spaces around its name.
 
-    Parameters
-    ----------
-    name : str
-        Blanks around it are left out, unless a class is called exactly so.
-    known : mapping of label to int
-        The classes; where they are numbers, the new one is a number too.
-
-    Returns
-    -------
-    label
-        By the rules of the API.
+    Where the known classes are numbers, the new one is a number, too.
     """
     label = _find(name, known)
     if label is not None:
@@ -65,7 +41,7 @@ def checked(name: str) -> str:
         return _text.validate_python(name)
     except ValidationError as error:
         raise ServiceError(
-            f"The class {_short(name)} can't be used: give one line with something to see, of at "
+            f"{_short(name)} can't be the name of a class: give one line of visible text, of at "
             f"most {MAX_LABEL_LENGTH} characters."
         ) from error
 
@@ -83,14 +59,12 @@ def _are_numbers(known: Mapping[Label, int]) -> bool:
 
 def _as_number(name: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", name):
-        raise ServiceError(
-            f"The class {_short(name)} is no number, but the classes of this model are: give one."
-        )
+        raise ServiceError(f"The classes of this model are numbers, but {_short(name)} is not.")
     try:
         return _number.validate_python(int(name))
     except ValidationError as error:
         raise ServiceError(
-            f"The class {_short(name)} is too large: give a number between -2^53 and 2^53."
+            f"The class {_short(name)} is out of range: give a number between -2^53 and 2^53."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The Learner's verbs over HTTP, for a model that ``klda serve`` serves."""
+"""A client with the Learner's verbs, for a model that ``klda serve`` serves."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from klda.errors import KldaError, require
-from klda.evaluation import Evaluation
-from klda.inputs import checked_inputs
 from klda.labels import Label, plain
-from klda.server.settings import MAX_TOP
+
+if TYPE_CHECKING:
+    from klda.learner.evaluation import Evaluation
 
 BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
+MAX_TOP = 100  # classes that the service returns for an input
 RETRIES = 4
-REFUSED = 0.05  # share of inputs of known classes that the service may call unknown
-_REFUSED_FOR_NOW = (429, 503)  # by the service, which then has done nothing
+REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
+_NOT_DONE = (429, 503)  # the service refused the request and has done nothing
 _ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
 _READS = ("/v1/predict", "/v1/explain")
 
@@ -35,9 +36,9 @@ class ServerError(KldaError):
     Attributes
     ----------
     status : int
-        HTTP status; 0 if there was no answer.
+        HTTP status; 0 if there was no response.
     code : str
-        What kind of error it was, for programs.
+        The kind of error, for programs.
     """
 
     def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
@@ -47,25 +48,25 @@ class ServerError(KldaError):
 
 
 class Client:
-    """A learner elsewhere.
+    """A learner on a server: methods of the same name do what the Learner's do.
 
     Large inputs are sent in several requests. Changes carry an idempotency key, so that a request
-    is sent again after a lost connection without counting twice.
+    can be sent again after a lost connection without counting twice.
 
     Parameters
     ----------
     url : str
-        Where the service is, as ``"http://127.0.0.1:8000"``.
+        Where the service is, such as ``"http://127.0.0.1:8000"``.
     key : str, optional
         An API key.
     timeout : float
-        Seconds to wait for an answer.
+        Seconds to wait for a response.
     transport : httpx.BaseTransport, optional
-        Another way to reach it.
+        How requests are sent; by default over the network.
 
     Examples
     --------
-    >>> from klda.client import Client
+    >>> from klda import Client
     >>> client = Client("http://127.0.0.1:8000")
     >>> client.learn(["where is my card?"], ["card_arrival"])  # doctest: +SKIP
     >>> client.predict(["has my card been sent?"])  # doctest: +SKIP
@@ -108,7 +109,7 @@ class Client:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the model is."""
+        """A description of the model."""
         return self._call("GET", "/v1/model")
 
     @property
@@ -137,56 +138,35 @@ class Client:
     # ---------------------------------------------------------------- changes
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
-        """Learn samples of new classes, or more of old ones; on disk when this returns.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images (paths, PIL images, arrays) or feature rows.
-        labels : sequence of str or int
-            One label an input.
-
-        Returns
-        -------
-        self
-        """
-        inputs = checked_inputs(inputs, self.modality)
+        """Learn samples, one label per input; on disk when this returns."""
+        inputs = _checked(inputs)
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
             self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
         return self
 
     def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
-        """Forget classes, or single samples of them.
+        """Forget classes, or with `inputs`: exactly these samples, with one label each or for all.
 
-        Parameters
-        ----------
-        labels : label or sequence of labels
-            The classes. With `inputs`: one label an input, or one for all.
-        inputs : sequence, optional
-            Samples that were learned: their effect is undone exactly.
-
-        Returns
-        -------
-        self
+        Forgetting classes can be undone for a while; see :meth:`undo`.
         """
         names = _plain([labels] if isinstance(labels, str | int | np.integer) else labels)
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
-        inputs = checked_inputs(inputs, self.modality)
+        inputs = _checked(inputs)
         names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
         for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
         return self
 
     def undo(self, number: int | None = None) -> Self:
-        """Bring back the classes that a forget dropped.
+        """Restore the classes of a forget, by default this client's last one.
 
         Parameters
         ----------
         number : int, optional
-            The version that the forget made; by default this client's last forget of classes.
+            The version of the model that the forget made.
 
         Returns
         -------
@@ -194,22 +174,12 @@ class Client:
         """
         number = self._last_forget if number is None else number
         if number is None:
-            raise KldaError("number is missing: this client has forgotten no class.")
+            raise KldaError("number is missing: this client has not forgotten any class.")
         self._call("POST", "/v1/undo", {"undo": number})
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name.
-
-        Parameters
-        ----------
-        old, new : label
-            The class, and a name that no other class has.
-
-        Returns
-        -------
-        self
-        """
+        """Give a class a name that no other class has."""
         body = dict(zip(("old", "new"), _plain([old, new]), strict=True))
         try:
             self._call("POST", "/v1/rename", body)
@@ -225,16 +195,15 @@ class Client:
     # ---------------------------------------------------------------- answers
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
-        """Answer with the likeliest class of each input.
+        """Return the likeliest class of each input.
 
         Parameters
         ----------
         inputs : sequence
             Texts, images or feature rows.
         reject : float, optional
-            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
-            learned, at the cost of refusing this share of the known ones. The service decides at
-            0.05, so give 0.05.
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything learned.
+            The service decides this at 0.05, so give 0.05.
 
         Returns
         -------
@@ -242,7 +211,7 @@ class Client:
             Labels.
         """
         if reject is not None and reject != REFUSED:
-            raise KldaError(f"reject={reject!r} can't be used: the service decides at {REFUSED}.")
+            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
         answers = self._ask(inputs, 1)
         labels = np.array([answer["label"] for answer in answers])
         if reject is None:
@@ -253,80 +222,41 @@ class Client:
         return np.where(_known(answers), labels, unknown)
 
     def predict_proba(self, inputs: Any) -> np.ndarray:
-        """Answer with the probability of every class, for a model of at most 100 classes.
+        """Return the probability of every class, for a model of at most 100 classes.
 
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-
-        Returns
-        -------
-        ndarray of shape (n, n_classes)
-            Columns in the order of :attr:`classes`.
+        Columns are in the order of :attr:`classes`.
         """
         column = {label: i for i, label in enumerate(self.classes)}
         if len(column) > MAX_TOP:
             raise KldaError(
-                f"The model has {len(column)} classes and the service names at most {MAX_TOP} "
-                "for an input: use predict_top."
+                f"The model has {len(column)} classes, and the service returns at most {MAX_TOP} "
+                "per input: use predict_top."
             )
         answers = self._ask(inputs, max(1, len(column)))
-        shares = np.zeros((len(answers), len(column)))
+        probabilities = np.zeros((len(answers), len(column)))
         for i, answer in enumerate(answers):
             named = {entry["label"]: entry["probability"] for entry in answer["top"]}
             if named.keys() != column.keys():
                 raise KldaError("The classes changed between two requests: ask again.")
-            shares[i, [column[label] for label in named]] = list(named.values())
-        return shares
+            probabilities[i, [column[label] for label in named]] = list(named.values())
+        return probabilities
 
     def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
-        """Answer with the likeliest classes and their probabilities.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        k : int
-            How many classes, at most.
-
-        Returns
-        -------
-        list of list of (label, probability)
-            For each input, the likeliest class first.
-        """
+        """Return the `k` likeliest classes of each input and their probabilities."""
         return [
             [(entry["label"], entry["probability"]) for entry in answer["top"]]
             for answer in self._ask(inputs, k)
         ]
 
     def is_known(self, inputs: Any) -> np.ndarray:
-        """Say whether inputs are like anything learned.
+        """Return whether each input is like anything learned.
 
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            True also where the model has learned too little to say.
+        True also where the model has learned too little to tell.
         """
         return _known(self._ask(inputs, 1))
 
     def novelty(self, inputs: Any) -> np.ndarray:
-        """Say how unlike anything learned inputs are; the larger, the less known.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-        """
+        """Return how unlike anything learned each input is; larger is less known."""
         found = [answer["novelty"] for answer in self._ask(inputs, 1)]
         if all(value is None for value in found):
             raise KldaError(
@@ -336,38 +266,27 @@ class Client:
         return np.array(found, float)
 
     def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
-        """Compare the answers with the true labels.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        labels : sequence of str or int
-            One label an input; classes never learned count as wrong.
-
-        Returns
-        -------
-        Evaluation
-            Accuracy, results by class, confusion, and how far probabilities can be trusted.
-        """
-        inputs = checked_inputs(inputs, self.modality)
+        """Compare the answers with the true labels; classes never learned count as wrong."""
+        inputs = _checked(inputs)
         names = _one_each(inputs, labels)
         answers = self._ask(inputs, 1)
+        from klda.learner.evaluation import Evaluation  # loads scikit-learn
+
         sure = np.array([answer["probability"] for answer in answers])
         return Evaluation.of(names, [answer["label"] for answer in answers], sure)
 
     def explain(self, value: Any) -> dict[str, Any]:
-        """Say why the model answers as it does.
+        """Explain the answer for one input.
 
         Parameters
         ----------
         value : object
-            One input.
+            A text, an image or a feature row.
 
         Returns
         -------
         dict
-            The likeliest classes, and for a text how much each word speaks for the answer.
+            The nearest classes, and for a text how much each word contributes to the answer.
         """
         body = self._body([value])
         ((kind, values),) = body.items()
@@ -377,7 +296,7 @@ class Client:
     # ---------------------------------------------------------------- inside
 
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        inputs = checked_inputs(inputs, self.modality)
+        inputs = _checked(inputs)
         answers: list[dict[str, Any]] = []
         for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
@@ -405,9 +324,9 @@ class Client:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
     ) -> dict[str, Any]:
-        # Without a key, a change whose answer was lost may have been made: it is not sent again.
+        # Without a key, a change whose response was lost may have been made: don't send it again.
         repeatable = "Idempotency-Key" in headers or method == "GET" or path in _READS
-        again = _REFUSED_FOR_NOW + (_ANSWER_LOST if repeatable else ())
+        again = _NOT_DONE + (_ANSWER_LOST if repeatable else ())
         for attempt in range(RETRIES + 1):
             try:
                 return self._once(method, path, body, headers)
@@ -424,7 +343,7 @@ class Client:
             answer = self._http.request(method, path, json=body, headers=headers)
         except self._lost as error:
             raise ServerError(
-                f"No answer from {self._http.base_url}: {error}. Is klda serve running?"
+                f"No response from {self._http.base_url}: {error}. Is klda serve running?"
             ) from error
         return _read(answer)
 
@@ -437,8 +356,19 @@ def _read(answer: Any) -> dict[str, Any]:
     if answer.status_code == 200 and isinstance(content, dict):
         return content
     error = content.get("error", {}) if isinstance(content, dict) else {}
-    message = error.get("message", f"The service answered with status {answer.status_code}.")
+    message = error.get("message", f"The service responded with status {answer.status_code}.")
     raise ServerError(message, answer.status_code, error.get("code", "unknown"))
+
+
+def _checked(inputs: Any) -> Any:
+    """Return inputs as a sequence; what else is wrong with them the service says."""
+    if isinstance(inputs, str | bytes):
+        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+        inputs = list(inputs)
+    if not len(inputs):
+        raise KldaError("inputs is empty: give at least one.")
+    return inputs
 
 
 def _known(answers: list[dict[str, Any]]) -> np.ndarray:
@@ -456,8 +386,8 @@ def _one_each(inputs: Any, labels: Any) -> list[Label]:
     names = _plain(labels)
     if len(inputs) != len(names):
         raise KldaError(
-            f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label for "
-            "each input."
+            f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label per "
+            "input."
         )
     return names
 

@@ -1,17 +1,19 @@
-"""Coordinates for the page's two pictures; the templates draw them."""
+"""Coordinates for the two pictures on the page; the templates draw them."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from klda.labelset import ClassMap
+from klda.labels import Label
+from klda.learner.label_set import ClassMap
+from klda.server.journal import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
-MOST_NAMES, LONGEST_NAME = 40, 24
-LETTERS, LARGE_LETTERS = 12, 22  # on a wide screen, and on a phone, where the map is drawn small
+MAX_NAMES, MAX_NAME_LENGTH = 40, 24
+FONT_SIZE, PHONE_FONT_SIZE = 12, 22  # on a phone the map is drawn small
 LATEST = 500  # samples that the chart shows
 STEPS = 40
 
@@ -20,7 +22,7 @@ STEPS = 40
 class Dot:
     """A class on the map."""
 
-    label: Any
+    label: Label
     count: int
     x: float
     y: float
@@ -37,18 +39,7 @@ class Name:
 
 
 def dots(classes: ClassMap | None) -> list[Dot]:
-    """Place the classes on the map.
-
-    Parameters
-    ----------
-    classes : ClassMap or None
-        The map, if there is one.
-
-    Returns
-    -------
-    list of Dot
-        In pixels; the largest classes first.
-    """
+    """Place the classes on the map, in pixels; the largest first."""
     if classes is None:
         return []
     largest = int(classes.counts.max())
@@ -70,17 +61,19 @@ def names(placed: Sequence[Dot], size: float) -> list[Name]:
     placed : sequence of Dot
         The most important first.
     size : float
-        Of the letters, in pixels of the map.
+        Font size, in pixels of the map.
 
     Returns
     -------
     list of Name
-        None overlaps another or covers the dot of another, and none leaves the map.
+        None overlaps another name or the dot of another class, and none leaves the map.
     """
     taken: list[_Box] = []
-    found = []
+    found: list[Name] = []
     for dot in placed:
-        text = _shortened(str(dot.label))
+        text = str(dot.label)
+        if len(text) > MAX_NAME_LENGTH:
+            text = text[: MAX_NAME_LENGTH - 1] + "…"
         half = _width(text) * size / 2
         x = min(max(dot.x, half + 2), WIDTH - half - 2)
         for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
@@ -89,7 +82,7 @@ def names(placed: Sequence[Dot], size: float) -> list[Name]:
                 taken.append(box)
                 found.append(Name(text, round(x, 1), round(y, 1)))
                 break
-        if len(found) == MOST_NAMES:
+        if len(found) == MAX_NAMES:
             break
     return found
 
@@ -113,58 +106,43 @@ class _Box(NamedTuple):
         return self.left < dot.x < self.right and self.top < dot.y < self.bottom
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
-
-
 def _width(text: str) -> float:
-    """Width in units of the letters' size, rather too large than too small."""
+    """Return an upper bound of a text's width in units of the font size."""
     return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in text)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Ask-then-teach accuracy over the latest samples taught.
+    """Live accuracy over the latest samples taught.
 
     Attributes
     ----------
     points : str
         For an SVG polyline in a box of 100 by 40.
-    share : float or None
-        Right answers among samples of classes that were known.
+    accuracy : float or None
+        On samples of classes that were known.
     asked, new : int
         Samples of known classes, and of new ones.
     """
 
     points: str
-    share: float | None
+    accuracy: float | None
     asked: int
     new: int
 
 
-def chart(tallies: Sequence[tuple[float, int, int, int]]) -> Chart:
-    """Draw how often the model was right just before it was taught.
-
-    Parameters
-    ----------
-    tallies : sequence of (when, right, wrong, new)
-        Oldest first.
-
-    Returns
-    -------
-    Chart
-        Of the latest samples.
-    """
-    outcomes = [value for _, right, wrong, _ in tallies for value in [1.0] * right + [0.0] * wrong][
-        -LATEST:
-    ]
+def chart(tallies: Sequence[Tally]) -> Chart:
+    """Draw how often the model was right just before it was taught."""
+    outcomes: list[float] = []
+    for _, right, wrong, _ in tallies:
+        outcomes += [1.0] * right + [0.0] * wrong
+    outcomes = outcomes[-LATEST:]
     new = sum(tally[3] for tally in tallies)
     if not outcomes:
         return Chart("", None, 0, new)
     window = max(5, len(outcomes) // 8)
-    at = sorted({round(i * (len(outcomes) - 1) / (STEPS - 1)) for i in range(STEPS)})
     points = []
-    for i in at:
+    for i in sorted({round(i * (len(outcomes) - 1) / (STEPS - 1)) for i in range(STEPS)}):
         part = outcomes[max(0, i + 1 - window) : i + 1]
         x = 100 * i / max(1, len(outcomes) - 1)
         points.append(f"{x:.2f},{40 * (1 - sum(part) / len(part)):.2f}")
