@@ -124,7 +124,10 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
     if first:
         return samples
     if not is_torch(X):
-        validate_data(estimator, X=X, reset=False, skip_check_array=True)
+        try:
+            validate_data(estimator, X=X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise KldaError(str(error)) from error
     elif X.shape[1] != estimator.n_features_in_:
         raise KldaError(
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "

@@ -400,6 +400,8 @@ class ClassStatistics:
     def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays, classes in the order of their labels, and JSON-able values."""
         arrays = {prefix + "means": self.backend.to_numpy(self.means)[self.order]}
+        if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
+            arrays[prefix + "order"] = self.order.astype(np.int32)
         meta: dict[str, Any] = {"n_scattered": self.n_scattered}
         if self.scatter is not None:
             of_scatter, values = self.scatter.pack(prefix)
@@ -418,7 +420,9 @@ class ClassStatistics:
         """Return the statistics that `pack` described, in memory of their own."""
         means = backend.copy(backend.asarray(arrays[prefix + "means"]))
         statistics = cls(means.shape[1], backend, with_scatter=False)
-        statistics._restore(list(counts), np.array([*counts.values()], np.int64), means)
+        came = np.argsort(arrays.get(prefix + "order", np.arange(len(means))))
+        labels, numbers = list(counts), np.array([*counts.values()], np.int64)
+        statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
         statistics.n_scattered = meta["n_scattered"]
         if "turnover" in meta:
             size = means.shape[1]

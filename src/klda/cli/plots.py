@@ -1,9 +1,10 @@
-"""Pictures that commands draw."""
+"""Plots that commands draw: confusion, reliability, the map of the classes."""
 
 from __future__ import annotations
 
 import re
 from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,34 +20,17 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MAP_SUFFIXES = (".html", *SUFFIXES)
 MOST_LINES = 60  # pairs joined on a map
+MOST_NAMES = 300  # in a picture; a page has them all
 
 
 def check_name(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Refuse a name that no picture can have, before the work that it would show.
-
-    Parameters
-    ----------
-    option : str
-        The option that it was given with.
-    path : Path
-        The picture.
-    suffixes : tuple of str
-        Endings that can be drawn.
-    """
+    """Refuse a file name that can't be drawn to, before the work that the plot would show."""
     if path.suffix.lower() not in suffixes:
         raise KldaError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
 
 
 def draw_confusion(result: Evaluation, path: Path) -> None:
-    """Draw which classes are taken for which.
-
-    Parameters
-    ----------
-    result : Evaluation
-        Agreement of answers with labels.
-    path : Path
-        The picture: .png, .svg or .pdf.
-    """
+    """Draw the confusion matrix: which classes are taken for which."""
     pyplot = _pyplot("--confusion", path, SUFFIXES)
     count = len(result.labels)
     totals = np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
@@ -66,15 +50,7 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
-    """Draw what probabilities promised beside what came true.
-
-    Parameters
-    ----------
-    result : Evaluation
-        With its reliability.
-    path : Path
-        The picture: .png, .svg or .pdf.
-    """
+    """Draw the reliability diagram: how often answers of each probability are right."""
     found = result.reliability
     if found is None:
         raise KldaError("--reliability: the answers have no probabilities.")
@@ -85,8 +61,8 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     bins = len(found.counts)
     middles = (np.arange(bins) + 0.5) / bins
     there = found.counts > 0
-    above.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="honest", zorder=3)
-    above.bar(middles[there], found.accuracy[there], 0.9 / bins, color="#4c78a8", label="came true")
+    above.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated", zorder=3)
+    above.bar(middles[there], found.accuracy[there], 0.9 / bins, color="#4c78a8", label="accuracy")
     above.plot(
         found.confidence[there],
         found.accuracy[there],
@@ -101,7 +77,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     above.legend(loc="upper left", frameon=False)
     above.set_title(f"expected calibration error {found.error:.1%}, {result.samples:,} samples")
     below.bar(middles, found.counts / found.counts.sum(), 0.9 / bins, color="0.6")
-    below.set_ylabel("share")
+    below.set_ylabel("fraction")
     below.set_xlabel("probability of the answer")
     _save(pyplot, figure, path)
 
@@ -109,12 +85,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
 def draw_map(learner: Learner, path: Path) -> None:
     """Draw the classes so that those near each other are easily confused.
 
-    Parameters
-    ----------
-    learner : Learner
-        With its statistics.
-    path : Path
-        The picture: .html (names on hover, zoom, search), .png, .svg or .pdf.
+    An .html file is a page that needs nothing else: names on hover, zoom, search.
     """
     from klda.learner import label_set
 
@@ -141,19 +112,8 @@ def _plot_map(pyplot: Any, classes: ClassMap, pairs: list[ConfusablePair], path:
         strength = min(1.0, 0.3 + 5 * pair.confusion)
         axes.plot(x[[i, j]], y[[i, j]], color="#e45756", alpha=strength, linewidth=2, zorder=1)
     axes.scatter(x, y, s=_areas(classes.counts), color="#4c78a8", alpha=0.75, zorder=2)
-    if count <= 300:
-        size = max(5.0, min(9.0, 120 / np.sqrt(count)))
-        names = [str(label) for label in classes.labels]
-        page = np.array([1.2 * side, side]) * 72 / 2.3  # points from the middle to the edge
-        for i, offset in enumerate(_label_offsets(classes.places * page, names, size)):
-            axes.annotate(
-                names[i],
-                (x[i], y[i]),
-                xytext=offset,
-                textcoords="offset points",
-                fontsize=size,
-                va="center",
-            )
+    if count <= MOST_NAMES:
+        _write_names(axes, classes, np.array([1.2 * side, side]))
     axes.set_title(_map_title(classes, pairs))
     axes.set_xticks([])
     axes.set_yticks([])
@@ -161,31 +121,25 @@ def _plot_map(pyplot: Any, classes: ClassMap, pairs: list[ConfusablePair], path:
     _save(pyplot, figure, path)
 
 
-def _label_offsets(points: np.ndarray, names: list[str], size: float) -> list[tuple]:
-    """Where to write names beside points, one after the other where there is still room."""
+def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
+    from klda.learner.class_map import name_width, place_names
+
+    names = [str(label) for label in classes.labels]
+    size = max(5.0, min(9.0, 120 / np.sqrt(len(names))))
+    page = inches * 70  # points, less the frame
+    points = page / 2 + classes.places * inches * 72 / 2.3  # as far out as the axes' margins let
+    widths = np.array([name_width(name) * size for name in names])
     height = 1.15 * size
-    taken = [np.array([px - 3, py - 3, px + 3, py + 3]) for px, py in points]
-    offsets = []
-    for (px, py), name in zip(points, names, strict=True):
-        width = 0.56 * size * len(name)
-        beside = [(5.0, 0.0), (-5.0 - width, 0.0)]
-        aslant = [(dx, dy) for dy in (0.8 * size, -0.8 * size) for dx in (4.0, -4.0 - width)]
-        across = [(-width / 2, dy) for dy in (1.1 * size, -1.1 * size)]
-        boxes = [
-            np.array([px + dx, py + dy - height / 2, px + dx + width, py + dy + height / 2])
-            for dx, dy in (*beside, *aslant, *across)
-        ]
-        overlaps = [_overlap(box, np.array(taken)) for box in boxes]
-        best = int(np.argmin(overlaps))
-        taken.append(boxes[best])
-        offsets.append((*beside, *aslant, *across)[best])
-    return offsets
-
-
-def _overlap(box: np.ndarray, others: np.ndarray) -> float:
-    """Area that a box (left, bottom, right, top) shares with others."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    return float(np.prod(np.maximum(sides, 0.0), axis=1).sum())
+    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height, page=page)
+    for name, place, offset in zip(names, classes.places, corners - points, strict=True):
+        axes.annotate(
+            name,
+            place,
+            xytext=(offset[0], offset[1] + height / 2),
+            textcoords="offset points",
+            fontsize=size,
+            va="center",
+        )
 
 
 def _map_title(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
@@ -198,7 +152,6 @@ def _areas(counts: np.ndarray) -> np.ndarray:
 
 
 def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
-    """Return a page that needs nothing else: an SVG, zoomed by the wheel, with a search field."""
     at = {label: i for i, label in enumerate(classes.labels)}
     places = np.round(500 + 460 * classes.places * (1, -1), 1)
     radii = np.round(np.sqrt(_areas(classes.counts)) / 1.5, 1)
@@ -227,7 +180,8 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
         "@DOTS@": "\n".join(dots),
     }
     # In one pass: a class may be called @DOTS@.
-    return re.sub("|".join(parts), lambda found: parts[found[0]], MAP_PAGE)
+    page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
+    return re.sub("|".join(parts), lambda found: parts[found[0]], page)
 
 
 def _pyplot(option: str, path: Path, suffixes: tuple[str, ...]) -> Any:
@@ -241,64 +195,3 @@ def _save(pyplot: Any, figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-MAP_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Map of the classes</title><style>
-body { margin: 0; height: 100vh; display: flex; flex-direction: column;
-  font: 14px system-ui, sans-serif; background: #fff; color: #222; }
-header { padding: .5em 1em; display: flex; gap: 1em; align-items: baseline; flex-wrap: wrap; }
-input { font: inherit; padding: .2em .5em; width: 14em; }
-svg { width: 100%; flex: 1; min-height: 0; cursor: grab; touch-action: none; }
-circle { fill: #4c78a8; fill-opacity: .75; }
-line { stroke: #e45756; stroke-opacity: .6; vector-effect: non-scaling-stroke; }
-text { font-size: 10px; fill: #222; }
-.faded { opacity: .12; }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181c; color: #ddd; }
-  text { fill: #ddd; } circle { fill: #8ab4e8; } }
-</style></head><body>
-<header><label>Find <input id="find" type="search" placeholder="part of a name"></label>
-<span>@TITLE@. Wheel zooms, dragging moves.</span></header>
-<svg viewBox="0 0 1000 1000" role="img" aria-label="Map of the classes">
-@LINES@
-@DOTS@
-</svg>
-<script>
-const svg = document.querySelector("svg"), dots = [...document.querySelectorAll(".class")];
-let view = [0, 0, 1000, 1000], held = null;
-function show() {
-  svg.setAttribute("viewBox", view.join(" "));
-  // Names and dots keep their size on the screen while the distances grow.
-  for (const dot of dots) dot.setAttribute("transform",
-    dot.getAttribute("transform").split(" scale")[0] + ` scale(${view[2] / 1000})`);
-}
-function point(event) {
-  return new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
-}
-svg.addEventListener("wheel", event => {
-  event.preventDefault();
-  const p = point(event), f = Math.min(Math.max(Math.exp(event.deltaY / 400), .5), 2);
-  if (view[2] * f > 4000 || view[2] * f < 5) return;
-  view = [p.x - (p.x - view[0]) * f, p.y - (p.y - view[1]) * f, view[2] * f, view[3] * f];
-  show();
-}, { passive: false });
-svg.addEventListener("pointerdown", event => {
-  held = point(event);
-  svg.setPointerCapture(event.pointerId);
-});
-svg.addEventListener("pointermove", event => {
-  if (!held) return;
-  const p = point(event);
-  view[0] += held.x - p.x; view[1] += held.y - p.y;
-  show();
-});
-svg.addEventListener("pointerup", () => { held = null; });
-document.getElementById("find").addEventListener("input", event => {
-  const part = event.target.value.toLowerCase();
-  view = [0, 0, 1000, 1000];
-  show();
-  for (const dot of dots) dot.classList.toggle("faded", !dot.dataset.name.includes(part));
-});
-</script></body></html>
-"""
