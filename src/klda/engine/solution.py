@@ -457,9 +457,9 @@ class Solution:
                 LinearRule(
                     backend.asarray(arrays[prefix + "weights"]),
                     backend.asarray(arrays[prefix + "biases"]),
-                    entry["rho"],
-                    entry["spread"],
-                    entry.get("inflation", 1.0),
+                    float(entry["rho"]),
+                    float(entry["spread"]),
+                    float(entry.get("inflation", 1.0)),
                     familiarity,
                 )
             )

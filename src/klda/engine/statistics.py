@@ -220,7 +220,7 @@ class Scatter:
         else:
             triangle = np.asarray(arrays[prefix + "triangle"])
             scatter.square = backend.asarray(unpack_triangle(triangle, n_components))
-        scatter.turnover = meta["turnover"]
+        scatter.turnover = float(meta["turnover"])
         return scatter
 
 
@@ -404,7 +404,7 @@ class ClassStatistics:
         means = backend.copy(backend.asarray(arrays[prefix + "means"]))
         statistics = cls(means.shape[1], backend, with_scatter=False)
         statistics._restore(list(counts), np.array([*counts.values()], np.int64), means)
-        statistics.n_scattered = meta["n_scattered"]
+        statistics.n_scattered = int(meta["n_scattered"])
         if "turnover" in meta:
             size = means.shape[1]
             statistics.scatter = Scatter.unpack(prefix, arrays, meta, size, backend)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from klda import encoders
+from klda.encoders.base import Modality
 from klda.errors import KldaError
 from klda.labels import Label, plain_labels
 
@@ -99,6 +100,9 @@ class InputEncoder:
         model: str | Path | encoders.Encoder | None,
     ) -> InputEncoder:
         """Return the encoder of a stored model; given a model, it is opened and compared now."""
+        name, modality, _ = (fingerprint[key] for key in ("name", "modality", "layers"))
+        if not isinstance(name, str) or modality not in get_args(Modality):
+            raise ValueError(f"a foundation model {name!r} for {modality!r}")
         stored = cls(fingerprint, options)
         if model is not None:
             stored._encoder = stored._opened(model)

@@ -249,6 +249,7 @@ class Learner(Asking, Storing):
         self, rows: np.ndarray, labels: Labels, ids: Sequence[str] | None
     ) -> tuple[Ledger | None, np.ndarray]:
         """Return the ledger with more samples, and their rows as it holds them."""
+        self._check_width(rows)
         if self._ledger is not None:
             return self._ledger.add(rows, labels, ids)
         if ids is not None:
@@ -441,19 +442,16 @@ class Learner(Asking, Storing):
                 "Learner('features', classifier=...)."
             )
         check_same_features(self.foundation, other.foundation, "other's")
-        before, ledger = self.classes, self._ledger
-        if ledger is not None:
+        draft = self.copy()  # what fails halfway fails in the draft
+        if self._ledger is not None:
             if other._ledger is None:
                 raise KldaError(
                     "other keeps no ledger, but this learner does: samples would be missing from "
                     "it. Merge this learner into the other one instead."
                 )
-            ledger = ledger.merge(other._ledger)
-        with held_back():
-            self.classifier.merge(other.classifier)
-            self._ledger = ledger
-            self.record("merge", before, None if other.origin is None else str(other.origin))
-        return self
+            draft._ledger = self._ledger.merge(other._ledger)
+        draft.classifier.merge(other.classifier)
+        return self.take_over(draft, "merge", other.origin)
 
     def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
         """Learn everything in the ledger again, with other parameters.
