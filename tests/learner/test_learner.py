@@ -537,6 +537,28 @@ def test_a_copy_answers_alike():
     np.testing.assert_allclose(twin.predict_proba(PROBE), probabilities, atol=1e-4)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_copy_knows_as_well_what_is_unknown(tmp_path, loaded):
+    bot = taught("abcd")
+    if loaded:
+        bot.save(tmp_path / "m")
+        bot = Learner.load(tmp_path / "m")
+    threshold, probabilities = bot.threshold(), bot.predict_proba(PROBE)
+    twin = bot.copy()
+    assert twin.threshold() == pytest.approx(threshold, rel=1e-5)
+    np.testing.assert_allclose(twin.predict_proba(PROBE), probabilities, atol=1e-5)
+
+
+def test_learning_in_batches_keeps_what_was_known_of_the_unknown():
+    batches = [blobs("ef"), blobs("gh")]
+    bot, streamed = taught("abcd"), taught("abcd")
+    assert bot.threshold() == streamed.threshold()
+    for batch in batches:
+        bot.learn(*batch)
+    streamed.learn(batches)
+    assert streamed.threshold() == pytest.approx(bot.threshold(), rel=1e-5)
+
+
 def test_renaming_keeps_the_rest():
     bot = taught("abc")
     expected = np.where(bot.predict(PROBE) == "a", "z", bot.predict(PROBE))

@@ -225,7 +225,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         if not self.__sklearn_is_fitted__():
             check_same_parameters(self, other)
             self.n_features_in_ = other.n_features_in_
-            self._fitted = Fitted(other.model_.copy())
+            self._fitted = other._fitted.copy()
             return self
         check_mergeable(self, other)
         self.model_.merge(other.model_)

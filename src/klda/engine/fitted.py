@@ -87,6 +87,12 @@ class Fitted:
         """What knows classes, counts and feature maps, without reading a stored model."""
         return self._solution or self.model
 
+    def copy(self) -> Fitted:
+        """Return an independent copy; the solution, which never changes, is shared."""
+        twin = Fitted(self.model.copy(), self._solution, self._solved_with)
+        twin._judged_with = self._judged_with
+        return twin
+
     def changed(self) -> None:
         """Take note that the model was changed."""
         self._solution = None
@@ -172,7 +178,7 @@ class Fitted:
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:
     """Return a stored model; its arrays may have been damaged since it was stored."""
     for name, array in arrays.items():
-        if name.startswith("learn/") and not is_finite(array):
+        if name.startswith(("learn/", "predict/")) and not is_finite(array):
             raise DamagedModelError(f"{name!r} holds values that are not finite")
     try:
         return Model.unpack(arrays, meta, backend)

@@ -313,13 +313,13 @@ class Model:
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""
-        for mine, added in zip(self.members, other.members, strict=True):
-            own = added.statistics.copy() if other is self else added.statistics
-            mine.statistics.merge(own)
-            mine.solver.reset()
-        self.evidence = self.evidence.merge(other.evidence)
+        merged = [Member(each.map, each.statistics.copy()) for each in self.members]
+        for member, added in zip(merged, other.members, strict=True):
+            member.statistics.merge(added.statistics)
         theirs = other.waiting
-        self.waiting = self.waiting.add(theirs.rows, np.arange(len(theirs.rows)), theirs.labels)
+        waiting = self.waiting.add(theirs.rows, np.arange(len(theirs.rows)), theirs.labels)
+        self.evidence = self.evidence.merge(other.evidence)
+        self.members, self.waiting = merged, waiting
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""

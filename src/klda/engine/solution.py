@@ -125,7 +125,9 @@ class Familiarity:
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
-        between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
+        between = scipy.linalg.solve_triangular(
+            self.factor, weighted, lower=True, check_finite=False
+        )
         return 2 * of_mean - mean_length + (between**2).sum(axis=0)
 
 
@@ -453,6 +455,7 @@ class Solution:
                 names = [field.name for field in fields(Familiarity)]
                 known = {name: np.asarray(arrays[f"{prefix}familiarity/{name}"]) for name in names}
                 familiarity = Familiarity(**known)
+                np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
             rules.append(
                 LinearRule(
                     backend.asarray(arrays[prefix + "weights"]),

@@ -185,9 +185,13 @@ def _described(fingerprint: dict[str, Any]) -> str:
 def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
     if not isinstance(model, str | Path):
         return model
-    if str(model) not in encoders.MODELS and Path(model).is_dir():
-        model = Path(model).resolve()  # a model folder must find it from any working directory
-    return encoders.load(model, **({"layers": "auto"} | options))
+    try:
+        if str(model) not in encoders.MODELS and Path(model).is_dir():
+            model = Path(model).resolve()  # a model folder must find it from any working directory
+        return encoders.load(model, **({"layers": "auto"} | options))
+    except OSError as error:  # such as a name that is too long for a file
+        reason = error.strerror or error
+        raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
 
 
 def _parts(batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:

@@ -442,16 +442,19 @@ class Learner(Asking, Storing):
                 "Learner('features', classifier=...)."
             )
         check_same_features(self.foundation, other.foundation, "other's")
-        draft = self.copy()  # what fails halfway fails in the draft
-        if self._ledger is not None:
+        before, ledger = self.classes, self._ledger
+        if ledger is not None:
             if other._ledger is None:
                 raise KldaError(
                     "other keeps no ledger, but this learner does: samples would be missing from "
                     "it. Merge this learner into the other one instead."
                 )
-            draft._ledger = self._ledger.merge(other._ledger)
-        draft.classifier.merge(other.classifier)
-        return self.take_over(draft, "merge", other.origin)
+            ledger = ledger.merge(other._ledger)
+        with held_back():
+            self.classifier.merge(other.classifier)
+            self._ledger = ledger
+            self.record("merge", before, other.origin)
+        return self
 
     def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
         """Learn everything in the ledger again, with other parameters.

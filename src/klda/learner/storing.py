@@ -123,8 +123,9 @@ class Storing:
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
         counts = learner.classifier.counts_
         named = {str(label): count for label, count in counts.items()}
-        if (document["classes"], document["samples"]) != (named, sum(counts.values())):
-            raise ValueError("it does not agree with itself about classes and samples")
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
+            raise ValueError("its parts do not agree with each other")
         learner.extras = dict(document.get("extras", {}))
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
@@ -213,7 +214,9 @@ class Storing:
             if hasattr(frozen, "novelty"):
                 frozen.novelty(some)
         with suppress(PredictionOnlyError):
-            self.classifier.copy().partial_fit(rows, [label] * 2).answer(rows)
+            twin = self.classifier.copy().partial_fit(rows, [label] * 2)
+            twin.answer(rows)
+            twin.forget(label)
         if self._ledger is not None:
             self._ledger.rows_at(np.arange(len(self._ledger)))
             self._ledger.of_ids(self._ledger.ids)
