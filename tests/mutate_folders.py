@@ -34,14 +34,12 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from klda.server.keeper import PackedClassifier
-from klda.server.memory import Acknowledgement, Memory
-from klda.server.undo import bring_back, set_aside
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, model_document
-from klda.learner import Lesson
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
+from klda.data import open_tables, read
+from klda.learner import array_files
 from klda.learner import folder as storage
-from klda.server.changes import Change
+from klda.learner.resume import ResumableLearn
 
 SLOW = 5.0
 MOST_MEMORY = 1 << 30
@@ -103,33 +101,37 @@ def save_compact(folder, seed):
     taught(klda(), seed).save(folder, compact=True)
 
 
-def save_served(folder, seed):
-    bot, memory = taught(klda(), seed, names="abcd"), Memory()
-    memory.dropped[1] = (1.0, set_aside(bot, ["d"]))
-    bot.forget("d")
-    change = Change("forget", ("d",), key="k", right=1).numbered(1, 1.0)
-    memory.note(change, Acknowledgement(1, 3, 27, ("a",), "digest"))
-    packed = copy.copy(bot)
-    packed.classifier = PackedClassifier(bot.classifier, memory)
-    packed.save(folder)
+class CutOffError(Exception):
+    """What a kill is to a process."""
 
 
 def save_progress(folder, seed):
-    lesson = Lesson(klda(), taught(klda(), seed, keep="features").ledger)
-    lesson.classifier.partial_fit(*rows(seed, "cab"))
-    arrays, document = lesson.pack()
-    document["foundation_model"] = Learner("features").foundation
-    document["learning"] = {
-        "run": "r",
-        "base": None,
-        "paths": ["a.csv", "b.csv"],
-        "files": [{"path": "a.csv", "size": 3}],
-        "columns": [None, None],
-        "file": 0,
-        "rows": 27,
-        "samples": 27,
-    }
-    storage.save(folder, arrays, document)
+    """Make the checkpoint of a learn that was cut off after the first of two files."""
+    for i, names in enumerate(("cab", "bd")):
+        samples, labels = rows(10 * seed + i, names)
+        np.savez(folder.parent / f"{folder.name}-{i}.npz", features=samples, labels=labels)
+    cut_off = folder.parent / f"{folder.name}-cut-off"
+    learn, batches = resumable(cut_off, folder)
+
+    def until_cut_off():
+        yield next(batches)
+        raise CutOffError
+
+    with suppress(CutOffError):
+        learn.learn(learner_of_progress(), until_cut_off())
+    (cut_off / storage.LEARNING).rename(folder)
+
+
+def resumable(target, folder):
+    name = folder.name.removeprefix("damaged-").removesuffix("-version-1")
+    tables = open_tables([folder.parent / f"{name}-{i}.npz" for i in range(2)])
+    learn = ResumableLearn(target, tables, every=1e-9)
+    learn.open(resume=True)
+    return learn, read(tables, labels=True, start=learn.place)
+
+
+def learner_of_progress():
+    return Learner("features", classifier=klda(), keep="features")
 
 
 MAKERS = {
@@ -171,36 +173,30 @@ def use_model(folder, elsewhere, verify):
     bot = Learner.load(folder, verify=verify)
     said = [bot.classes, bot.history, bot.foundation, repr(bot), answers(bot)]
     said.append(bot.explain(PROBE[1]).to_dict())
-    stored = storage.load(folder, verify=verify)
-    with model_document.checked(folder):
-        memory = Memory.unpack(stored.arrays, stored.document["classifier"].get("service", {}))
-    said += [memory.position, list(memory.keys.items()), memory.tallies, memory.taken]
-    for _, gone in memory.dropped.values():
-        for dropped in gone:
-            bring_back(bot, bot.classifier, dropped)
-            said.append(answers(bot))
+    compact = storage.load(folder, verify=verify).document["compact"]
     if bot.ledger is not None:
         said += [bot.ledger.ids, bot.ledger.counts, bot.ledger.names]
         bot.forget(ids=bot.ledger.ids[:2])
-    if not stored.document["compact"]:
+    if not compact:
         known = list(bot.classes)
+        detached = bot.copy().detach(known[0])
+        said.append([detached.label, detached.count])
         bot.learn(MORE, [known[i % len(known)] for i in range(len(MORE))])
         said.append(answers(bot))
-    bot.save(elsewhere, compact=bool(stored.document["compact"]))
+    bot.save(elsewhere, compact=bool(compact))
     said.append(answers(Learner.load(elsewhere, verify=True)))
     return said
 
 
 def use_progress(folder, elsewhere, verify):
-    stored = storage.load(folder, verify=verify)
-    with model_document.checked(folder):
-        model_document.check_progress(stored.document)
-        lesson = Lesson.unpack(stored)
-    lesson.take((MORE, ["a", "b", "c"], None))
-    storage.save(elsewhere, *lesson.pack())
-    classifier = lesson.classifier
-    scores = np.asarray(classifier.scores(PROBE))
-    return [stored.document["learning"], classifier.classes_.tolist(), scores.tobytes()]
+    """Resume the learn; the checkpoint is always verified."""
+    elsewhere.mkdir()
+    (elsewhere / storage.LEARNING).symlink_to(folder)
+    learn, batches = resumable(elsewhere, folder)
+    bot = learner_of_progress()
+    learn.learn(bot, batches)
+    bot.save(elsewhere.with_name("elsewhere-too"), overwrite=True)
+    return [learn.samples, bot.classes, bot.ledger.ids, answers(bot)]
 
 
 def answers(bot):
@@ -495,14 +491,14 @@ class Run:
     def use(self, folder, verify):
         elsewhere = self.work / "elsewhere"
         shutil.rmtree(elsewhere, ignore_errors=True)
-        storage.VERIFIED_UP_TO = -1
+        array_files.VERIFIED_UP_TO = -1
         return repr(use(folder, elsewhere, verify))
 
     def mutate(self, seed, i):
         rng = np.random.default_rng([seed, i])
         folder, other = pick(rng, self.folders)
         damage = pick(rng, DAMAGE)
-        damaged = self.work / ("damaged-progress" if "progress" in folder.name else "damaged")
+        damaged = self.work / f"damaged-{folder.name}"
         shutil.rmtree(damaged, ignore_errors=True)
         shutil.copytree(folder, damaged)
         damage(rng, damaged, other)

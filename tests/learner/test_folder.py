@@ -14,6 +14,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klda.learner import array_files
 from klda.learner import folder as storage
 from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
 from tests import model_json
@@ -181,7 +182,7 @@ def flip(path, at):
 def test_a_flipped_bit_in_a_large_file_is_noticed_when_verifying(tmp_path):
     storage.save(tmp_path / "m", arrays(size=600), {})
     (path,) = (tmp_path / "m").glob("predict_weights-*")
-    assert path.stat().st_size > storage.VERIFIED_UP_TO
+    assert path.stat().st_size > array_files.VERIFIED_UP_TO
     flip(path, -100)
     storage.load(tmp_path / "m")
     with pytest.raises(ModelFolderError, match="SHA-256"):
@@ -267,7 +268,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(model, name):
 def test_a_damaged_header_is_an_error(model, length):
     file = next(model.glob("small-*"))
     file.write_bytes(length.to_bytes(8, "little") + file.read_bytes()[8:])
-    with pytest.raises(ModelFolderError, match=r"small.* is damaged"):
+    with pytest.raises(ModelFolderError, match=r"small.* is truncated or damaged"):
         storage.load(model)
 
 
@@ -284,14 +285,16 @@ def test_a_header_of_something_else_is_an_error(model, header):
                 entry["sha256"] = entry["header_sha256"] = hashlib.sha256(content).hexdigest()
 
     model_json.edit(model, agree)
-    with pytest.raises(ModelFolderError, match=r"small.* is damaged: its header can't be read"):
+    with pytest.raises(
+        ModelFolderError, match=r"small.* is truncated or damaged: its header can't be read"
+    ):
         storage.load(model)
 
 
 @pytest.mark.parametrize("key", ["name", "bytes", "sha256"])
 def test_an_array_file_without_its_facts_is_an_error(model, key):
     model_json.edit(model, lambda document: document["files"][0].pop(key))
-    with pytest.raises(ModelFolderError, match=r"model\.json is damaged"):
+    with pytest.raises(ModelFolderError, match=r"model\.json is truncated or damaged"):
         storage.load(model, verify=True)
 
 

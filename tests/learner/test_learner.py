@@ -4,23 +4,25 @@ import json
 import shutil
 import signal
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from klda.member import Member
-from klda.state import PredictionOnlyError
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, features
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
 from klda.encoders.probes import gamma_for
-from klda.learner import HISTORY_LENGTH, FoundationModelError, InterruptedChangeError, Learner
-from klda.learner import folder as storage
+from klda.engine.fitted import PredictionOnlyError
+from klda.engine.model import Member
+from klda.engine.statistics import ClassStatistics
+from klda.learner import FoundationModelError, Learner, array_files
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
+from klda.learner.storing import HISTORY_LENGTH
 from klda_bench.demo import examples
 from tests import model_json
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
-    """Feature rows around one centre a class; the centre depends on the label alone."""
+    """Feature rows around one centre per class; the centre depends on the label alone."""
     parts = []
     for label in labels:
         centre = np.random.default_rng(sum(map(ord, str(label)))).normal(size=dimension)
@@ -49,7 +51,7 @@ PROBE = blobs("abcdef", rows=20, seed=50)[0]
 
 @pytest.fixture(scope="module")
 def minilm():
-    return features.load("minilm", layers="auto")
+    return encoders.load("minilm", layers="auto")
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +104,9 @@ def test_texts_are_learned_well(at_once, texts):
 def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm, at_once):
     other = Learner(minilm).learn(["a text of another kind, and longer", "1 2 3"], ["x", "y"])
     assert other.classifier.gamma_ == at_once.classifier.gamma_ == gamma_for(minilm)
-    assert gamma_for(features.load("minilm", layers="last")) != gamma_for(minilm)
+    assert gamma_for(encoders.load("minilm", layers="last")) != gamma_for(minilm)
     assert 0.01 < gamma_for(minilm) < 0.5
-    assert gamma_for(features.load("features")) == "auto"
+    assert gamma_for(encoders.load("features")) == "auto"
 
 
 @pytest.mark.parametrize(
@@ -184,79 +186,98 @@ def test_a_stream_that_raises_leaves_the_learner_as_it_was():
     np.testing.assert_array_equal(bot.scores(PROBE), scores)
 
 
-def interrupted(learner, monkeypatch, *, after, call):
-    """Let a call be interrupted before or after the classifier has changed."""
-    names = ("partial_fit", "remove", "rename", "merge")
-    real = {name: getattr(learner.classifier, name) for name in names}
-
-    def cut(name):
-        def method(*arguments):
-            if after:
-                real[name](*arguments)
-            raise KeyboardInterrupt
-
-        return method
-
-    with monkeypatch.context() as patched:
-        for name in names:
-            patched.setattr(learner.classifier, name, cut(name), raising=False)
-        with pytest.raises(KeyboardInterrupt):
-            call(learner)
-
-
-CHANGES = {
-    "learn": lambda bot: bot.learn(*blobs("c")),
-    "forget": lambda bot: bot.forget("a"),
-    "forget samples": lambda bot: bot.forget(ids=[0, 1]),
-    "merge": lambda bot: bot.merge(kept("c")),
-    "rename": lambda bot: bot.rename("a", "c"),
-}
-
-
 def kept(labels, classifier=None):
     learner = Learner("features", classifier=classifier or small(), keep="features")
     return learner.learn(*blobs(labels))
 
 
-@pytest.mark.parametrize("name", [name for name in CHANGES if name != "rename"])
-def test_an_interrupt_before_anything_changed_leaves_the_learner_as_it_was(monkeypatch, name):
-    bot = kept("ab")
-    scores, history = bot.scores(PROBE), bot.history
-    interrupted(bot, monkeypatch, after=False, call=CHANGES[name])
-    np.testing.assert_array_equal(bot.scores(PROBE), scores)
-    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
-    assert bot.history == history
+def ensemble():
+    return KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0)
+
+
+CHANGES = {
+    "learn": lambda bot: bot.learn(*blobs("c")),
+    "learn batches": lambda bot: bot.learn([blobs("c"), blobs("d")]),
+    "forget": lambda bot: bot.forget("a"),
+    "forget samples": lambda bot: bot.forget(ids=[0, 1]),
+    "detach": lambda bot: bot.detach("a"),
+    "merge": lambda bot: bot.merge(kept("c")),
+    "rename": lambda bot: bot.rename("a", "c"),
+    "rebuild": lambda bot: bot.rebuild(ridge=0.5),
+}
+VERBS = ("partial_fit", "remove", "forget", "rename", "merge")
+
+
+def happens_in_every_verb(monkeypatch, kind, event, *, after):
+    """Let something happen before or after a classifier changes."""
+
+    def wrap(verb):
+        def method(classifier, *arguments):
+            if not after:
+                event()
+            result = verb(classifier, *arguments)
+            if after:
+                event()
+            return result
+
+        return method
+
+    for name in VERBS:
+        monkeypatch.setattr(kind, name, wrap(getattr(kind, name)))
+
+
+def told(bot):
+    """All that a learner says of itself, but for the times in the history."""
+    history = [{**entry, "when": ""} for entry in bot.history]
+    return bot.classes, bot.ledger.counts, bot.ledger.ids, history, bot.scores(PROBE)
+
+
+def assert_same(bot, expected):
+    *values, scores = told(bot)
+    *wanted, expected_scores = told(expected)
+    assert values == wanted
+    assert_close(scores, expected_scores)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_interrupted_change_is_complete_or_has_not_happened(monkeypatch, tmp_path, name, after):
+    bot, untouched, changed = kept("ab"), kept("ab"), kept("ab")
+    CHANGES[name](changed)
+    with monkeypatch.context() as patched:
+        interrupt = partial(signal.raise_signal, signal.SIGINT)
+        happens_in_every_verb(patched, KLDA, interrupt, after=after)
+        with pytest.raises(KeyboardInterrupt):
+            CHANGES[name](bot)
+    assert bot.classes == bot.ledger.counts
+    happened = len(bot.history) > len(untouched.history)
+    assert_same(bot, changed if happened else untouched)
+    bot.learn(*blobs("z"))
+    bot.save(tmp_path / "m")
+    assert Learner.load(tmp_path / "m", verify=True).classes == bot.classes
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_fails_has_not_happened(monkeypatch, name):
+    bot, untouched = kept("ab"), kept("ab")
+
+    def out_of_memory():
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        happens_in_every_verb(patched, KLDA, out_of_memory, after=False)
+        with pytest.raises(MemoryError):
+            CHANGES[name](bot)
+    assert_same(bot, untouched)
     CHANGES[name](bot)
     assert bot.classes == bot.ledger.counts
-
-
-@pytest.mark.parametrize("call", CHANGES.values(), ids=CHANGES.keys())
-def test_an_interrupt_in_the_middle_of_a_change_is_told_by_every_call_after_it(
-    tmp_path, monkeypatch, call
-):
-    bot = kept("ab")
-    bot.save(tmp_path / "m")
-    interrupted(bot, monkeypatch, after=True, call=call)
-    uses = (
-        *CHANGES.values(),
-        lambda bot: bot.predict(PROBE),
-        lambda bot: bot.evaluate(*blobs("ab")),
-        lambda bot: bot.save(tmp_path / "m"),
-        lambda bot: bot.copy(),
-        lambda bot: bot.rebuild(),
-        lambda bot: kept("c").merge(bot),
-    )
-    for use in uses:
-        with pytest.raises(InterruptedChangeError, match=r"Load it again from .*m"):
-            use(bot)
-    assert Learner.load(tmp_path / "m").learn(*blobs("c")).samples == 90
 
 
 @pytest.fixture
 def between_members(monkeypatch):
     """An ensemble of two to which something happens once the first has learned a class."""
-    bot = kept("ab", KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0))
-    first, second = bot.classifier._members
+    bot = kept("ab", ensemble())
+    first, second = bot.classifier.model_.members
     change, happened = Member.change, []
 
     def learn_while(action):
@@ -275,16 +296,15 @@ def between_members(monkeypatch):
     assert happened == [True]
 
 
-def test_an_interrupt_between_members_waits_and_leaves_nothing(between_members):
+def test_an_interrupt_between_members_comes_when_the_change_is_complete(between_members):
     bot, learn_while = between_members
-    scores = bot.scores(PROBE)
     with pytest.raises(KeyboardInterrupt):
         learn_while(lambda: signal.raise_signal(signal.SIGINT))
-    assert_close(bot.scores(PROBE), scores)
-    assert bot.classes == bot.ledger.counts == {"a": 30, "b": 30}
+    expected = kept("ab", ensemble()).learn(*blobs("c"))
+    assert_same(bot, expected)
 
 
-def test_a_failure_between_members_is_told(between_members):
+def test_a_failure_between_members_is_undone(between_members):
     bot, learn_while = between_members
 
     def out_of_memory():
@@ -292,9 +312,26 @@ def test_a_failure_between_members_is_told(between_members):
 
     with pytest.raises(MemoryError):
         learn_while(out_of_memory)
-    for use in (*CHANGES.values(), lambda bot: bot.predict(PROBE), lambda bot: bot.copy()):
-        with pytest.raises(KldaError, match="in the middle of a change"):
-            use(bot)
+    assert_same(bot, kept("ab", ensemble()))
+    assert_same(bot.learn(*blobs("c")), kept("ab", ensemble()).learn(*blobs("c")))
+
+
+def test_a_merge_that_fails_between_members_has_not_happened(monkeypatch):
+    bot, other = kept("ab", ensemble()), kept("bc", ensemble())
+    merge, calls = ClassStatistics.merge, []
+
+    def fail_at_the_last(statistics, added):
+        calls.append(added)
+        if added is other.classifier.model_.members[1].statistics:
+            raise MemoryError
+        merge(statistics, added)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClassStatistics, "merge", fail_at_the_last)
+        with pytest.raises(MemoryError):
+            bot.merge(other)
+    assert other.classifier.model_.members[0].statistics in calls
+    assert_same(bot, kept("ab", ensemble()))
 
 
 def test_an_interrupted_stream_teaches_nothing():
@@ -500,6 +537,28 @@ def test_a_copy_answers_alike():
     np.testing.assert_allclose(twin.predict_proba(PROBE), probabilities, atol=1e-4)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_copy_knows_as_well_what_is_unknown(tmp_path, loaded):
+    bot = taught("abcd")
+    if loaded:
+        bot.save(tmp_path / "m")
+        bot = Learner.load(tmp_path / "m")
+    threshold, probabilities = bot.threshold(), bot.predict_proba(PROBE)
+    twin = bot.copy()
+    assert twin.threshold() == pytest.approx(threshold, rel=1e-5)
+    np.testing.assert_allclose(twin.predict_proba(PROBE), probabilities, atol=1e-5)
+
+
+def test_learning_in_batches_keeps_what_was_known_of_the_unknown():
+    batches = [blobs("ef"), blobs("gh")]
+    bot, streamed = taught("abcd"), taught("abcd")
+    assert bot.threshold() == streamed.threshold()
+    for batch in batches:
+        bot.learn(*batch)
+    streamed.learn(batches)
+    assert streamed.threshold() == pytest.approx(bot.threshold(), rel=1e-5)
+
+
 def test_renaming_keeps_the_rest():
     bot = taught("abc")
     expected = np.where(bot.predict(PROBE) == "a", "z", bot.predict(PROBE))
@@ -517,7 +576,7 @@ def test_the_likeliest_classes_come_first():
 
 
 @pytest.mark.parametrize("labels", ["a", "ab", "abc"])
-def test_scores_have_one_column_a_class(labels):
+def test_scores_have_one_column_per_class(labels):
     assert taught(labels).scores(PROBE).shape == (len(PROBE), len(labels))
 
 
@@ -595,7 +654,7 @@ def test_history_tells_what_was_learned_when(tmp_path):
     assert history[2]["samples"] == -30
 
 
-def test_history_does_not_grow_for_ever():
+def test_history_does_not_grow_forever():
     bot = Learner("features", classifier=NCM())
     for _ in range(HISTORY_LENGTH + 5):
         bot.learn(np.ones((1, 2)), ["a"])
@@ -619,7 +678,7 @@ def test_a_compact_model_of_150_classes_is_small_and_answers_alike(tmp_path):
 
 
 def test_answering_reads_nothing_that_only_learning_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "VERIFIED_UP_TO", 0)  # files that a user would see mapped
+    monkeypatch.setattr(array_files, "VERIFIED_UP_TO", 0)  # files that a user would see mapped
     bot = taught()
     bot.save(tmp_path / "m")
     expected = bot.scores(PROBE)
@@ -702,13 +761,21 @@ def test_a_model_made_with_another_foundation_model_is_refused(tmp_path, minilm,
         Learner.load(tmp_path / "m", model=minilm)
 
 
-def test_a_loaded_learner_opens_the_foundation_model_it_was_made_with(tmp_path, minilm):
+def test_a_loaded_learner_opens_its_foundation_model_when_it_needs_it(
+    tmp_path, minilm, monkeypatch
+):
     bot = Learner(minilm, classifier=NCM()).learn(["hello", "goodbye"], ["a", "b"])
     bot.save(tmp_path / "m")
+    load, opened = encoders.load, []
+    monkeypatch.setattr(
+        encoders, "load", lambda name, **options: opened.append(name) or load(name, **options)
+    )
     loaded = Learner.load(tmp_path / "m")
-    assert loaded._encoder is None
+    assert loaded.classes == {"a": 1, "b": 1}
+    assert opened == []
     assert loaded.predict(["hello", "goodbye"]).tolist() == ["a", "b"]
-    assert features.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
+    assert opened == ["minilm"]
+    assert encoders.same_features(loaded.encoder.fingerprint(), minilm.fingerprint())
 
 
 def test_a_moved_folder_is_the_same_model(tmp_path):
@@ -737,7 +804,7 @@ def change_document(folder, change):
 def test_a_damaged_document_is_named(tmp_path, damage):
     taught().save(tmp_path / "m")
     change_document(tmp_path / "m", damage)
-    with pytest.raises(ModelFolderError, match=r"model\.json is damaged.*Restore"):
+    with pytest.raises(ModelFolderError, match=r"model\.json is truncated or damaged.*Restore"):
         Learner.load(tmp_path / "m")
 
 

@@ -50,13 +50,12 @@ def rounding(classifier):
     changes (S + rho I)^-1 m by at most |E| / rho. Sums over the features come on top.
     """
     largest = 0.0
-    for member, solution in zip(classifier._members, classifier._solutions, strict=True):
-        statistics = member.statistics
-        size, error = statistics.n_components, 0.0
-        if statistics.has_scatter:
-            error = 2 * np.sqrt(size) * (4 * statistics.scatter.turnover / size) / solution.rho
+    for member, rule in zip(classifier.model_.members, classifier.solution_.rules, strict=True):
+        scatter, size, error = member.statistics.scatter, member.statistics.n_components, 0.0
+        if scatter is not None:
+            error = 2 * np.sqrt(size) * (4 * scatter.turnover / size) / rule.rho
         largest = max(largest, size + error)
-    return largest * np.finfo(statistics.means.dtype).eps
+    return largest * np.finfo(classifier.dtype).eps
 
 
 # ------------------------------------------------------------------------------- rounding

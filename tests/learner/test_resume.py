@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, data
-from klda.data import Columns, TableError, open_table, read
+from klda.data import Columns, TableError, open_table, open_tables, read
 from klda.errors import KldaError
-from klda.learner import Learner
+from klda.learner import Learner, resume
 from klda.learner import folder as storage
-from klda.learner import resume as streaming
-from klda.learner.resume import CheckpointError, CheckpointWarning, Job, learn_files
+from klda.learner.resume import CheckpointError, CheckpointWarning, ResumableLearn
 
+GUESSED = Columns()
 D = 64
 CHUNK = 50
 
@@ -28,7 +28,7 @@ class CutOffError(Exception):
 @pytest.fixture(autouse=True)
 def small_chunks_and_a_checkpoint_after_each(monkeypatch):
     monkeypatch.setitem(data.BATCH_ROWS, "features", CHUNK)
-    monkeypatch.setattr(streaming, "LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(resume, "CHECKPOINT_TIME", 1e9)
 
 
 @pytest.fixture
@@ -57,18 +57,29 @@ def make(kind="klda", **options):
     return Learner("features", classifier=classifiers[kind], **options)
 
 
-def learn(learner, files, folder, *, pieces=None, resume=False, restart=False, **options):
+def learn(
+    learner,
+    files,
+    folder,
+    *,
+    pieces=None,
+    resume=False,
+    restart=False,
+    columns=GUESSED,
+    every=1e-9,
+):
     """Learn files, and be cut off after so many pieces."""
-    opened = [open_table(path) for path in files]
+    opened = open_tables(files, modality=learner.modality, columns=columns, classes=learner.classes)
     with storage.writer_lock(folder):
-        job = Job(folder, opened, every=1e-9, **options)
+        job = ResumableLearn(folder, opened, every=every)
         job.open(resume=resume, restart=restart)
         if job.complete:
             job.tidy()
-            return
+            return Learner.load(folder)
         with closing(read(opened, labels=True, start=job.place)) as stream:
             job.learn(learner, stream if pieces is None else cut(stream, pieces))
         job.save(learner)
+    return learner
 
 
 def cut(stream, pieces):
@@ -122,10 +133,8 @@ def test_a_learn_into_an_existing_model_leaves_it_as_it_was_until_it_is_complete
         learn(make(kind), files[:1], tmp_path / name)
     learn(Learner.load(tmp_path / "whole"), files[1:], tmp_path / "whole")
     before = content(tmp_path / "cut")
-    for resume in (False, True):
-        cut_off(
-            Learner.load(tmp_path / "cut"), files[1:], tmp_path / "cut", pieces=2, resume=resume
-        )
+    for again in (False, True):
+        cut_off(Learner.load(tmp_path / "cut"), files[1:], tmp_path / "cut", pieces=2, resume=again)
         assert content(tmp_path / "cut") == before
     learn(Learner.load(tmp_path / "cut"), files[1:], tmp_path / "cut", resume=True)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
@@ -157,7 +166,7 @@ def test_a_checkpoint_at_the_very_last_row_is_resumed_with_nothing_to_read(files
 
     opened = [open_table(path) for path in files]
     learn(make(), files, tmp_path / "whole")
-    job = Job(tmp_path / "cut", opened, every=1e-9)
+    job = ResumableLearn(tmp_path / "cut", opened, every=1e-9)
     with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
         job.learn(make(), all_but_the_end(stream))
     learn(make(), files, tmp_path / "cut", resume=True)
@@ -173,10 +182,10 @@ def test_a_checkpoint_in_the_way_is_named_with_the_two_ways_on(files, tmp_path):
         learn(make(), files, tmp_path / "m")
     for word in ("part0.npz, part1.npz", "300 rows, up to row 100 of part1.npz", "--resume"):
         assert word in str(error.value)
-    assert streaming.unfinished(tmp_path / "m") == "300 rows, up to row 100 of part1.npz"
+    assert resume.unfinished(tmp_path / "m") == "300 rows, up to row 100 of part1.npz"
     learn(make(), files[:1], tmp_path / "m", restart=True)
     assert Learner.load(tmp_path / "m").samples == 200
-    assert streaming.unfinished(tmp_path / "m") is None
+    assert resume.unfinished(tmp_path / "m") is None
 
 
 def rewrite(path, **changes):
@@ -234,12 +243,12 @@ def test_other_columns_are_refused(tmp_path, files):
             np.savez(path, x=old["features"], z=-old["features"], y=old["labels"])
     arguments = (files, tmp_path / "m")
     opened = [open_table(path, columns=Columns("x", "y")) for path in files]
-    job = Job(tmp_path / "m", opened, every=1e-9)
+    job = ResumableLearn(tmp_path / "m", opened, every=1e-9)
     with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
         job.learn(make(), cut(stream, 4))
     with pytest.raises(CheckpointError, match="columns 'x' and 'y', not 'z' and 'y'"):
-        learn_files(make(), *arguments, columns=Columns("z", "y"), resume=True)
-    learn_files(make(), *arguments, columns=Columns("x", "y"), resume=True)
+        learn(make(), *arguments, columns=Columns("z", "y"), resume=True)
+    learn(make(), *arguments, columns=Columns("x", "y"), resume=True)
 
 
 def test_a_model_that_changed_since_is_refused(files, tmp_path):
@@ -253,16 +262,16 @@ def test_a_model_that_changed_since_is_refused(files, tmp_path):
 def test_a_damaged_checkpoint_is_refused_and_may_be_dropped(files, tmp_path):
     cut_off(make(), files, tmp_path / "m", pieces=6)
     next((tmp_path / "m" / storage.LEARNING).glob("*.safetensors")).write_bytes(b"")
-    for resume in (False, True):
+    for again in (False, True):
         with pytest.raises(CheckpointError, match=r"can't be read.*--restart"):
-            learn(make(), files, tmp_path / "m", resume=resume)
+            learn(make(), files, tmp_path / "m", resume=again)
     learn(make(), files, tmp_path / "m", restart=True)
     assert Learner.load(tmp_path / "m").samples == 410
 
 
 def test_a_checkpoint_of_another_version_is_refused(files, tmp_path, monkeypatch):
     cut_off(make(), files, tmp_path / "m", pieces=6)
-    monkeypatch.setattr(streaming, "__version__", "99.0")
+    monkeypatch.setattr(resume, "__version__", "99.0")
     with pytest.raises(CheckpointError, match=r"begun with klda .*, this is 99.0"):
         learn(make(), files, tmp_path / "m", resume=True)
 
@@ -274,7 +283,7 @@ def test_a_checkpoint_of_another_version_is_refused(files, tmp_path, monkeypatch
 def killed_before_tidying(files, tmp_path, monkeypatch):
     """A model that was saved, with the checkpoint of its learn still there."""
     with monkeypatch.context() as patched:
-        patched.setattr(Job, "tidy", lambda self: None)
+        patched.setattr(ResumableLearn, "tidy", lambda self: None)
         learn(make(), files, tmp_path / "m")
     assert storage.exists(tmp_path / "m" / storage.LEARNING)
     return tmp_path / "m"
@@ -286,7 +295,7 @@ def test_nothing_counts_twice_if_only_tidying_up_was_cut_off(files, killed_befor
         learn(Learner.load(killed_before_tidying), files, killed_before_tidying)
     learn(Learner.load(killed_before_tidying), files, killed_before_tidying, resume=True)
     assert content(killed_before_tidying) == before
-    assert streaming.unfinished(killed_before_tidying) is None
+    assert resume.unfinished(killed_before_tidying) is None
 
 
 def test_it_is_noticed_also_when_the_model_was_changed_later(files, killed_before_tidying):
@@ -304,17 +313,17 @@ def test_other_files_may_be_learned_after_it(files, killed_before_tidying, tmp_p
 
 
 def test_resuming_what_is_complete_does_nothing_and_learning_it_again_counts_again(files, tmp_path):
-    learn_files(make(), files, tmp_path / "m")
+    learn(make(), files, tmp_path / "m")
     before = content(tmp_path / "m")
-    again = learn_files(Learner.load(tmp_path / "m"), files, tmp_path / "m", resume=True)
+    again = learn(Learner.load(tmp_path / "m"), files, tmp_path / "m", resume=True)
     assert again.samples == 410
     assert content(tmp_path / "m") == before
-    learn_files(Learner.load(tmp_path / "m"), files, tmp_path / "m")
+    learn(Learner.load(tmp_path / "m"), files, tmp_path / "m")
     assert Learner.load(tmp_path / "m").samples == 820
 
 
 def test_resuming_what_was_never_begun_begins(files, tmp_path):
-    assert learn_files(make(), files, tmp_path / "m", resume=True).samples == 410
+    assert learn(make(), files, tmp_path / "m", resume=True).samples == 410
 
 
 # ------------------------------------------------------------------------------- how often
@@ -322,34 +331,34 @@ def test_resuming_what_was_never_begun_begins(files, tmp_path):
 
 def test_without_checkpoints_nothing_is_written_beside_the_model(files, tmp_path):
     opened = [open_table(path) for path in files]
-    job = Job(tmp_path / "m", opened, every=0)
+    job = ResumableLearn(tmp_path / "m", opened, every=0)
     with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
         job.learn(make(), cut(stream, 6))
     assert not (tmp_path / "m").exists()
     with pytest.raises(KldaError, match="every=-1"):
-        Job(tmp_path / "m", opened, every=-1)
+        ResumableLearn(tmp_path / "m", opened, every=-1)
 
 
 def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch):
-    """A clock that moves on by a second a batch and by ten a checkpoint."""
+    """A clock that moves on by a second per batch and by ten per checkpoint."""
     clock, saved = [0.0], []
+    partial_fit = KLDA.partial_fit
 
-    def save(job, lesson, learner):
+    def save(*arguments, **options):
         clock[0] += 10.0
         saved.append(clock[0])
 
-    class Lesson(streaming.Lesson):
-        def take(self, batch):
-            clock[0] += 1.0
-            super().take(batch)
+    def learn_for_a_second(*arguments):
+        clock[0] += 1.0
+        return partial_fit(*arguments)
 
-    monkeypatch.setattr(streaming, "LARGEST_SHARE", 0.5)
-    monkeypatch.setattr(streaming.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(Job, "_save_checkpoint", save)
-    monkeypatch.setattr("klda.learner.Lesson", Lesson)
+    monkeypatch.setattr(resume, "CHECKPOINT_TIME", 0.5)
+    monkeypatch.setattr(resume.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(KLDA, "partial_fit", learn_for_a_second)
     monkeypatch.setitem(data.BATCH_ROWS, "features", 5)
     opened = [open_table(path) for path in files]
-    job = Job(tmp_path / "m", opened, every=3)
+    job = ResumableLearn(tmp_path / "m", opened, every=3)
     job.learn(make(), read(opened, labels=True))
     # 3 s of learning, then 10 s of saving and 20 of learning in turns.
     assert saved[:3] == [13.0, 43.0, 73.0]
@@ -361,7 +370,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_learning_goes_on(files, tmp_pa
 
     learn(make(), files, tmp_path / "whole")
     opened = [open_table(path) for path in files]
-    job, learner = Job(tmp_path / "m", opened, every=1e-9), make()
+    job, learner = ResumableLearn(tmp_path / "m", opened, every=1e-9), make()
     with monkeypatch.context() as patched:
         patched.setattr(storage, "save", full)
         with pytest.warns(CheckpointWarning, match="disk is full"):
@@ -379,24 +388,24 @@ def test_a_pattern_and_a_folder_give_what_the_files_give(files, tmp_path):
     for path in files:
         path.rename(shards / path.name)
     named = [shards / path.name for path in files]
-    learn_files(make(), named, tmp_path / "named")
+    learn(make(), named, tmp_path / "named")
     for i, way in enumerate((shards, shards / "*.npz", tmp_path / "**/part*.npz")):
-        learn_files(make(), [way], tmp_path / f"way{i}")
+        learn(make(), [way], tmp_path / f"way{i}")
         assert content(tmp_path / f"way{i}") == content(tmp_path / "named")
 
 
 def test_a_model_that_the_learner_did_not_come_from_is_not_replaced(files, tmp_path):
-    learn_files(make(), files[:1], tmp_path / "m")
+    learn(make(), files[:1], tmp_path / "m")
     before, learner = content(tmp_path / "m"), make()
     with pytest.raises(storage.ModelExistsError, match=r"m holds a model already.*Learner\.load"):
-        learn_files(learner, files[1:], tmp_path / "m")
+        learn(learner, files[1:], tmp_path / "m")
     assert content(tmp_path / "m") == before
     assert learner.classes == {}
 
 
 def test_no_files_are_an_error(tmp_path):
     with pytest.raises(KldaError, match="paths is empty"):
-        learn_files(make(), [], tmp_path / "m")
+        learn(make(), [], tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -404,7 +413,7 @@ def test_a_broken_row_leaves_the_learner_as_it_was(files, tmp_path):
     rewrite(files[2], labels=np.array(["class 0"] * 79 + [""]))
     learner = make()
     with pytest.raises(TableError, match=r"part2.npz, row 80: the label is empty"):
-        learn_files(learner, files, tmp_path / "m", every=1e-9)
+        learn(learner, files, tmp_path / "m", every=1e-9)
     assert learner.classes == {}
     assert not storage.exists(tmp_path / "m")
 
@@ -414,7 +423,7 @@ def test_integer_classes_stay_integers(files, tmp_path):
     with np.load(files[0]) as old:
         np.savez(numbered, features=old["features"], labels=np.arange(200) % 3)
     make().learn(np.random.default_rng(0).normal(size=(9, 8)), [7, 8, 9] * 3).save(tmp_path / "m")
-    learner = learn_files(Learner.load(tmp_path / "m"), [numbered], tmp_path / "m")
+    learner = learn(Learner.load(tmp_path / "m"), [numbered], tmp_path / "m")
     assert list(learner.classes) == [0, 1, 2, 7, 8, 9]
 
 
@@ -434,7 +443,7 @@ def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_pat
     def fresh():
         return Learner(encoder, classifier=KLDA(n_components=D, gamma=0.2, random_state=0))
 
-    learn_files(fresh(), [path], tmp_path / "whole", every=0)
+    learn(fresh(), [path], tmp_path / "whole", every=0)
     in_turns = KLDA(n_components=D, gamma=0.2, random_state=0)
     for start in range(0, len(rows), 12):
         part = rows[start : start + 12]

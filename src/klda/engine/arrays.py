@@ -46,6 +46,13 @@ def on_cpu(values: Array) -> np.ndarray:
     return np.asarray(values.detach().cpu().numpy() if is_torch(values) else values)
 
 
+def is_finite(array: np.ndarray) -> bool:
+    """Whether there is neither NaN nor infinity, found without an array of answers."""
+    if array.dtype.kind != "f":
+        return True
+    return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
+
+
 _interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
 _holding = False
 

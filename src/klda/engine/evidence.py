@@ -217,12 +217,15 @@ class Evidence:
         """Return the probes that `pack` described; None if there are no such arrays."""
         if PREFIX + "filed" not in arrays:
             return None
-        return cls(
+        found = cls(
             np.array(arrays[PREFIX + "filed"], np.int64),
             [names[i] for i in np.asarray(arrays[PREFIX + "labels"]).tolist()],
             np.array(arrays[PREFIX + "novelty"], np.float64),
             np.array(arrays[PREFIX + "losses"], np.float32),
         )
+        if len({len(found), len(found.files), len(found.novelty), len(found.losses)}) > 1:
+            raise ValueError("the arrays of the evidence differ in length")
+        return found
 
     # ---------------------------------------------------------------- inside
 

@@ -121,7 +121,7 @@ class FeatureMap:
             return cls(backend, n_features, n_features)
         frequencies = backend.asarray(arrays[prefix + "frequencies"])
         phases = backend.asarray(arrays[prefix + "phases"])
-        return cls(backend, n_features, len(phases), frequencies, phases, meta["gamma"])
+        return cls(backend, n_features, len(phases), frequencies, phases, float(meta["gamma"]))
 
 
 def _gaussian_directions(

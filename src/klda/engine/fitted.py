@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from klda.engine.arrays import Backend, held_back
+from klda.engine.arrays import Backend, held_back, is_finite
 from klda.engine.evidence import Evidence, judge
 from klda.engine.model import Model, Waiting
 from klda.engine.solution import Solution
@@ -20,6 +20,15 @@ from klda.errors import KldaError
 
 class PredictionOnlyError(KldaError):
     """A classifier that can only predict was asked to learn."""
+
+
+class DamagedModelError(KldaError):
+    """What was stored for learning is damaged."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"What was stored for learning is damaged: {reason}. Restore the model from a copy."
+        )
 
 
 class Fitted:
@@ -66,7 +75,7 @@ class Fitted:
                     "Use a model saved without compact=True."
                 )
             with self._lock:
-                self._model = self._model or Model.unpack(*self._stored, self._solution.backend)
+                self._model = self._model or _read(*self._stored, self._solution.backend)
         return self._model
 
     @property
@@ -173,6 +182,17 @@ class Fitted:
             calibrated=settings.calibrated,
         )
         return cls(None, solution, settings, None if meta["compact"] else (arrays, meta))
+
+
+def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:
+    """Return a stored model; its arrays may have been damaged since it was stored."""
+    for name, array in arrays.items():
+        if name.startswith(("learn/", "predict/")) and not is_finite(array):
+            raise DamagedModelError(f"{name!r} holds values that are not finite")
+    try:
+        return Model.unpack(arrays, meta, backend)
+    except Exception as error:  # values that can't be right may raise anything
+        raise DamagedModelError(f"{type(error).__name__}: {error}") from error
 
 
 def _judging(settings: Settings | None) -> tuple:

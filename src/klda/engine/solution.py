@@ -128,7 +128,8 @@ class Familiarity:
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
-        between = scipy.linalg.solve_triangular(self.factor, weighted, lower=True)
+        solve = scipy.linalg.solve_triangular
+        between = solve(self.factor, weighted, lower=True, check_finite=False)
         return 2 * of_mean - mean_length + (between**2).sum(axis=0)
 
 
@@ -393,11 +394,6 @@ class Solution:
     def _familiarities(self) -> list[Familiarity]:
         return [rule.familiarity for rule in self.rules if rule.familiarity is not None]
 
-    @property
-    def tells_novelty(self) -> bool:
-        """Whether it can tell how unlike anything learned an input is."""
-        return bool(self._familiarities())
-
     # ---------------------------------------------------------------- answers
 
     def answer(self, rows: Array, top: int, refused: float) -> list[Answer]:
@@ -407,7 +403,7 @@ class Solution:
         """
         novelty = None
         with np.errstate(over="ignore", invalid="ignore"):
-            if self.tells_novelty:
+            if self._familiarities():
                 scores, novelty = self.assess(rows)
             else:
                 scores = self.scores(rows)
@@ -474,13 +470,14 @@ class Solution:
                 names = [field.name for field in fields(Familiarity)]
                 known = {name: np.asarray(arrays[f"{prefix}familiarity/{name}"]) for name in names}
                 familiarity = Familiarity(**known)
+                np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
             rules.append(
                 LinearRule(
                     backend.asarray(arrays[prefix + "weights"]),
                     backend.asarray(arrays[prefix + "biases"]),
-                    entry["rho"],
-                    entry["spread"],
-                    entry.get("inflation", 1.0),
+                    float(entry["rho"]),
+                    float(entry["spread"]),
+                    float(entry.get("inflation", 1.0)),
                     familiarity,
                 )
             )

@@ -27,6 +27,7 @@ from klda.engine.arrays import Array, Backend, Steps, held_back
 from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
 from klda.engine.solution import Familiarity, LinearRule, Solution
 from klda.engine.statistics import ClassStatistics, GrowingRows, Scatter, class_blocks
+from klda.errors import KldaError
 from klda.labels import Label
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from 
 N_PROBES = 64
 MOST_RAISES = 12
 SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
+DAMAGED = "the model was damaged. Restore it from a copy."
 UPDATED_PART = 8  # a factor is replaced once the changes since exceed D / 8 rows
 
 
@@ -318,7 +320,7 @@ class Solver:
                     RidgeRaisedWarning,
                     stacklevel=2,
                 )
-        raise ArithmeticError("The scatter can't be factorised with any ridge.")
+        raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
     def _absolute(self, ridge: float) -> tuple[float, float]:
         """Return the ridge on the scale of the scatter, on the grid, and that scale."""
@@ -334,6 +336,8 @@ class Solver:
         noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
         # Without known spread within classes all directions are equal, on the scale of the means.
         rho = of_means if scale <= noise else max(ridge * scale, noise)
+        if not np.isfinite(rho):
+            raise KldaError(f"The statistics are not finite: {DAMAGED}")
         grid = round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE
         return float(2.0**grid), scale
 

@@ -227,7 +227,7 @@ class Scatter:
         else:
             triangle = np.asarray(arrays[prefix + "triangle"])
             scatter.square = backend.asarray(unpack_triangle(triangle, n_components))
-        scatter.turnover = meta["turnover"]
+        scatter.turnover = float(meta["turnover"])
         return scatter
 
 
@@ -423,7 +423,7 @@ class ClassStatistics:
         came = np.argsort(arrays.get(prefix + "order", np.arange(len(means))))
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
         statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
-        statistics.n_scattered = meta["n_scattered"]
+        statistics.n_scattered = int(meta["n_scattered"])
         if "turnover" in meta:
             size = means.shape[1]
             statistics.scatter = Scatter.unpack(prefix, arrays, meta, size, backend)

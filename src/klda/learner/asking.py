@@ -66,13 +66,16 @@ class Asking:
         ndarray of shape (n, d), float32
         """
         rows = self._inputs.encode(inputs, progress=progress)
+        self._check_width(rows)
+        return rows
+
+    def _check_width(self, rows: np.ndarray) -> None:
         expected = getattr(self.classifier, "n_features_in_", rows.shape[1])
         if rows.shape[1] != expected:
             raise KldaError(
                 f"inputs has rows of {rows.shape[1]} features, but this learner's have {expected}: "
                 "compute them with the same foundation model."
             )
-        return rows
 
     def _asked(self, inputs: Any, progress: bool = False) -> np.ndarray:
         """Encode what is asked about, if there is anything to answer with."""

@@ -32,6 +32,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from klda import __version__
+from klda.engine.arrays import is_finite
 from klda.errors import KldaError
 from klda.learner import array_files, lock_holder
 
@@ -48,10 +49,6 @@ LARGEST_DOCUMENT = 1 << 28
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
 _CHECKSUM = "sha256"
-_DAMAGE = (
-    *(ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError),
-    *(RecursionError, MemoryError),
-)
 
 
 class ModelFolderError(KldaError):
@@ -90,6 +87,11 @@ class StoredModel:
     def generation(self) -> str:
         """Identifies this save of the model among all others."""
         return str(self.document["generation"])
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether the values of the document are checked; those of format version 1 are not."""
+        return _CHECKSUM in self.document
 
 
 def exists(path: str | Path) -> bool:
@@ -302,6 +304,8 @@ def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[s
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         array = np.asarray(array, order="C")
+        if not is_finite(array):
+            raise array_files.ArrayFileError(f"Array {name!r} holds values that are not finite.")
         part = name if array.nbytes >= _SHARED_BELOW else "small"
         parts.setdefault(part, {})[name] = array
     # Wide types first, so that every array of a file starts at a multiple of its item size.
@@ -462,9 +466,9 @@ def damage_named(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except KldaError:
+    except (KldaError, OSError):
         raise
-    except _DAMAGE as error:
+    except Exception as error:  # values that can't be right may raise anything
         raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
 
 

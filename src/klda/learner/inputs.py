@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from klda import encoders
+from klda.encoders.base import Modality
 from klda.errors import KldaError
 from klda.labels import Label, plain_labels
 
@@ -99,6 +100,9 @@ class InputEncoder:
         model: str | Path | encoders.Encoder | None,
     ) -> InputEncoder:
         """Return the encoder of a stored model; given a model, it is opened and compared now."""
+        name, modality, _ = (fingerprint[key] for key in ("name", "modality", "layers"))
+        if not isinstance(name, str) or modality not in get_args(Modality):
+            raise ValueError(f"a foundation model {name!r} for {modality!r}")
         stored = cls(fingerprint, options)
         if model is not None:
             stored._encoder = stored._opened(model)
@@ -181,9 +185,13 @@ def _described(fingerprint: dict[str, Any]) -> str:
 def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
     if not isinstance(model, str | Path):
         return model
-    if str(model) not in encoders.MODELS and Path(model).is_dir():
-        model = Path(model).resolve()  # a model folder must find it from any working directory
-    return encoders.load(model, **({"layers": "auto"} | options))
+    try:
+        if str(model) not in encoders.MODELS and Path(model).is_dir():
+            model = Path(model).resolve()  # a model folder must find it from any working directory
+        return encoders.load(model, **({"layers": "auto"} | options))
+    except OSError as error:  # such as a name that is too long for a file
+        reason = error.strerror or error
+        raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
 
 
 def _parts(batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:

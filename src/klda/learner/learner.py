@@ -249,6 +249,7 @@ class Learner(Asking, Storing):
         self, rows: np.ndarray, labels: Labels, ids: Sequence[str] | None
     ) -> tuple[Ledger | None, np.ndarray]:
         """Return the ledger with more samples, and their rows as it holds them."""
+        self._check_width(rows)
         if self._ledger is not None:
             return self._ledger.add(rows, labels, ids)
         if ids is not None:
@@ -461,7 +462,7 @@ class Learner(Asking, Storing):
         with held_back():
             self.classifier.merge(other.classifier)
             self._ledger = ledger
-            self.record("merge", before, None if other.origin is None else str(other.origin))
+            self.record("merge", before, other.origin)
         return self
 
     def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:

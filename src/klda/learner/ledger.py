@@ -429,7 +429,7 @@ class Ledger:
         if "names" in arrays:
             texts = json.loads(np.asarray(arrays["names"]).tobytes())
             names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
-        return cls(
+        ledger = cls(
             tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
             np.asarray(arrays["exponents"]),
             tuple(meta["labels"]),
@@ -438,6 +438,21 @@ class Ledger:
             names,
             meta["next_number"],
         )
+        ledger._check_state()
+        return ledger
+
+    def _check_state(self) -> None:
+        """Raise `ValueError` if the parts can't belong together."""
+        lengths = {len(self), len(self.exponents), len(self.codes), sum(map(len, self.chunks))}
+        steps = np.diff(self.numbers, prepend=-1, append=self.next_number)
+        codes = np.clip(self.codes, 0, len(self.labels) - 1)
+        if (
+            len(lengths) > 1
+            or not (steps > 0).all()
+            or not np.array_equal(codes, self.codes)
+            or not np.isin(list(self.names.values()), self.numbers).all()
+        ):
+            raise ValueError("the parts of the ledger do not agree with each other")
 
 
 def _appended(chunks: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:

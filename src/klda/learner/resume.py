@@ -17,6 +17,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,51 @@ class CheckpointError(KldaError):
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be saved; learning goes on without."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a learn has come, as its checkpoint says.
+
+    Attributes
+    ----------
+    run : str
+        Names the learn.
+    base : str or None
+        The generation of the model that it adds to.
+    paths : list of str
+        All its files.
+    files : list of dict
+        What shows whether the files that were begun have changed.
+    columns : list of str or None
+        Names of the columns of inputs and labels.
+    file, rows : int
+        The position up to which they were learned.
+    samples : int
+        Rows that were learned.
+    """
+
+    run: str
+    base: str | None
+    paths: list[str]
+    files: list[dict[str, Any]]
+    columns: list[str | None]
+    file: int
+    rows: int
+    samples: int
+
+    def __str__(self) -> str:
+        name = Path(self.paths[self.file]).name
+        return f"{self.samples:,} rows, up to row {self.rows:,} of {name}"
+
+    @classmethod
+    def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
+        """Read a checkpoint; also return the statistics in it."""
+        stored = folders.load(at, verify=verify)
+        with folders.damage_named(at):
+            progress = cls(**stored.document["learning"])
+            str(progress)
+        return progress, stored
 
 
 class ResumableLearn:
@@ -117,47 +163,46 @@ class ResumableLearn:
             folders.remove(self._at)
             self.complete = resume and self.learned_before
             return
-        stored = self._load()
-        learning = stored.document["learning"]
-        finished = any(entry.get("run") == learning["run"] for entry in self._history)
-        same_files = learning["paths"] == [file["path"] for file in self._files]
+        progress, stored = self._load()
+        finished = any(entry.get("run") == progress.run for entry in self._history)
+        same_files = progress.paths == [file["path"] for file in self._files]
         if finished and not same_files:  # killed after its save, before it could tidy up
             folders.remove(self._at)
             return
         if not resume:
-            raise CheckpointError(_in_the_way(self.folder, learning, finished))
+            raise CheckpointError(_in_the_way(self.folder, progress, finished))
         self.complete = finished
         if not finished:
-            self._check_resumable(learning, stored.document["klda_version"])
-            self._stored, self._run = stored, learning["run"]
-            self.place = Position(learning["file"], learning["rows"])
-            self.samples = learning["samples"]
+            self._check_resumable(progress, stored.document["klda_version"])
+            self._stored, self._run = stored, progress.run
+            self.place = Position(progress.file, progress.rows)
+            self.samples = progress.samples
 
-    def _load(self) -> folders.StoredModel:
-        try:
-            return folders.load(self._at)
+    def _load(self) -> tuple[Progress, folders.StoredModel]:
+        try:  # verified: hours of learning may follow
+            return Progress.load(self._at, verify=True)
         except folders.ModelFolderError as error:
             raise CheckpointError(
                 f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
                 "it with --restart; the model is not affected."
             ) from error
 
-    def _check_resumable(self, learning: dict[str, Any], version: str) -> None:
+    def _check_resumable(self, progress: Progress, version: str) -> None:
         if version != __version__:
             raise self._refused(f"it was begun with klda {version}, this is {__version__}")
         paths = [file["path"] for file in self._files]
-        if learning["paths"] != paths:
+        if progress.paths != paths:
             raise self._refused(
-                f"it learns {_named(learning['paths'])}, not {_named(paths)}. Name the same files"
+                f"it learns {_named(progress.paths)}, not {_named(paths)}. Name the same files"
             )
-        if learning["columns"] != self._columns:
+        if progress.columns != self._columns:
             raise self._refused(
-                f"it reads the columns {_columns(learning['columns'])}, not "
+                f"it reads the columns {_columns(progress.columns)}, not "
                 f"{_columns(self._columns)}. Name the same columns"
             )
-        if learning["base"] != self._base:
+        if progress.base != self._base:
             raise self._refused("the model was changed since")
-        for then, now in zip(learning["files"], self._files, strict=False):
+        for then, now in zip(progress.files, self._files, strict=False):
             if then != now:  # files that were not begun may change
                 raise self._refused(f"{now['path']} was changed since")
 
@@ -194,7 +239,8 @@ class ResumableLearn:
         else:
             self._check_same_learner(learner)
             device = learner.classifier.device
-            draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
+            with folders.damage_named(self._at):
+                draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
         self._due = time.monotonic() + self.every
         encoded = learner.encode_batches(self._noted(batches))
         draft.take(encoded, after=lambda: self._note(draft))
@@ -225,16 +271,18 @@ class ResumableLearn:
 
     def _save_checkpoint(self, draft: Learner) -> None:
         arrays, document = draft.pack(solved=False)
-        document["learning"] = {
-            "run": self._run,
-            "base": self._base,
-            "paths": [file["path"] for file in self._files],
-            "files": self._files[: self.place.file + 1],
-            "columns": self._columns,
-            "file": self.place.file,
-            "rows": self.place.rows,
-            "samples": self.samples,
-        }
+        document["learning"] = asdict(
+            Progress(
+                run=self._run,
+                base=self._base,
+                paths=[file["path"] for file in self._files],
+                files=self._files[: self.place.file + 1],
+                columns=self._columns,
+                file=self.place.file,
+                rows=self.place.rows,
+                samples=self.samples,
+            )
+        )
         folders.save(self._at, arrays, document)
 
     def _check_same_learner(self, learner: Learner) -> None:
@@ -295,23 +343,18 @@ def unfinished(folder: str | Path) -> str | None:
     at = Path(folder) / folders.LEARNING
     if not folders.exists(at):
         return None
-    return _progress(folders.load(at).document["learning"])
+    return str(Progress.load(at)[0])
 
 
-def _progress(learning: dict[str, Any]) -> str:
-    name = Path(learning["paths"][learning["file"]]).name
-    return f"{learning['samples']:,} rows, up to row {learning['rows']:,} of {name}"
-
-
-def _in_the_way(folder: Path, learning: dict[str, Any], finished: bool) -> str:
-    files = _named(learning["paths"])
+def _in_the_way(folder: Path, progress: Progress, finished: bool) -> str:
+    files = _named(progress.paths)
     if finished:
         return (
             f"{folder}: the learn of {files} was complete when it was cut off; nothing is left to "
             "do. Say --resume to tidy up, or --restart to learn the files once more."
         )
     return (
-        f"{folder} holds an unfinished learn of {files}: {_progress(learning)}. Give the same "
+        f"{folder} holds an unfinished learn of {files}: {progress}. Give the same "
         "files and --resume to go on from there, or --restart to drop it."
     )
 

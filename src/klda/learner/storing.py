@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
 from klda.classifiers import ContinualClassifier
+from klda.engine.fitted import PredictionOnlyError
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import folder
@@ -107,7 +110,7 @@ class Storing:
         """Return the learner that `pack` described; parameters as for :meth:`load`."""
         document, learner = stored.document, object.__new__(cls)
         fingerprint = dict(document["foundation_model"])
-        learner._history = list(document["history"])
+        learner._history = [{**entry} for entry in document["history"]]
         learner._ledger = None
         if "ledger" in document:
             pages = {
@@ -118,6 +121,11 @@ class Storing:
             learner._ledger = Ledger.from_state(pages, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
+        counts = learner.classifier.counts_
+        named = {str(label): count for label, count in counts.items()}
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
+            raise ValueError("its parts do not agree with each other")
         learner.extras = dict(document.get("extras", {}))
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
@@ -189,8 +197,30 @@ class Storing:
         stored = folder.load(path, verify=verify)
         with folder.damage_named(Path(path)):
             learner = cls.unpack(stored, model=model, **options)
+            if not stored.has_checksum:
+                learner._try_out()
         learner._origin = (Path(path).resolve(), stored.generation)
         return learner
+
+    def _try_out(self) -> None:
+        """Use all that was stored, in copies, so that values that can't be right raise here."""
+        label, width = self.classifier.classes_.tolist()[0], self.classifier.n_features_in_
+        row, rows = np.zeros((1, width), np.float32), np.zeros((2, width), np.float32)
+        check_random_state(getattr(self.classifier, "random_state", None))
+        frozen = self.classifier.frozen()
+        for some in (row, rows):  # an array of a wrong shape may fit one of them
+            frozen.answer(some)
+            frozen.predict_proba(some)
+            if hasattr(frozen, "novelty"):
+                frozen.novelty(some)
+        with suppress(PredictionOnlyError):
+            twin = self.classifier.copy().partial_fit(rows, [label] * 2)
+            twin.answer(rows)
+            twin.forget(label)
+        if self._ledger is not None:
+            self._ledger.rows_at(np.arange(len(self._ledger)))
+            self._ledger.of_ids(self._ledger.ids)
+            self._ledger.add(row, [label])
 
 
 def now() -> str:
