@@ -1,4 +1,4 @@
-# The service with the embedded foundation model: needs no network when it runs.
+# The service with the embedded foundation model; it needs no network at run time.
 #
 #   docker build -t klda .
 #   docker run -p 8000:8000 -v bot:/data -e KLDA_TEACH_KEYS=$(openssl rand -hex 24) klda
@@ -20,5 +20,5 @@ EXPOSE 8000
 HEALTHCHECK --interval=30s --start-period=60s CMD ["python", "-c", \
   "import urllib.request as r; r.urlopen(r.Request('http://127.0.0.1:8000/v1/health'), timeout=5)"]
 STOPSIGNAL SIGTERM
-# Listening beyond loopback needs a key: give KLDA_TEACH_KEYS (and KLDA_ASK_KEYS).
+# The service refuses to listen on 0.0.0.0 without a key: set KLDA_TEACH_KEYS (and KLDA_ASK_KEYS).
 ENTRYPOINT ["klda", "serve", "--model", "/data/model", "--new", "minilm", "--host", "0.0.0.0"]

@@ -54,9 +54,17 @@ def test_the_shell_blocks_run_and_say_what_they_claim(tmp_path):
     assert "when does my card arrive?,card_arrival," in done.stdout
     assert '{"text": "PIN lost", "label": "pin"' in done.stdout
     assert '"accuracy": 1.0' in done.stdout
-    assert "1 classes from 2 samples" in done.stdout
+    assert "1 class from 2 samples" in done.stdout
 
 
 def test_links_and_pictures_are_there():
-    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
+    text = README.read_text(encoding="utf-8")
+    found = re.findall(
+        r"^\[[\w-]+\]: https://(?:github\.com/klda/klda/blob|"
+        r"raw\.githubusercontent\.com/klda/klda)/main/(\S+)$",
+        text,
+        re.MULTILINE,
+    )
+    assert len(found) >= 10
+    for target in found:
         assert (README.parent / target).exists(), target

@@ -9,10 +9,10 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
-    from klda.client import Client
     from klda.learner import Learner
+    from klda.server.client import Client
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner"]
 
 # Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.
@@ -21,7 +21,7 @@ _MODULES = {
     "LDA": "klda.classifiers",
     "NCM": "klda.classifiers",
     "KLDAEnsemble": "klda.classifiers",
-    "Client": "klda.client",
+    "Client": "klda.server.client",
     "Learner": "klda.learner",
 }
 

@@ -17,8 +17,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
 from klda.classifiers import KINDS, unpack
-from klda.engine.solve import RidgeRaisedWarning
-from klda.state import PredictionOnlyError
+from klda.engine.fitted import PredictionOnlyError
+from klda.engine.solve import RidgeRaisedWarning, Settings, solve
 from tests import reference
 from tests.reference import DEVICE
 
@@ -71,7 +71,7 @@ def expected_scores(model, X_test, X, y):
     for member in model.model_.members:
         lift = (
             (lambda A: np.asarray(A, np.float64))
-            if member.kernel is None
+            if member.map.frequencies is None
             else partial(reference.lifted, member)
         )
         parts.append(
@@ -162,11 +162,9 @@ def test_500_low_rank_updates_agree_with_a_fresh_solve(kind):
     for i in range(500):
         model.partial_fit(X[3000 + 2 * i : 3002 + 2 * i], y[3000 + 2 * i : 3002 + 2 * i] + i // 50)
         model.predict(X[:2])
-    assert len(factorisations) < 50 if kind is KLDA else 500
+    assert len(factorisations) < (50 if kind is KLDA else 500)
     ours = model.scores(X[:500])
-    model.model_.members[0].discriminant.reset()
-    model._solutions = None
-    theirs = model.scores(X[:500])
+    theirs = solve(model.model_.copy(), Settings(ridge=1e-2)).scores(X[:500])
     assert reference.relative_error(ours, theirs) < 1e-3
     assert (ours.argmax(1) == theirs.argmax(1)).all()
 
@@ -178,7 +176,7 @@ def count_factorisations(model):
         original = backend.factorise
         backend.factorise = lambda *a, original=original: calls.append(1) or original(*a)
         member.statistics.backend = member.statistics.scatter.backend = backend
-        member.discriminant.backend = backend
+        member.solver.backend = backend
     return calls
 
 
@@ -231,7 +229,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
     X, y = reference.blobs(150, 6, 3)
     model = make(KLDA, n_components=SIZES[size]).partial_fit(X, y)
     name = "factorise" if size == "square" else "small_solver"
-    backend = type(model.model_.members[0].backend)
+    backend = type(model.model_.backend)
     original, refusals = getattr(backend, name), [2]
 
     def refuse_twice(self, *arguments, **keywords):
@@ -306,7 +304,9 @@ def test_paper_mode_is_the_papers_formula():
 def test_fitted_attributes():
     X, y = reference.blobs(300, 6, 5)
     model = make(KLDA).partial_fit(X, y)
-    labels, counts, means, scatter = reference.statistics(reference.lifted(model.model_.members[0], X), y)
+    labels, counts, means, scatter = reference.statistics(
+        reference.lifted(model.model_.members[0], X), y
+    )
     np.testing.assert_array_equal(model.classes_, labels)
     np.testing.assert_array_equal(model.class_count_, counts)
     np.testing.assert_allclose(model.means_, means)
@@ -392,26 +392,80 @@ def test_forget_drops_a_class_and_rename_keeps_its_place(kind):
     assert (model.predict(X[y == 3]) == 9).mean() > 0.8
 
 
+@pytest.mark.parametrize("name", ["novelty", "threshold", "is_known"])
+def test_only_classifiers_with_a_covariance_know_the_unknown(name):
+    X, y = reference.blobs(120, 6, 4)
+    assert not hasattr(make(NCM).fit(X, y), name)
+    assert all(hasattr(make(kind).fit(X, y), name) for kind in SOLVED)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_answers_in_one_pass_are_those_of_the_single_questions(kind):
+    X, y = reference.blobs(300, 6, 4)
+    model = make(kind).fit(X[:200], y[:200])
+    answers = model.answer(X[200:], top=3, refused=0.1)
+    labels, probabilities = model.predict_top(X[200:], 3)
+    assert [[label for label, _ in each.top] for each in answers] == labels.tolist()
+    found = [[probability for _, probability in each.top] for each in answers]
+    np.testing.assert_allclose(found, probabilities, rtol=1e-9)
+    if kind is NCM:
+        assert {(each.known, each.novelty) for each in answers} == {(None, None)}
+    else:
+        known = model.is_known(X[200:], refused=0.1).tolist()
+        assert [each.known for each in answers] == known
+        np.testing.assert_allclose([each.novelty for each in answers], model.novelty(X[200:]))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_frozen_classifier_answers_as_before_whatever_is_learned_later(kind):
+    X, y = reference.blobs(120, 6, 4)
+    model = make(kind).partial_fit(X[:80], y[:80])
+    frozen, expected = model.frozen(), model.predict_proba(X)
+    model.partial_fit(X[80:], y[80:] + 2).forget(0)
+    np.testing.assert_array_equal(frozen.predict_proba(X), expected)
+    assert frozen.classes_.tolist() == [0, 1, 2, 3]
+    with pytest.raises(PredictionOnlyError):
+        frozen.partial_fit(X, y)
+    np.testing.assert_array_equal(frozen.copy().predict_proba(X), expected)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_copy_knows_all_and_goes_its_own_way(kind):
+    pandas = pytest.importorskip("pandas")
+    X, y = reference.blobs(120, 6, 4)
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    model = make(kind).fit(frame, y)
+    before, expected = snapshot(model), model.predict_proba(frame)
+    twin = model.copy()
+    assert snapshot(twin) == before
+    assert twin.feature_names_in_.tolist() == list("abcdef")
+    np.testing.assert_array_equal(twin.predict_proba(frame), expected)
+    twin.partial_fit(frame, y + 1)
+    assert snapshot(model) == before
+    assert not hasattr(make(kind).copy(), "classes_")
+
+
 # ------------------------------------------------------------------ bad input
 
 
 def snapshot(model):
     """Everything a model holds, in a form that compares."""
-    if not hasattr(model, "model_.members"):
+    if not hasattr(model, "model_"):
         return dict(vars(model))
     state = dict(model.get_params())
     for i, member in enumerate(model.model_.members):
-        statistics = member.statistics
+        statistics, to_numpy = member.statistics, model.model_.backend.to_numpy
         state[f"{i}.labels"] = list(statistics.labels)
         state[f"{i}.counts"] = statistics.counts.tolist()
-        state[f"{i}.means"] = member.map.backend.to_numpy(statistics.means).tobytes()
+        state[f"{i}.means"] = to_numpy(statistics.means).tobytes()
         state[f"{i}.n"] = statistics.n_scattered
-        if statistics.has_scatter:
+        if statistics.scatter is not None:
             state[f"{i}.scatter"] = statistics.scatter.dense().tobytes()
-            state[f"{i}.turnover"] = statistics.scatter.turnover
-        if member.kernel is not None:
-            frequencies = member.map.backend.to_numpy(member.kernel.frequencies)
-            state[f"{i}.frequencies"] = frequencies.tobytes()
+            state[f"{i}.turnover"] = float(statistics.scatter.turnover)
+        if member.map.frequencies is not None:
+            state[f"{i}.frequencies"] = to_numpy(member.map.frequencies).tobytes()
+    state["waiting"] = (model.model_.waiting.rows.tobytes(), list(model.model_.waiting.labels))
+    state["evidence"] = (model.model_.evidence.losses.tobytes(), list(model.model_.evidence.labels))
     state["scores"] = model.scores(np.ones((2, 6)), None).tobytes()
     return state
 

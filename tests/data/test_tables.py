@@ -19,6 +19,7 @@ from klda.data import (
     identity,
     open_pasted,
     open_table,
+    open_tables,
     read,
     read_lines,
 )
@@ -715,3 +716,13 @@ def test_pasted_text_needs_no_header():
 def test_pasted_text_that_can_not_be_read_says_where(content, message):
     with pytest.raises(TableError, match=f"^Pasted rows.*{message}"):
         read_pasted(content)
+
+
+def test_reading_several_files_tells_how_much_of_all_was_read(tmp_path):
+    for name, rows in (("a.csv", 1000), ("b.csv", 3000)):
+        lines = ["text,label", *(f"text number {i:06d},label" for i in range(rows))]
+        (tmp_path / name).write_text("\n".join(lines))
+    fractions = [batch.fraction for batch in read(open_tables(tmp_path), labels=True)]
+    assert fractions == sorted(fractions)
+    assert fractions[1] == pytest.approx(0.25, rel=0.01)  # the end of the first file
+    assert fractions[-1] == pytest.approx(1)

@@ -18,7 +18,7 @@ def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
         rng=np.random.RandomState(seed),
         backend=NumpyBackend("float64"),
     )
-    Z = features.map.lift(X)
+    Z = features.lift(X)
     exact = np.exp(-gamma * ((X[:, None] - X[None]) ** 2).sum(-1))
     return (Z @ Z.T - exact)[np.triu_indices(n, 1)]
 

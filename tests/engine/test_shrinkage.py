@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda import shrinkage
-from klda.engine.shrinkage import log_shares
+from klda.engine import shrinkage
+from klda.engine.shrinkage import log_priors
 
 
 def relative_means(m=12, d=40, seed=0):
@@ -119,25 +119,25 @@ def test_one_class_or_no_spread_keeps_the_plain_means():
     np.testing.assert_array_equal(mixing.correction, 0)
 
 
-def test_shares_of_even_counts_are_even_and_one_new_class_is_not_taken_for_rare():
-    assert log_shares(np.full(7, 30)) == pytest.approx(-np.log(7))
-    shares = np.exp(log_shares(np.array([70] * 149 + [1])))
-    assert shares[-1] > 0.9 * shares[0]
-    assert shares.sum() == pytest.approx(1)
+def test_priors_of_even_counts_are_even_and_one_new_class_is_not_taken_for_rare():
+    assert log_priors(np.full(7, 30)) == pytest.approx(-np.log(7))
+    priors = np.exp(log_priors(np.array([70] * 149 + [1])))
+    assert priors[-1] > 0.9 * priors[0]
+    assert priors.sum() == pytest.approx(1)
 
 
-def test_shares_of_counts_from_a_dirichlet_distribution_are_near_the_true_ones():
+def test_priors_of_counts_from_a_dirichlet_distribution_are_near_the_true_ones():
     rng = np.random.default_rng(0)
     true = rng.dirichlet(np.full(200, 0.8))
     counts = rng.multinomial(4000, true)
-    shares = np.exp(log_shares(counts))
-    assert shares.sum() == pytest.approx(1)
-    assert np.corrcoef(shares, true)[0, 1] > 0.98
-    # No class is ruled out, and log-loss is lower than that of even shares by most of what can be.
-    gain = true @ np.log(shares * 200)
+    priors = np.exp(log_priors(counts))
+    assert priors.sum() == pytest.approx(1)
+    assert np.corrcoef(priors, true)[0, 1] > 0.98
+    # No class is ruled out, and log-loss is lower than that of even priors by most of what can be.
+    gain = true @ np.log(priors * 200)
     assert gain > 0.8 * (true @ np.log(true * 200))
 
 
 @pytest.mark.parametrize("counts", [[5], [1, 1], [1000, 1], [0, 3]])
-def test_shares_are_finite(counts):
-    assert np.isfinite(log_shares(np.array(counts))).all()
+def test_priors_are_finite(counts):
+    assert np.isfinite(log_priors(np.array(counts))).all()

@@ -15,8 +15,8 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 def learn(statistics, Z, y, sign=1):
     labels, groups = np.unique(y, return_inverse=True)
     rows = statistics.backend.asarray(Z).copy()
-    change = statistics.learn if sign > 0 else statistics.remove
-    return change(rows, statistics.backend.grouping(groups, len(labels)), labels.tolist())
+    grouping = statistics.backend.grouping(groups, len(labels))
+    return statistics.change(rows, grouping, labels.tolist(), sign)
 
 
 def fresh(dtype, D=24):
@@ -125,11 +125,11 @@ def test_thin_and_square_scatters_agree():
     rows = rng.normal(size=(30, 100))
     thin.change(rows, 1)
     thin.change(rows[:4], -1)
-    assert thin.is_thin
+    assert thin.square is None
     square = thin.copy()
     square.densify()
-    assert not square.is_thin
-    assert thin.is_thin, "a copy is independent"
+    assert square.square is not None
+    assert thin.square is None, "a copy is independent"
     np.testing.assert_allclose(thin.dense(), square.dense(), atol=1e-10)
     np.testing.assert_allclose(thin.dense(), rows[4:].T @ rows[4:], atol=1e-10)
     assert thin.trace() == pytest.approx(square.trace())
@@ -139,9 +139,9 @@ def test_scatter_becomes_a_square_beyond_half_of_its_size():
     scatter = Scatter(20, NumpyBackend("float64"))
     rows = np.random.default_rng(0).normal(size=(10, 20))
     scatter.change(rows, 1)
-    assert scatter.is_thin
+    assert scatter.square is None
     scatter.change(rows[:1], 1)
-    assert not scatter.is_thin
+    assert scatter.square is not None
 
 
 def test_one_sample_a_class_leaves_no_rounding_in_the_scatter():
@@ -159,7 +159,7 @@ def test_dropping_a_class_keeps_its_trace_in_the_scatter():
     statistics = fresh("float64", D=100)
     learn(statistics, Z, y)
     before = statistics.scatter.dense()
-    statistics.drop([2])
+    statistics.prepare_drop([2])()
     assert 2 not in statistics.labels
     assert statistics.n_scattered == 40
     np.testing.assert_array_equal(statistics.scatter.dense(), before)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
-from klda.demo import examples
 from klda.encoders.probes import gamma_for
 from klda.engine.fitted import PredictionOnlyError
 from klda.engine.model import Member
@@ -18,6 +17,7 @@ from klda.engine.statistics import ClassStatistics
 from klda.learner import FoundationModelError, Learner, array_files
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
 from klda.learner.storing import HISTORY_LENGTH
+from klda_bench.demo import examples
 from tests import model_json
 
 

@@ -8,7 +8,7 @@ import gzip
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, Learner, features
+from klda import KLDA, LDA, Learner, encoders
 
 CLASSES = 20
 
@@ -22,7 +22,7 @@ def clinc(data_dir):
         with gzip.open(data_dir / path, "rt", newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    encoder = features.load("minilm", layers="auto")
+    encoder = encoders.load("minilm", layers="auto")
     train, test = read("paper/clinc/train.csv.gz"), read("paper/clinc/test.csv.gz")
     chosen = sorted({row["label"] for row in train})[:: 150 // CLASSES][:CLASSES]
     first = {row["label"]: row["text"] for row in reversed(train)}

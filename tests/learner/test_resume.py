@@ -431,7 +431,7 @@ def test_integer_classes_stay_integers(files, tmp_path):
 
 
 def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_path, monkeypatch):
-    from klda.demo import examples
+    from klda_bench.demo import examples
 
     monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
     rows = [example for example in examples() if example.part == "learn"][:96:2]

@@ -17,12 +17,12 @@ pytest.importorskip("uvicorn", reason='needs the extra: pip install "klda[server
 from starlette.testclient import TestClient
 
 from klda import KLDA
-from klda.demo import examples
 from klda.learner import Learner
 from klda.server.app import create_app
-from klda.server.run import address_of, listen, uvicorn_config
+from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, Settings
+from klda_bench.demo import examples
 
 WIDTH = 8
 CENTRES = {"ants": 0.0, "bees": 3.0, "cats": -3.0}
@@ -94,12 +94,10 @@ def client(features_model: Path) -> Iterator[TestClient]:
 @contextmanager
 def listening(folder: Path, **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
-    import uvicorn
-
     new = changes.pop("new", None)
     settings = replace(Settings(model=folder), **changes)
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn_config(create_app(Service(settings, new=new))))
+    server = uvicorn_server(create_app(Service(settings, new=new)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
 from .conftest import ASK, KEYS, TEACH, rows, serving
@@ -351,12 +352,10 @@ def test_an_unforeseen_error_tells_nothing(client, monkeypatch):
 
 
 def test_a_full_disk_is_said_without_a_path(client, monkeypatch, features_model):
-    def full(self, changes):
-        from klda.server.journal import JournalError
-
+    def full(self, *args):
         raise JournalError(f"No space left on {features_model}")
 
-    monkeypatch.setattr("klda.server.journal.Journal.append", full)
+    monkeypatch.setattr("klda.server.journal.Journal.add", full)
     answer = client.post("/v1/learn", json={"features": X, "labels": ["ants"] * 2})
     assert answer.status_code == 503
     assert str(features_model) not in answer.text

@@ -14,8 +14,8 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="pip install playwright drives the browser"
 )
 
-from klda.client import Client
-from klda.demo import unknown_questions
+from klda.server.client import Client
+from klda_bench.demo import unknown_questions
 
 from .conftest import KEYS, TEACH, listening, samples
 
@@ -116,7 +116,7 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     label = other.locator(".name").inner_text()
     other.locator("button").click()
     expect(page.locator("#answer")).to_contain_text(f"Taught: this is {label}.")
-    expect(page.locator("#scores")).to_contain_text("% right on the latest")
+    expect(page.locator("#scores")).to_contain_text("% accuracy on the latest")
 
     # Why: opened with the keyboard.
     page.focus("details.why summary")
@@ -307,7 +307,7 @@ def test_too_many_requests_are_a_message(text_model, browser):
             with page.expect_response("**/page/ask"):
                 page.press("#value", "Enter")
         message = page.locator("#messages .message.error span")
-        expect(message).to_have_text(re.compile("^Too many requests: at most 0.01 a second"))
+        expect(message).to_have_text(re.compile("^Too many requests: at most 0.01 per second"))
         page.context.close()
 
 

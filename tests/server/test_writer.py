@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
+import resource
 import shutil
+import sqlite3
 import threading
+from contextlib import closing, contextmanager
 
 import pytest
 
-from klda import LDA, storage
+from klda import LDA
 from klda.learner import Learner
 from klda.server.changes import Change
 from klda.server.errors import ConflictError, ServiceError, TroubleError
-from klda.server.journal import Journal, JournalError, _write
+from klda.server.journal import FILE, Journal
 from klda.server.service import Service
 from klda.server.settings import Settings
 
 from .conftest import CENTRES, samples, serving
-from .test_service import Running, wait_for
+from .test_service import Running, journaled, wait_for
 
 ALL = dict.fromkeys(CENTRES, 40)
 
@@ -51,7 +53,7 @@ def ledger_model(folder):
 
 def fails_on(monkeypatch, label):
     """Let the learner fail, half done, on every batch that has a label."""
-    real = Learner.learn
+    real = Learner.learn_rows
 
     def learn(self, rows, labels, **options):
         if label in labels:
@@ -59,7 +61,7 @@ def fails_on(monkeypatch, label):
             raise ArithmeticError(f"{label} on purpose")
         return real(self, rows, labels, **options)
 
-    monkeypatch.setattr(Learner, "learn", learn)
+    monkeypatch.setattr(Learner, "learn_rows", learn)
 
 
 def test_what_fails_does_not_fail_the_changes_it_was_taken_with(features_model, monkeypatch):
@@ -164,47 +166,58 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
 # ------------------------------------------------------------------ the journal at a start
 
 
-def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
-    journal = Journal(features_model)
-    journal.append([Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1)])
-    journal.append([Change("rename", ("nobody", "x"), sequence=2)])
-    journal.append([Change("learn", ("eels",) * 5, samples("eels", 5), sequence=3, key="k")])
-    journal.append([Change("remove", ("bees",) * 41, samples("bees", 41), sequence=4)])
-    journal.append([Change("forget", ("cats",), sequence=5, when=5e9)])
+def write(folder, *changes):
+    journal = Journal(folder)
+    journal.open()
+    for change in changes:
+        with journal.transaction():
+            journal.add(change)
     journal.close()
+
+
+def refused(folder):
+    with closing(sqlite3.connect(folder / FILE)) as journal:
+        found = journal.execute("SELECT sequence FROM changes WHERE refused IS NOT NULL")
+        return [number for (number,) in found]
+
+
+def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
+    write(
+        features_model,
+        Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1),
+        Change("rename", ("nobody", "x"), sequence=2),
+        Change("learn", ("eels",) * 5, samples("eels", 5), sequence=3, key="k"),
+        Change("remove", ("bees",) * 41, samples("bees", 41), sequence=4),
+        Change("forget", ("cats",), sequence=5, when=5e9),
+    )
     expected = {"ants": 40, "bees": 40, "dogs": 5, "eels": 5}
     with caplog.at_level(logging.ERROR, "klda.server"):
         running = Running(features_model)
-    kept = sorted(path.name for path in features_model.glob("refused-*"))
-    assert kept == [f"refused-{number:020d}.klda" for number in (2, 4)]
-    said = [record for record in caplog.records if "kept aside" in record.message]
-    assert [record.file for record in said] == kept
+    assert refused(features_model) == [2, 4]
+    said = [record for record in caplog.records if "change refused" in record.message]
+    assert [record.change["sequence"] for record in said] == [2, 4]
     assert running.counts == expected
     running.learn(samples("ants", 2), ["ants"] * 2)
     running.abandon()
     expected["ants"] = 42
-    with Running(features_model) as again:  # cancelled: not tried again
+    with Running(features_model) as again:  # not tried again
         assert again.counts == expected
-        assert len(list(features_model.glob("refused-*"))) == 2
+        assert refused(features_model) == [2, 4]
         again.undo(5)
         assert again.counts["cats"] == 40
 
 
 @pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
 def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, monkeypatch, error):
-    journal = Journal(features_model)
-    journal.append([Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1)])
-    journal.close()
+    write(features_model, Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1))
 
     def fail(self, *args, **options):
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(Learner, "learn", fail)
-        service = Service(Settings(model=features_model))
+        patched.setattr(Learner, "learn_rows", fail)
         with pytest.raises(error):
-            service.start()
-        service.writer._keeper.close()
+            Service(Settings(model=features_model)).start()
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 5}
 
@@ -220,18 +233,36 @@ def test_the_command_line_may_change_what_the_journal_renames(features_model):
         assert again.counts == {"emmets": 5, "bees": 40, "cats": 40}
 
 
-def test_a_kill_before_the_journal_is_removed_and_a_save_double_nothing(features_model, tmp_path):
+def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features_model, tmp_path):
     running = Running(features_model, fold_interval=1e9)
     running.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1)
-    (file,) = features_model.glob("journal-*")
-    shutil.copy(file, tmp_path / file.name)
-    running.service.stop()
-    shutil.move(tmp_path / file.name, file)  # as if it had been killed before the removal
+    running.abandon()
+    shutil.copytree(features_model, tmp_path / "killed")
+    with Running(features_model):
+        pass  # folds
+    for path in (tmp_path / "killed").glob(f"{FILE}*"):
+        shutil.copy(path, features_model)  # as if it had been killed after the save
+    assert journaled(features_model) == [1]
     Learner.load(features_model).learn(samples("eels", 4), ["eels"] * 4).save(features_model)
     with Running(features_model) as again:
-        assert not list(features_model.glob("journal-*"))
+        assert journaled(features_model) == []
         assert again.counts == {**ALL, "dogs": 5, "eels": 4}
         assert again.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1).repeated
+
+
+def test_the_key_of_the_first_learn_of_a_model_survives_a_kill(tmp_path):
+    folder = tmp_path / "new"
+    service = Service(Settings(model=folder), new="features")
+    service.start()
+    first = (samples("ants", 5), ["ants"] * 5, "key", 1)
+    asyncio.run(service.learn(*first))
+    shutil.copytree(folder, tmp_path / "killed")
+    service.stop()
+    for path in (tmp_path / "killed").glob(f"{FILE}*"):
+        path.unlink()  # as if it had been killed right after the save
+    with Running(tmp_path / "killed") as again:
+        assert again.learn(*first).repeated
+        assert again.counts == {"ants": 5}
 
 
 # ------------------------------------------------------------------ what was forgotten
@@ -242,22 +273,26 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
     seconds = 0.5 if when == "running" else 1e9
     with Running(features_model, undo_seconds=seconds) as running:
         running.forget(["bees"])
+        kept = forgotten(features_model)
+        assert kept
         if when == "running":
-            wait_for(lambda: not dropped(features_model) and not running.service.writer.unfolded)
+            wait_for(lambda: not forgotten(features_model) and not running.service.writer.unfolded)
         elif when == "stop":
             running.service.writer._settings = Settings(model=features_model, undo_seconds=0.0)
     if when == "start":
-        assert dropped(features_model)
+        assert forgotten(features_model)
         with Running(features_model, undo_seconds=0.0):
-            wait_for(lambda: not dropped(features_model))
-    assert not dropped(features_model)
+            wait_for(lambda: not forgotten(features_model))
+    assert not forgotten(features_model)
+    for path in features_model.glob("*"):
+        assert not any(part in path.read_bytes() for part in kept)
     assert "bees" not in Learner.load(features_model).classes
 
 
-def dropped(folder):
-    """Arrays of forgotten classes in a model folder."""
-    names = storage.load(folder).arrays
-    return [name for name in names if name.startswith("service/") and name != "service/memory"]
+def forgotten(folder):
+    """The numbers of the classes that were forgotten, as they are on disk."""
+    with closing(sqlite3.connect(folder / FILE)) as journal:
+        return [arrays[-200:] for (arrays,) in journal.execute("SELECT arrays FROM forgotten")]
 
 
 # ------------------------------------------------------------------ trouble
@@ -266,13 +301,13 @@ def dropped(folder):
 def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
     with serving(features_model) as client:
-        writer = client.app._app.state.service.writer
         body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
 
-        def full(snapshot):
-            raise OSError(28, "No space left on device")
+        def full(learner):
+            raise OSError(12, "Cannot allocate memory")
 
-        writer.on_swap = full
+        patched = pytest.MonkeyPatch()
+        patched.setattr(Learner, "frozen", full)
         assert client.post("/v1/learn", json=body).status_code == 503
         health = client.get("/v1/health")
         assert health.status_code == 503
@@ -281,7 +316,7 @@ def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
         assert client.post("/v1/learn", json=body).status_code == 503
         ask = client.post("/v1/predict", json={"features": samples("ants", 1).tolist()})
         assert ask.json()["predictions"][0]["label"] == "ants"
-        writer.on_swap = lambda snapshot: None
+        patched.undo()
         wait_for(lambda: client.get("/v1/health").status_code == 200)
         assert client.get("/v1/model").json()["samples"] == 120
         assert client.post("/v1/learn", json=body).json()["samples"] == 123
@@ -289,25 +324,18 @@ def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
     assert Learner.load(features_model).classes["dogs"] == 3
 
 
-def test_a_change_that_could_not_be_cancelled_counts_neither_now_nor_later(
+def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
     features_model, monkeypatch
 ):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
     running = Running(features_model, fold_interval=1e9)
     fails_on(monkeypatch, "bad")
-    real = Journal.append
-
-    def append(self, changes):
-        if changes[0].kind == "cancel":
-            raise JournalError("No space left on device")
-        real(self, changes)
-
-    monkeypatch.setattr(Journal, "append", append)
-    with pytest.raises(TroubleError):
-        running.learn(samples("eels", 5), ["bad"] * 5)
-    with pytest.raises(TroubleError):
-        running.learn(samples("eels", 5), ["eels"] * 5)
-    monkeypatch.setattr(Journal, "append", real)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "load", lambda *_, **__: 1 / 0)
+        with pytest.raises(TroubleError):
+            running.learn(samples("eels", 5), ["bad"] * 5)
+        with pytest.raises(TroubleError):
+            running.learn(samples("eels", 5), ["eels"] * 5)
     wait_for(lambda: not any(running.service.trouble.values()))
     running.learn(samples("eels", 5), ["eels"] * 5)
     running.abandon()
@@ -316,35 +344,33 @@ def test_a_change_that_could_not_be_cancelled_counts_neither_now_nor_later(
         assert again.counts == {**ALL, "eels": 5}
 
 
-def test_health_depends_on_the_disk_and_on_both_threads(features_model, monkeypatch):
+@contextmanager
+def full_disk():
+    """No file can grow beyond a few bytes: what a full disk does to SQLite."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+
+def test_health_depends_on_the_disk_and_on_both_threads(features_model):
     with serving(features_model) as client:
-        service = client.app._app.state.service
+        service = client.app.state.service
         body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
-
-        def full(file, content):
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr("klda.server.journal._write", full)
+        with full_disk():
             assert client.post("/v1/learn", json=body).status_code == 503
             health = client.get("/v1/health")
             assert health.status_code == 503
-            assert "No space left" in health.json()["error"]["message"]
+            assert "journal" in health.json()["error"]["message"]
             assert 'klda_healthy{part="journal"} 0.0' in client.get("/v1/metrics").text
+            asked = client.post("/v1/predict", json={"features": samples("ants", 1).tolist()})
+            assert asked.json()["version"] == 0
         wait_for(lambda: client.get("/v1/health").status_code == 200)  # with no further learn
-        assert client.post("/v1/learn", json=body).status_code == 200
-        service.inference.stop()
+        assert client.post("/v1/learn", json=body).json()["samples"] == 123
+        service.batcher.stop()
         assert "answers" in client.get("/v1/health").json()["error"]["message"]
         service.writer.stop()
         assert "learns" in client.get("/v1/health").json()["error"]["message"]
         service.stop = lambda: None
-
-
-def test_a_write_that_a_system_takes_in_parts_is_whole(tmp_path):
-    class Slow(io.FileIO):
-        def write(self, content):
-            return super().write(bytes(content[:7]))
-
-    with Slow(tmp_path / "file", "wb") as file:
-        _write(file, b"0123456789" * 9)
-    assert (tmp_path / "file").read_bytes() == b"0123456789" * 9

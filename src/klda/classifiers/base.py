@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,18 +14,18 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from klda.classifiers.validation import (
-    check_label_kind,
     check_labels_known,
     check_mergeable,
     check_number,
     check_parameters,
     check_refused,
-    check_same_parameters,
+    check_removable,
     checked_batch,
+    checked_name,
     checked_samples,
     columns_of,
+    described,
     known_parameters,
-    plain_parameters,
 )
 from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import FeatureMap
@@ -34,7 +35,7 @@ from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
 from klda.errors import KldaError
-from klda.labels import Label, checked_label
+from klda.labels import Label
 
 
 def _has_scatter(estimator: ContinualClassifier) -> bool:
@@ -92,19 +93,18 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y)
-        check_parameters(self)
-        batch = checked_batch(self, X, y)
-        self.model_.add(*batch, gather=self._settings().calibrated)
-        self._fitted.changed()
+        settings, batch = self._settings(), checked_batch(self, X, y)
+        with self._fitted.changing() as model:
+            model.add(*batch, gather=settings.calibrated)
         return self
 
     def _start(self, X: Any, y: Any) -> Self:
         """Learn the first batch into a new model; on an error the old one stays."""
-        check_parameters(self)
+        settings = self._settings()
         samples, groups, labels = checked_batch(self, X, y, first=True)
         backend = choose_backend(self.device, self.dtype, samples)
         model = Model.of_maps(self._maps(samples, backend), with_scatter=not self.nearest_mean)
-        model.add(samples, groups, labels, gather=self._settings().calibrated)
+        model.add(samples, groups, labels, gather=settings.calibrated)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._fitted = Fitted(model)
         return self
@@ -125,22 +125,16 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self.model_.remove(*self._checked_removal(X, y))
-        self._fitted.changed()
+        batch = self._checked_removal(X, y)
+        with self._fitted.changing() as model:
+            model.remove(*batch)
         return self
 
     def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
         """Check a batch to be removed: of known classes, no more of each than it has."""
-        self._check_has_classes()
+        known = self._with_classes()
         samples, groups, labels = checked_batch(self, X, y)
-        check_labels_known(self.classes_, labels, "y")
-        counts = self.counts_
-        for label, n in zip(labels, np.bincount(groups), strict=True):
-            if n > counts[label]:
-                raise KldaError(
-                    f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
-                    "remove at most as many as were learned."
-                )
+        check_removable(known, groups, labels)
         return samples, groups, labels
 
     def forget(self, label: Label) -> Self:
@@ -162,16 +156,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def detach(self, label: Label) -> Model:
         """Drop a class from the answers, and return what `attach` brings it back with."""
-        self._check_has_classes()
-        check_labels_known(self.classes_, [label], "label")
-        part = self.model_.drop(label)
-        self._fitted.changed()
-        return part
+        check_labels_known(self._with_classes().classes, [label], "label")
+        with self._fitted.changing() as model:
+            return model.drop(label)
 
     def attach(self, part: Model) -> Self:
         """Add a part with the same feature maps: a class that was detached, or a batch's model."""
-        self.model_.merge(part)
-        self._fitted.changed()
+        with self._fitted.changing() as model:
+            model.merge(part)
         return self
 
     def check_learned(self, X: Any, y: Any) -> None:
@@ -193,14 +185,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self._check_has_classes()
-        check_labels_known(self.classes_, [old], "old")
-        new = checked_label("new", new)
-        check_label_kind(self, [new])
-        if new in self.model_.statistics.positions:
-            raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
-        self.model_.rename(old, new)
-        self._fitted.changed()
+        new = checked_name(self._with_classes().classes, old, new)
+        with self._fitted.changing() as model:
+            model.rename(old, new)
         return self
 
     def merge(self, other: Self) -> Self:
@@ -216,20 +203,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        if type(other) is not type(self):
-            raise KldaError(
-                f"other is a {type(other).__name__}; a {type(self).__name__} merges with its kind."
-            )
+        check_mergeable(self, other)
         if not other.__sklearn_is_fitted__():
             return self
         if not self.__sklearn_is_fitted__():
-            check_same_parameters(self, other)
-            self.n_features_in_ = other.n_features_in_
-            self._fitted = other._fitted.copy()
-            return self
-        check_mergeable(self, other)
-        self.model_.merge(other.model_)
-        self._fitted.changed()
+            return self._take_over(other, other._fitted.copy())
+        with self._fitted.changing() as model:
+            model.merge(other.model_)
         return self
 
     # ---------------------------------------------------------------- answers
@@ -267,10 +247,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             Fractions of all classes' probability, not only of these k.
         """
         check_number("k", k, kind=numbers.Integral)
-        self._check_has_classes()
-        temperature = self.temperature_
-        solution, columns = self._ask(among)
-        samples = checked_samples(self, X)
+        solution, columns = self._ask(among, judged=True)
+        samples, temperature = checked_samples(self, X), solution.temperature
         positions, scores, log_total = solution.best(samples, int(k), columns, temperature)
         labels = solution.classes[positions if columns is None else columns[positions]]
         # In float32 some probabilities would exceed one.
@@ -303,37 +281,27 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         The relative Mahalanobis distance: from the nearest class, less the distance from all
         classes together.
         """
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return solution.novelty(checked_samples(self, X))
 
     @available_if(_has_scatter)
     def threshold(self, refused: float = 0.05) -> float:
-        """Novelty beyond which a sample is taken for unknown.
+        """Return the novelty beyond which a sample is unknown; infinity while that is not known.
 
-        Parameters
-        ----------
-        refused : float
-            Fraction of samples of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        float
-            Infinity while too little was learned to tell.
+        ``refused`` is the fraction of samples of known classes that may be taken for unknown.
         """
-        self._check_has_classes()
         check_refused(refused)
-        if not self._settings().calibrated:
+        solution = self.solution_
+        if solution.evidence is None:
             raise KldaError(
                 "calibrated=False: without it nothing is kept that tells known inputs from unknown "
                 "ones. Make the model with calibrated=True."
             )
-        return self.solution_.threshold(refused)
+        return solution.threshold(refused)
 
     @available_if(_has_scatter)
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned.
-
-        The threshold comes from the samples learned, each judged as if it had not been.
 
         Parameters
         ----------
@@ -342,42 +310,24 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         refused : float
             Fraction of samples of known classes that may be taken for unknown.
         by_class : bool
-            Use the threshold of the class that a sample would be given, if enough of it was
-            learned to have one.
+            Use the threshold of the class that a sample would be given, if it has one.
 
         Returns
         -------
         ndarray of bool, shape (n_samples,)
         """
         limit: Any = self.threshold(refused)
-        solution = self.solution_
-        samples = checked_samples(self, X)
-        novelty = solution.novelty(samples)
-        if by_class and solution.evidence is not None:
-            own = solution.evidence.class_thresholds(refused, solution.scale)
-            answers = self.predict(X).tolist()
-            limit = np.array([own.get(label, limit) for label in answers])
-        return novelty <= limit
+        if by_class:
+            own = self.solution_.class_thresholds(refused)
+            limit = np.array([own.get(label, limit) for label in self.predict(X).tolist()])
+        return self.novelty(X) <= limit
 
     def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
-        """Answer in one pass: likeliest classes, and whether samples are like anything learned.
+        """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-        top : int
-            How many classes to name.
-        refused : float
-            Fraction of samples of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        list of Answer
-            One per sample.
+        ``refused`` is the fraction of samples of known classes that may be taken for unknown.
         """
         check_refused(refused)
-        self._check_has_classes()
         return self.solution_.answer(checked_samples(self, X), top, refused)
 
     # ---------------------------------------------------------------- fitted attributes
@@ -385,20 +335,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def model_(self) -> Model:
         """All that was learned."""
-        self._check_started()
+        self._known()
         return self._fitted.model
 
     @property
     def solution_(self) -> Solution:
         """The solved classifier, with all the evidence there is: immutable."""
-        self._check_has_classes()
-        check_parameters(self)
-        return self._fitted.judged_solution(self._settings())
-
-    @property
-    def maps_(self) -> Sequence[FeatureMap]:
-        """The feature map of each member."""
-        return self._known().maps
+        return self._ask(judged=True)[0]
 
     @property
     def classes_(self) -> np.ndarray:
@@ -426,7 +369,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def temperature_(self) -> float:
         """What scores are divided by before they become probabilities."""
-        return self.solution_.temperature if self._settings().calibrated else 1.0
+        return self.solution_.temperature
 
     @property
     def ridge_(self) -> float:
@@ -445,19 +388,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def covariance_(self) -> np.ndarray:
         """The covariance shared by all classes, without the ridge; one per member."""
-        self._check_started()
+        self._known()
         return self._each(self._fitted.covariance())
 
     @property
     def coef_(self) -> np.ndarray:
         """Weights, one row per class, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return self._each([solution.backend.to_numpy(rule.weights) for rule in solution.rules])
 
     @property
     def intercept_(self) -> np.ndarray:
         """Biases, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask(None)
+        solution, _ = self._ask()
         return self._each([solution.backend.to_numpy(rule.biases) for rule in solution.rules])
 
     # ---------------------------------------------------------------- as a value
@@ -468,55 +411,30 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self.frozen()
         return clone(self).merge(self)
 
-    def frozen(self) -> Self:
-        """Return a classifier that answers as this one does now, and can't learn.
+    def empty(self) -> Self:
+        """Return a classifier with the same feature maps that has learned nothing."""
+        return clone(self)._take_over(self, Fitted(self.model_.empty()))
 
-        It shares the solution, which never changes, whatever is learned here later.
-        """
-        twin = clone(self)
-        twin.n_features_in_ = self.n_features_in_
-        twin._fitted = Fitted(None, self.solution_, self._settings())
-        return twin
+    def frozen(self) -> Self:
+        """Return a classifier that answers as this one does now, by the same solution, forever."""
+        return clone(self)._take_over(self, Fitted(None, self.solution_, self._settings()))
 
     def pack(
         self, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all that the classifier knows as named arrays and JSON-able values.
 
-        Parameters
-        ----------
-        compact : bool
-            Leave out what only learning needs: the result can answer but not learn.
-        solved : bool
-            False leaves out what only answering needs, and the time that solving takes.
-
-        Returns
-        -------
-        arrays : dict of str to ndarray
-            ``predict/...`` is needed to answer, ``learn/...`` to learn. Later changes of the
-            classifier leave them alone.
-        meta : dict
-            Kind, parameters, labels, counts and more.
+        ``compact`` leaves out what only learning needs; not ``solved``, what only answering needs.
         """
-        self._check_has_classes()
+        self._with_classes() if solved else self._known()
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        return arrays, self._described() | meta
+        return arrays, described(self) | meta
 
     @classmethod
     def unpack(
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
-        """Return the classifier that `pack` described.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-            May be lazy: ``learn/...`` is read only when something is learned.
-        meta : mapping
-            The values that came with the arrays.
-        device : str, optional
-            Use another device than the model was made with.
-        """
+        """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
         model = cls(**known_parameters(cls, meta["parameters"]))
         if device is not None:
             model.set_params(device=device)
@@ -537,45 +455,46 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
 
     def _settings(self) -> Settings:
-        names = ("ridge", "priors", "small_sample_correction", "combine", "calibrated")
-        chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return Settings(nearest_mean=self.nearest_mean, **chosen)
+        """Return what the user chose; raise if a parameter can't be used."""
+        check_parameters(self)
+        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
+        return Settings(**{name: getattr(self, name) for name in names})
 
-    def _described(self) -> dict[str, Any]:
-        """Return what kind of classifier this is, as JSON-able values."""
-        names = getattr(self, "feature_names_in_", None)
-        return {
-            "kind": type(self).__name__,
-            "parameters": plain_parameters(self),
-            "feature_names": None if names is None else names.tolist(),
-        }
+    def _take_over(self, other: Self, fitted: Fitted) -> Self:
+        """Become fitted, to the features of another classifier."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(other, name):
+                setattr(self, name, getattr(other, name))
+        self._fitted = fitted
+        return self
 
     def _known(self) -> Model | Solution:
-        self._check_started()
-        return self._fitted.known
-
-    def _ask(self, among: Sequence[Label] | None) -> tuple[Solution, np.ndarray | None]:
-        """Return the solution, solved if it has to be, and the columns of some classes."""
-        self._check_has_classes()
-        check_parameters(self)
-        solution = self._fitted.solution(self._settings())
-        return solution, None if among is None else columns_of(solution, among)
-
-    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the array of the only member, or those of all members of an ensemble."""
-        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]
-
-    def _check_started(self) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise AttributeError(f"This {type(self).__name__} has learned nothing yet.")
-
-    def _check_has_classes(self) -> None:
+        """Return what knows classes, counts and feature maps; raise if nothing was learned."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        if not len(self._known().classes):
+        return self._fitted.known
+
+    def _with_classes(self) -> Model | Solution:
+        """Return what knows classes; raise if there are none."""
+        known = self._known()
+        if not len(known.classes):
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
+        return known
+
+    def _ask(
+        self, among: Sequence[Label] | None = None, *, judged: bool = False
+    ) -> tuple[Solution, np.ndarray | None]:
+        """Return the solution, solved if it has to be, and the columns of some classes."""
+        self._with_classes()
+        solve = self._fitted.judged_solution if judged else self._fitted.solution
+        solution = solve(self._settings())
+        return solution, None if among is None else columns_of(solution, among)
+
+    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the array of the only member, or those of all members of an ensemble."""
+        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend, is_torch
+from klda.engine.arrays import Array, Backend, on_cpu
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
 
 PAPER: dict[str, Any] = {
@@ -28,8 +28,7 @@ def draw_maps(
     rng = check_random_state(estimator.random_state)
     gamma = estimator.gamma
     if gamma == "auto":
-        values = samples.cpu().numpy() if is_torch(samples) else samples
-        gamma = GAMMA_SCALE / median_squared_distance(values)
+        gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
     return [
         FeatureMap.draw(
             int(samples.shape[1]),
@@ -41,13 +40,6 @@ def draw_maps(
         )
         for _ in range(n_maps)
     ]
-
-
-def gamma_of(estimator: KLDA | KLDAEnsemble) -> float:
-    """Return the kernel parameter that an estimator's feature maps were drawn with."""
-    gamma = estimator.maps_[0].gamma
-    assert gamma is not None
-    return gamma
 
 
 class KLDA(ContinualClassifier):
@@ -138,7 +130,7 @@ class KLDA(ContinualClassifier):
     @property
     def gamma_(self) -> float:
         """The kernel parameter in use."""
-        return gamma_of(self)
+        return float(self._known().maps[0].gamma or 0.0)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, 1, samples, backend)
@@ -199,7 +191,7 @@ device, dtype
     @property
     def gamma_(self) -> float:
         """The kernel parameter in use."""
-        return gamma_of(self)
+        return float(self._known().maps[0].gamma or 0.0)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         return draw_maps(self, int(self.n_members), samples, backend)

@@ -12,14 +12,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda import __version__
-from klda.engine.arrays import Array, is_torch
+from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
 from klda.errors import KldaError
-from klda.labels import Label, check_labels, check_lengths, grouped, plain
+from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
+    from klda.engine.model import Model
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -75,13 +76,18 @@ def check_refused(refused: float, parameter: str = "refused") -> None:
         )
 
 
-def plain_parameters(estimator: ContinualClassifier) -> dict[str, Any]:
-    """Return the parameters as JSON-able values."""
+def described(estimator: ContinualClassifier) -> dict[str, Any]:
+    """Return what kind of classifier this is, as JSON-able values."""
     parameters = estimator.get_params()
     state = parameters.get("random_state")
     if state is not None and not isinstance(state, int | np.integer):
         parameters["random_state"] = None  # a generator; the drawn features are stored
-    return {name: plain(value) for name, value in parameters.items()}
+    names = getattr(estimator, "feature_names_in_", None)
+    return {
+        "kind": type(estimator).__name__,
+        "parameters": {name: plain(value) for name, value in parameters.items()},
+        "feature_names": None if names is None else names.tolist(),
+    }
 
 
 def known_parameters(
@@ -118,7 +124,10 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
     if first:
         return samples
     if not is_torch(X):
-        validate_data(estimator, X=X, reset=False, skip_check_array=True)
+        try:
+            validate_data(estimator, X=X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise KldaError(str(error)) from error
     elif X.shape[1] != estimator.n_features_in_:
         raise KldaError(
             f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
@@ -137,7 +146,7 @@ def checked_batch(
             "but the target y is None."
         )
     samples = checked_samples(estimator, X, first=first)
-    values = y.detach().cpu().numpy() if is_torch(y) else y
+    values = on_cpu(y) if is_torch(y) else y
     if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
         values = values.to_list()  # pandas' own integers would become floats
     if isinstance(values, list | tuple):  # NumPy would turn them into one kind
@@ -159,7 +168,7 @@ def checked_batch(
     labels, groups = grouped(values)
     check_lengths(labels, "y")
     if not first:
-        check_label_kind(estimator, labels)
+        check_label_kind(estimator.classes_, labels)
     return samples, groups, labels
 
 
@@ -178,7 +187,7 @@ def usable(samples: Array) -> bool:
 
 def unusable(samples: Array) -> KldaError:
     """Return the error that says which value can't be used."""
-    values = samples.cpu().numpy() if is_torch(samples) else samples
+    values = on_cpu(samples)
     strange = np.argwhere(~np.isfinite(values))
     if len(strange):
         row, column = strange[0]
@@ -197,9 +206,8 @@ def unusable(samples: Array) -> KldaError:
 # ---------------------------------------------------------------- known classes
 
 
-def check_label_kind(estimator: ContinualClassifier, labels: Sequence[Label]) -> None:
+def check_label_kind(classes: np.ndarray, labels: Sequence[Label]) -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
-    classes = estimator.classes_
     if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
         known = classes[0].item()
         raise KldaError(
@@ -208,19 +216,39 @@ def check_label_kind(estimator: ContinualClassifier, labels: Sequence[Label]) ->
         )
 
 
-def check_labels_known(
-    known: np.ndarray | Sequence[Label], labels: Sequence[Label], parameter: str
-) -> None:
+def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: str) -> None:
     """Raise if a label is none of the known ones, which are sorted."""
-    found = set(np.asarray(known).tolist())
+    known = set(classes.tolist())
     for label in labels:
-        if label not in found:
-            some = ", ".join(repr(name) for name in np.asarray(known)[:5].tolist())
-            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        if label not in known:
+            some = ", ".join(repr(name) for name in classes[:5].tolist())
+            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
             raise KldaError(
                 f"{parameter} names class {label!r}, which was never learned; "
                 f"known classes: {some}{more}."
             )
+
+
+def check_removable(known: Model | Solution, groups: np.ndarray, labels: Sequence[Label]) -> None:
+    """Raise if more samples are to be removed than were learned."""
+    check_labels_known(known.classes, labels, "y")
+    counts = dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+    for label, n in zip(labels, np.bincount(groups).tolist(), strict=True):
+        if n > counts[label]:
+            raise KldaError(
+                f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
+                "remove at most as many as were learned."
+            )
+
+
+def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
+    """Return a class's new name; raise if it can't have that one."""
+    check_labels_known(classes, [old], "old")
+    new = checked_label("new", new)
+    check_label_kind(classes, [new])
+    if new in classes.tolist():
+        raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+    return new
 
 
 def columns_of(solution: Solution, among: Sequence[Label]) -> np.ndarray:
@@ -237,7 +265,22 @@ def columns_of(solution: Solution, among: Sequence[Label]) -> np.ndarray:
 # ---------------------------------------------------------------- another model
 
 
-def check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
+def check_mergeable(estimator: ContinualClassifier, other: Any) -> None:
+    """Raise if another classifier is of another kind, or has other features or kinds of labels."""
+    if type(other) is not type(estimator):
+        raise KldaError(
+            f"other is a {type(other).__name__}; a {type(estimator).__name__} merges with its kind."
+        )
+    if not other.__sklearn_is_fitted__():
+        return
+    if not estimator.__sklearn_is_fitted__():
+        _check_same_parameters(estimator, other)
+        return
+    _check_same_features(estimator, other)
+    check_label_kind(estimator.classes_, other.classes_.tolist())
+
+
+def _check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
     """Raise if the other model is not one that this one, still empty, would have become."""
     mine, theirs = estimator.get_params(), other.get_params()
     for name in SHAPING_PARAMETERS & mine.keys():
@@ -248,8 +291,7 @@ def check_same_parameters(estimator: ContinualClassifier, other: ContinualClassi
             )
 
 
-def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
-    """Raise if two models have different features or kinds of labels."""
+def _check_same_features(estimator: ContinualClassifier, other: ContinualClassifier) -> None:
     if estimator.n_features_in_ != other.n_features_in_:
         raise KldaError(
             f"other has {other.n_features_in_} input features, this model has "
@@ -271,4 +313,3 @@ def check_mergeable(estimator: ContinualClassifier, other: ContinualClassifier) 
                 f"n_components={mine.n_components}). Make both models with the same gamma (a "
                 "number, not 'auto'), n_components and random_state (a number, not None)."
             )
-    check_label_kind(estimator, other.classes_.tolist())

@@ -1,7 +1,8 @@
 """The command line: ``klda learn``, ``predict``, ``evaluate`` and the rest.
 
 Results go to standard output and nothing else does; progress and messages go to standard error.
-Exit codes: 0 done, 1 something is wrong with the data or the model, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 something is wrong with the data or the model, 2 wrong usage, 130
+interrupted.
 """
 
 from __future__ import annotations

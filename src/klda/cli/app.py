@@ -2,59 +2,75 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import re
 import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from klda.cli import evaluate, forget, learn, manage, predict
+from klda.cli import evaluate, forget, learn, merge, models, predict, rename, serve, show
 from klda.cli.console import complain, say
 from klda.errors import KldaError
 
-# Commands whose modules are imported only when they are called: name -> (module, panel, help).
-LATER = {
-    "serve": ("klda.cli.serve", "Ask", "Serve a model over HTTP, with a page to teach and ask."),
-    "bench": (
-        "klda.cli.bench",
-        "Measure",
-        "Measure accuracy, speed and scale; reproduce the paper's tables.",
-    ),
+# Installed packages add commands under this group of entry points: name = "module:typer_app".
+COMMANDS = "klda.commands"
+
+# Commands that another package adds, and how to install it.
+ELSEWHERE = {
+    "bench": "The benchmarks are not part of the klda package. To install them, clone klda's "
+    "repository and run in the clone: pip install -e bench"
 }
 
+
 # Parameters of the library that errors name and that are options here.
-_PARAMETERS = re.compile(r"\b(input_column|label_column)\b")
+_PARAMETERS = re.compile(r"\b(input|label)_column\b")
 
 
-def _as_option(parameter: re.Match[str]) -> str:
-    return "--" + parameter[0].replace("_", "-")
+def _find_added(name: str) -> EntryPoint | None:
+    return next(iter(entry_points(group=COMMANDS, name=name)), None)
+
+
+def _hide_types_of_flags(params: Sequence[Any]) -> None:
+    """Leave ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
 
 
 class _Commands(TyperGroup):
     """The group of all commands; turns errors into messages and exit codes."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        present = [name for name, (module, *_) in LATER.items() if importlib.util.find_spec(module)]
-        return [*super().list_commands(ctx), *present]
+        added = sorted(point.name for point in entry_points(group=COMMANDS))
+        return [*super().list_commands(ctx), *added]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in LATER:
-            return super().get_command(ctx, cmd_name)
-        module, panel, summary = LATER[cmd_name]
-        if importlib.util.find_spec(module) is None:
-            return None
-        # Enough for the list in the help, which is not worth an import.
-        return TyperGroup(name=cmd_name, help=summary, rich_help_panel=panel)
+        found = super().get_command(ctx, cmd_name)
+        if found is None and (point := _find_added(cmd_name)):
+            # Enough for the list in the help, which is not worth an import.
+            about = point.dist.metadata["Summary"] if point.dist else None
+            return TyperGroup(name=cmd_name, help=about, rich_help_panel="More")
+        return found
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        if name in LATER:
-            command = typer.main.get_command(importlib.import_module(LATER[name][0]).app)
+        name, command, rest = args[0], super().get_command(ctx, args[0]), args[1:]
+        if command is None and (point := _find_added(name)):
+            command = typer.main.get_command(point.load())
+        if command is None and name in ELSEWHERE:
+            raise KldaError(ELSEWHERE[name])
+        if command is None:
+            return super().resolve_command(ctx, args)  # says what it could have been
+        _hide_types_of_flags(command.get_params(ctx))
         return name, command, rest
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        _hide_types_of_flags(params)
+        return params
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -67,7 +83,7 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KldaError as error:
-            complain(_PARAMETERS.sub(_as_option, str(error)))
+            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
             raise typer.Exit(1) from error
         except OSError as error:
             complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -97,10 +113,10 @@ def klda(
         False, "--version", callback=_print_version, is_eager=True, help="Show the version."
     ),
 ) -> None:
-    """Teach a classifier new classes for ever, without forgetting, without keeping the data.
+    """Teach a classifier new classes forever, without forgetting, without keeping the data.
 
-    A model is a folder. Teach it from files of texts, images or features, any time, a class or a
-    thousand; ask it; make it forget.
+    A model is a folder. Teach it classes from files of texts, images or features, at any time; ask
+    it; make it forget.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -108,18 +124,19 @@ def klda(
 
     **klda evaluate** test.csv **--model** bot/
 
-    Files: CSV, TSV, JSONL (also .gz), parquet, .npy and .npz, folders with one folder of images a
-    class. Columns named text, label, intent, category and the like are found by themselves.
+    Files: CSV, TSV, JSONL (also .gz), parquet, .npy and .npz, folders with one folder of images
+    per class. Columns named text, label, intent, category and the like are found automatically.
 
-    Results go to standard output, all else to standard error. Exit codes: 0 done, 1 something is
-    wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as it was).
+    Results go to standard output, everything else to standard error. Exit codes: 0 success, 1
+    something is wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as
+    it was before).
     """
 
 
-app.command(rich_help_panel="Teach")(learn.learn)
-app.command(rich_help_panel="Teach")(forget.forget)
-app.command(rich_help_panel="Teach")(manage.merge)
-app.command(rich_help_panel="Ask")(predict.predict)
-app.command(rich_help_panel="Ask")(evaluate.evaluate)
-app.command(rich_help_panel="Look")(manage.show)
-app.command(rich_help_panel="Look")(manage.models)
+for panel, commands in {
+    "Teach": (learn.learn, forget.forget, rename.rename, merge.merge),
+    "Ask": (predict.predict, evaluate.evaluate, serve.serve),
+    "Look": (show.show, models.models),
+}.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)

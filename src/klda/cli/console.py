@@ -4,111 +4,86 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.errors import KldaError
 
-messages = Console(stderr=True, highlight=False)
 
-
-def results() -> Console:
-    """Return the console for results; made anew so that it sees a redirected standard output."""
-    return Console(highlight=False)
+def results(stream: TextIO | None = None) -> Console:
+    """Return a console for results; a new one sees a redirected standard output."""
+    return Console(highlight=False, file=stream)
 
 
 def say(text: str) -> None:
-    """Tell the user something, on standard error.
-
-    Parameters
-    ----------
-    text : str
-        Shown as it is; file names and labels need no escaping.
-    """
-    messages.print(text, markup=False, soft_wrap=True)
+    """Tell the user something, on standard error; above a progress bar if there is one."""
+    sys.stderr.write(printable(text) + "\n")
 
 
 def complain(text: str) -> None:
-    """Report an error, on standard error.
-
-    Parameters
-    ----------
-    text : str
-        What went wrong and what to do about it.
-    """
-    messages.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
+    """Report an error, on standard error."""
+    console = Console(stderr=True, highlight=False)
+    console.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """Return a number with what it counts.
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with what it counts, as ``"1 class"`` or ``"1,200 classes"``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
-    Parameters
-    ----------
-    number : int
-        How many.
-    one, many : str
-        What one of them is called, and several.
 
-    Returns
-    -------
-    str
-        For instance ``"1 class"`` or ``"1,200 classes"``.
-    """
-    return f"{number:,} {one if number == 1 else many}"
+def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:
+    """Return a table without lines; columns named in `numbers` are aligned to the right."""
+    made = RichTable(box=None, **({"pad_edge": False} | options))
+    for name in columns:
+        made.add_column(name, justify="right" if name in numbers else "left")
+    return made
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on standard output.
-
-    Parameters
-    ----------
-    value : object
-        Anything that JSON can hold.
-    """
+    """Print one JSON object on standard output."""
     sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
 
 def printable(text: str) -> str:
-    """Escape what UTF-8 can't write: the rest of a file's name that is not UTF-8.
-
-    Parameters
-    ----------
-    text : str
-        Perhaps with halves of surrogate pairs.
-
-    Returns
-    -------
-    str
-        With these as JSON and Python write them.
-    """
+    """Escape what UTF-8 can't write: parts of file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager
-def output(path: Path | None) -> Iterator[TextIO]:
-    """Open where results are written: standard output, or a file that appears when complete.
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C while a model is saved.
 
-    Parameters
-    ----------
-    path : Path or None
-        The file; None is standard output.
-
-    Yields
-    ------
-    text file
-        To write to.
+    An interrupt between the save and the end of a command would leave the model changed by a
+    command that says it was interrupted.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def output(path: Path | None) -> Iterator[TextIO]:
+    """Open standard output, or a file that appears when it is complete and is then named."""
     if path is None:
         yield sys.stdout
         return
     if path.is_dir():
         raise KldaError(f"--output {path} is a folder: name a file.")
+    replaced = path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         opened = partial.open("w", encoding="utf-8", newline="")
@@ -120,3 +95,4 @@ def output(path: Path | None) -> Iterator[TextIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+    say(f"Replaced {path}." if replaced else f"Wrote {path}.")

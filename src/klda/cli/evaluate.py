@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import options, pictures, reading
-from klda.cli.console import print_json, results, say
+from klda.cli import options, plots, reading
+from klda.cli.console import counted, print_json, results, say, table
 
 if TYPE_CHECKING:
-    from klda.evaluation import Evaluation
+    from klda.learner.evaluation import Evaluation
+
+SHOWN = 20  # classes in the table, without --all
 
 
 def evaluate(
@@ -24,14 +25,14 @@ def evaluate(
     label_column: options.LabelColumn = None,
     confusion: Annotated[
         Path | None,
-        typer.Option(help="Save a picture of the confusion here (.png, .svg, .pdf)."),
+        typer.Option(help="Draw the confusion matrix here (.png, .svg, .pdf)."),
     ] = None,
     reliability: Annotated[
         Path | None,
-        typer.Option(help="Save a picture of how far probabilities can be trusted here."),
+        typer.Option(help="Draw the reliability diagram of the probabilities here."),
     ] = None,
     all_classes: Annotated[
-        bool, typer.Option("--all", help="List every class, not only the 20 worst.")
+        bool, typer.Option("--all", help=f"List every class, not only the {SHOWN} worst.")
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -41,17 +42,17 @@ def evaluate(
     """Compare a model's answers with the true labels.
 
     Prints the accuracy, the expected calibration error (how far, on average, the probability of an
-    answer is from the share of such answers that is right), a table by class with the worst first,
-    and the pairs most often confused. With --json one object: accuracy as a fraction, samples,
-    expected_calibration_error, reliability, classes, confused, seconds.
+    answer is from the fraction of such answers that are right), a table of the classes with the
+    worst first, and the pairs most often confused. With --json one object: accuracy as a fraction,
+    samples, expected_calibration_error, reliability, classes, confused, seconds.
 
     **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
     """
     from klda.learner import Learner
 
-    for option, picture in (("--confusion", confusion), ("--reliability", reliability)):
-        if picture is not None:
-            pictures.check_name(option, picture)
+    for option, path in (("--confusion", confusion), ("--reliability", reliability)):
+        if path is not None:
+            plots.check_name(option, path)
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
     known = learner.classes
     tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
@@ -60,11 +61,11 @@ def evaluate(
     result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)
     seconds = time.perf_counter() - start
     if confusion is not None:
-        pictures.draw_confusion(result, confusion)
-        say(f"The confusion is drawn in {confusion}.")
+        plots.draw_confusion(result, confusion)
+        say(f"Drew the confusion matrix in {confusion}.")
     if reliability is not None:
-        pictures.draw_reliability(result, reliability)
-        say(f"The reliability is drawn in {reliability}.")
+        plots.draw_reliability(result, reliability)
+        say(f"Drew the reliability diagram in {reliability}.")
     if json:
         print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})
     else:
@@ -75,8 +76,8 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
     console = results()
     correct = round(result.accuracy * result.samples)
     console.print(
-        f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of {result.samples:,} samples, "
-        f"{seconds:.1f} s)"
+        f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of "
+        f"{counted(result.samples, 'sample')}, {seconds:.1f} s)"
     )
     if result.reliability is not None:
         error = result.reliability.error
@@ -84,21 +85,19 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
     console.print()
     # Classes that occur only as wrong answers have no recall; they come last.
     ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
-    shown = ordered if all_classes else ordered[:20]
-    table = RichTable(box=None, pad_edge=False)
-    for name in ("class", "samples", "recall", "precision", "F1"):
-        table.add_column(name, justify="left" if name == "class" else "right")
+    shown = ordered if all_classes else ordered[:SHOWN]
+    numbers = ("samples", "recall", "precision", "F1")
+    classes = table("class", *numbers, numbers=numbers)
     for each in shown:
         figures = [_percent(value) for value in (each.recall, each.precision, each.f1)]
-        table.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
-    console.print(table)
+        classes.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
+    console.print(classes)
     if len(shown) < len(ordered):
-        console.print(f"... and {len(ordered) - len(shown)} more classes (--all lists them)")
+        more = counted(len(ordered) - len(shown), "more class", "more classes")
+        console.print(f"... and {more} (--all lists them)")
     if pairs := result.confused(limit=10):
         console.print()
-        confused = RichTable(box=None, pad_edge=False)
-        for name in ("label", "taken for", "samples"):
-            confused.add_column(name, justify="right" if name == "samples" else "left")
+        confused = table("label", "taken for", "samples", numbers=numbers)
         for label, answer, count in pairs:
             confused.add_row(Text(str(label)), Text(str(answer)), str(count))
         console.print(confused)

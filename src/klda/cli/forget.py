@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
+from klda.cli.changing import changed
 from klda.cli.console import counted, print_json, say
 from klda.errors import KldaError
 
@@ -22,19 +22,19 @@ def forget(
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
         Path | None,
-        typer.Option(help="File with the rows that were learned: undoes them exactly."),
+        typer.Option(help="File with the rows that were learned, to undo them exactly."),
     ] = None,
     partly: Annotated[
         bool,
         typer.Option(
             "--partly",
-            help="The file of --rows need not hold all samples of a class: forget those it holds.",
+            help="Forget the rows in the file even if the class has more samples.",
         ),
     ] = False,
     ids: Annotated[
         list[str] | None,
         typer.Option(
-            help="Samples to forget instead of classes, as 17,18; needs a model made with "
+            help="Samples to forget instead of classes, such as 17,18; needs a model made with "
             "--keep features. May be repeated.",
             show_default=False,
         ),
@@ -51,10 +51,10 @@ def forget(
 
     A forgotten class is never an answer again. A model made with **klda learn --keep features**
     forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
-    any model given the rows that were learned with --rows; of that file only the rows of the named
-    classes are used, and they must be all that was learned of them, unless --partly says that some
-    may stay. Rows that were not learned are refused. Otherwise the covariance that all classes
-    share keeps a trace, and the command says so.
+    any model if --rows gives the rows that were learned. Of that file only the rows of the named
+    classes are used; they must be all that was learned of them, unless --partly allows some to
+    stay. Rows that were not learned are refused. Otherwise the covariance that all classes share
+    keeps a trace, and the command says so.
 
     **klda forget --model** bot/ old_class "another class"
 
@@ -66,12 +66,9 @@ def forget(
         raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    from klda import storage
     from klda.data import as_label
-    from klda.learner import Learner
 
-    with storage.writer_lock(_existing(model), timeout=wait):
-        learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    with changed(model, wait, **options.encoding(device, batch_size, cache)) as learner:
         before = learner.classes
         names = [as_label(label, before) for label in labels or ()]
         exact = True
@@ -84,19 +81,12 @@ def forget(
             _forget_rows(learner, tables, names, partly)
         else:
             exact = _forget_classes(learner, names)
-        _check_something_left(learner, model)
-        with undisturbed():
-            learner.save(model)
+        if not learner.classes:
+            raise KldaError(
+                "These are all classes of the model, and a model without classes can't be saved: "
+                f"nothing was forgotten. To forget everything, delete the folder {model}."
+            )
     _report(learner, before, exact, model, json)
-
-
-def _existing(model: Path) -> Path:
-    """Return the folder if it holds a model; a lock must not create one that isn't there."""
-    from klda import storage
-
-    if not storage.exists(model):
-        storage.load(model)  # says what is wrong
-    return model
 
 
 def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
@@ -119,19 +109,47 @@ def _forget_classes(learner: Learner, names: list[Any]) -> bool:
 
 
 def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
-    from klda.cli.undoing import Undoing
+    """Forget the rows of a file that belong to some classes, completely or not at all."""
+    import numpy as np
 
-    undoing = Undoing(learner, names, tables[0].path)
+    from klda.engine.learned import NotLearnedError
+
+    path, learned = tables[0].path, learner.classes
+    for name in names:
+        if name not in learned:
+            raise KldaError(f"{name!r} is not a class of this model: nothing was forgotten.")
+    rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True):
-        undoing.take(batch.inputs, batch.labels or [])
-    undoing.finish(partly=partly)
+        chosen = [i for i, label in enumerate(batch.labels or ()) if label in names]
+        if chosen:
+            some = batch.inputs
+            some = some[chosen] if hasattr(some, "shape") else [some[i] for i in chosen]
+            rows.append(learner.encode(some))
+            labels += [label for label in batch.labels or () if label in names]
+    for name in names:
+        _check_count(path, name, labels.count(name), learned[name], partly)
+    try:
+        learner.forget_rows(np.concatenate(rows), labels, source=path.name)
+    except NotLearnedError as error:
+        raise KldaError(f"{path}: {error}") from error
 
 
-def _check_something_left(learner: Learner, model: Path) -> None:
-    if not learner.classes:
+def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) -> None:
+    if not count:
         raise KldaError(
-            "These are all classes of the model, and a model without classes can't be saved: "
-            f"nothing was forgotten. To be rid of all of it, delete the folder {model}."
+            f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that it "
+            "was learned from, or leave the class out."
+        )
+    if count > learned:
+        raise KldaError(
+            f"{path} has more rows of class {name!r} than the {learned:,} that were learned: "
+            "nothing was forgotten."
+        )
+    if count < learned and not partly:
+        raise KldaError(
+            f"{path} has {count:,} of the {learned:,} samples of class {name!r}, which would still "
+            "be known: nothing was forgotten. Give all rows that were learned, or --partly to "
+            "forget just these."
         )
 
 
@@ -159,20 +177,20 @@ def _report(
         return
     say(
         f"Forgot {counted(len(gone), 'class', 'classes')}, "
-        f"{counted(samples, 'sample', 'samples')}. "
+        f"{counted(samples, 'sample')}. "
         f"{model} now knows {counted(len(after), 'class', 'classes')}."
     )
     for label, count in left.items():
-        say(f"{label} is still known, by {counted(count, 'sample', 'samples')}.")
+        say(f"{label} is still known, from {counted(count, 'sample')}.")
     say(
-        "Its scores are as if it had never seen what is forgotten."
+        "Its scores are those of a model that never saw what was forgotten."
         if exact
-        else "They are gone from the answers only: the covariance that all classes share keeps a "
-        "trace of them. To leave none, name the rows that were learned with --rows, or make "
+        else "They are never an answer again, but the covariance that all classes share keeps a "
+        "trace of them. To leave none, give the rows that were learned with --rows, or make "
         "models with klda learn --keep features."
     )
     if not checked:
         say(
-            "That holds if these rows were learned: without a ledger, some rows of a class can't "
-            "always be told from others like them."
+            "This holds if these rows were learned: without a ledger, some rows of a class can't "
+            "always be told from similar ones."
         )

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda._interrupts import undisturbed
 from klda.cli import options, reading
-from klda.cli.console import counted, print_json, say
+from klda.cli.console import counted, interrupts_ignored, print_json, say
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.learner import Learner
-    from klda.streaming import Job
+    from klda.learner.resume import ResumableLearn
 
-NEW = "For a new model"
-LONG = "For a long learn"
 KINDS = ("klda", "lda", "ncm")
+MOST_HINTS = 5
+
+
+def _new(help: str, **more: Any) -> Any:
+    return typer.Option(help=help, rich_help_panel="For a new model", **more)
+
+
+def _long(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="For a long learn", **more)
 
 
 def learn(
@@ -39,55 +45,28 @@ def learn(
     label_column: options.LabelColumn = None,
     foundation: Annotated[
         str | None,
-        typer.Option(
-            help="Foundation model: a name that **klda models** lists, a hub name or a folder. "
-            "For texts minilm, for features none is needed.",
-            rich_help_panel=NEW,
+        _new(
+            "Foundation model: a name that **klda models** lists, a hub name or a folder. By "
+            "default minilm for texts; features need none."
         ),
     ] = None,
     layers: Annotated[
-        str | None,
-        typer.Option(
-            help="Layers of the foundation model: auto, last, or numbers as 4,5,6.",
-            rich_help_panel=NEW,
-        ),
+        str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
     ] = None,
-    classifier: Annotated[
-        str | None,
-        typer.Option(help="klda (by default), lda or ncm.", rich_help_panel=NEW),
-    ] = None,
-    components: Annotated[
-        int | None,
-        typer.Option(min=1, help="Random features D (5000).", rich_help_panel=NEW),
-    ] = None,
-    members: Annotated[
-        int | None,
-        typer.Option(min=1, help="Members of an ensemble (1).", rich_help_panel=NEW),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(help="Bandwidth of the kernel; chosen by itself.", rich_help_panel=NEW),
-    ] = None,
-    ridge: Annotated[
-        float | None,
-        typer.Option(help="Regularisation, relative to the variance.", rich_help_panel=NEW),
-    ] = None,
+    classifier: Annotated[str | None, _new("klda (default), lda or ncm.")] = None,
+    components: Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")] = None,
+    members: Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")] = None,
+    gamma: Annotated[float | None, _new("Bandwidth of the kernel (automatic).")] = None,
+    ridge: Annotated[float | None, _new("Ridge relative to the variance (automatic).")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=2**32 - 1,
-            help="Seed of the random features (0).",
-            show_default=False,
-            rich_help_panel=NEW,
-        ),
+        _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N"),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            help="**features** keeps a ledger of the features learned: classes and single samples "
-            "can then be forgotten exactly. By default nothing of a row is kept.",
-            rich_help_panel=NEW,
+        _new(
+            "**features** keeps the features of every sample, so that classes and single samples "
+            "can be forgotten exactly."
         ),
     ] = None,
     device: options.Device = "auto",
@@ -95,28 +74,14 @@ def learn(
     cache: options.Cache = None,
     checkpoint_every: Annotated[
         float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Save the progress this often; 0: never.",
-            rich_help_panel=LONG,
-        ),
+        _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
     ] = 180.0,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Go on where the same command was cut off. No row is lost, none counts twice.",
-            rich_help_panel=LONG,
-        ),
+        _long("Continue an interrupted learn of the same files.", "--resume"),
     ] = False,
     restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart",
-            help="Drop the progress of a learn that was cut off.",
-            rich_help_panel=LONG,
-        ),
+        bool, _long("Discard the progress of an interrupted learn.", "--restart")
     ] = False,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
@@ -125,12 +90,12 @@ def learn(
 ) -> None:
     """Teach a model new classes, or more of old ones.
 
-    The model folder is made if it does not exist. Rows are read, encoded and learned a chunk at a
-    time, so a file may be larger than memory. No text and no image is kept; of features only sums,
-    and, up to half as many samples as random features, a row of each. The folder is changed once,
-    at the end: a command that fails, is interrupted or is killed leaves the model as it was. A long
-    one saves its progress beside the model every few minutes, and goes on from there with
-    **--resume**.
+    The model folder is created if it does not exist. Rows are read, encoded and learned in batches,
+    so a file may be larger than memory. No text and no image is kept, only statistics; and, as long
+    as there are fewer than half as many samples as random features, one row of numbers per sample.
+    The model changes once, at the end: a command that fails, is interrupted or is killed leaves it
+    as it was. A long one saves its progress every few minutes, and **--resume** continues from
+    there.
 
     **klda learn** tickets.csv **--model** bot/
 
@@ -143,8 +108,8 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
-    from klda import storage
-    from klda.streaming import Job
+    from klda.learner import folder
+    from klda.learner.resume import ResumableLearn
 
     settings = {
         "foundation": foundation,
@@ -160,23 +125,25 @@ def learn(
     given = {name: value for name, value in settings.items() if value is not None}
     encoding = options.encoding(device, batch_size, cache)
     if resume and restart:
-        raise typer.BadParameter("--resume goes on, --restart begins again: give one of them.")
+        raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
-        raise typer.BadParameter("--resume: work on a cluster makes no checkpoints to go on from.")
+        raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
     start = time.perf_counter()
-    with storage.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = _open_existing(model, given, encoding) if storage.exists(model) else None
+    with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
+        existing = _open_existing(model, given, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
         classes = existing.classes if existing else ()
         tables = reading.open_tables(files, modality, input_column, label_column, classes)
-        job = Job(model, tables, every=checkpoint_every)
+        job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
+        if job.learned_before and not job.complete:
+            say("These files were learned before; from now on each of their rows counts once more.")
         if job.complete and existing:
             job.tidy()
-            say("These files were learned to the end: there is nothing to resume.")
+            say("These files were learned completely: there is nothing to resume.")
             learner, before = existing, existing.classes
         elif cluster is not None:
             learner, before = _learn_on_cluster(job, existing, given, encoding, (cluster, workers))
@@ -186,19 +153,21 @@ def learn(
 
 
 def _learn(
-    job: Job, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left and save; return the learner, and the classes it had before."""
     if job.samples:
-        say(f"Going on after {job.samples:,} rows.")
+        say(f"Continuing after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         batches = _peeked(rows)
-        learner = existing or _make(job.tables[0].modality, given, encoding, anew=not job.samples)
+        learner = existing or _make(
+            job.tables[0].modality, given, encoding, announce=not job.samples
+        )
         before = learner.classes
         job.learn(learner, batches)
-    with undisturbed():
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
@@ -209,7 +178,7 @@ def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _learn_on_cluster(
-    job: Job,
+    job: ResumableLearn,
     existing: Learner | None,
     given: dict[str, Any],
     encoding: dict[str, Any],
@@ -231,27 +200,28 @@ def _learn_on_cluster(
         progress=True,
         **encoding,
     )
-    with undisturbed():
+    with interrupts_ignored():
         job.save(learner)
     return learner, before
 
 
 @contextmanager
 def _telling_of_progress(model: Path) -> Iterator[None]:
-    """Say, when a learn is cut off, that not all is lost."""
-    from klda import streaming
+    """Say, when a learn is interrupted, that its progress is kept."""
+    from klda.learner import resume
 
     try:
         yield
-    except streaming.CheckpointError:
+    except resume.CheckpointError:
         raise  # which says it already
     except BaseException:
         progress = None
         with suppress(KldaError):
-            progress = streaming.unfinished(model)
+            progress = resume.unfinished(model)
         if progress:
             say(
-                f"The progress is kept: {progress}. Go on with --resume, or drop it with --restart."
+                f"The progress is kept: {progress}. Continue with --resume, or discard it with "
+                "--restart."
             )
         raise
 
@@ -290,13 +260,13 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
         )
     if "keep" in given and learner.ledger is None:
         raise KldaError(
-            f"--keep: the model in {model} was made without a ledger, which can't be begun later. "
+            f"--keep: the model in {model} was made without a ledger, which can't be added later. "
             "Make a new model in another folder."
         )
 
 
 def _make(
-    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, anew: bool = True
+    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, announce: bool = True
 ) -> Learner:
     from klda.learner import Learner
 
@@ -311,7 +281,7 @@ def _make(
     chosen = {"layers": given["layers"]} if "layers" in given else {}
     if chosen and foundation == "features":
         raise KldaError("--layers: features come from no foundation model. Leave it out.")
-    if anew:
+    if announce:
         say(f"Making a new model with {foundation}.")
     learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
     if learner.modality != modality:
@@ -355,6 +325,8 @@ def _report(
 ) -> None:
     after = learner.classes
     new = [label for label in after if label not in before]
+    for names in _spellings(new, after):
+        say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
     samples = sum(after.values()) - sum(before.values())
     if as_json:
         print_json(
@@ -370,8 +342,18 @@ def _report(
         )
         return
     say(
-        f"Learned {counted(samples, 'sample', 'samples')}, "
+        f"Learned {counted(samples, 'sample')}, "
         f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
         f"{model} now knows {counted(len(after), 'class', 'classes')} from "
-        f"{counted(sum(after.values()), 'sample', 'samples')}."
+        f"{counted(sum(after.values()), 'sample')}."
     )
+
+
+def _spellings(new: list[Any], classes: Iterable[Any]) -> list[list[str]]:
+    """Return the names of classes, at least one of them new, that are probably meant as one."""
+    groups: dict[str, list[Any]] = {}
+    for label in classes:
+        groups.setdefault(" ".join(str(label).split()).casefold(), []).append(label)
+    fresh = set(new)
+    alike = [group for group in groups.values() if len(group) > 1 and not fresh.isdisjoint(group)]
+    return [list(map(repr, group)) for group in alike[:MOST_HINTS]]

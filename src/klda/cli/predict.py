@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import explaining, options, reading
-from klda.cli.console import output, results
+from klda.cli import explanations, options, reading
+from klda.cli.console import output, results, table
+from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
@@ -38,12 +38,14 @@ def predict(
     model: options.Model,
     file: Annotated[
         Path | None,
-        typer.Argument(help="File or image folder; - or nothing is standard input, a text a line."),
+        typer.Argument(
+            help="File or image folder; - or nothing reads standard input, one text per line."
+        ),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option("--text", "-t", help="A text to classify; may be repeated.")
+        list[str] | None, typer.Option("--text", "-t", help="Text to classify; may be repeated.")
     ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Classes to show for each input.")] = 1,
+    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Classes to show per input.")] = 1,
     reject: Annotated[
         bool,
         typer.Option("--reject", help="Answer **unknown** for inputs unlike anything learned."),
@@ -51,9 +53,8 @@ def predict(
     refused: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            max=1,
-            help="Share of known inputs that --reject may refuse (0.05).",
+            metavar="FRACTION",
+            help="Fraction of known inputs that --reject may refuse (0.05).",
             show_default=False,
         ),
     ] = None,
@@ -61,15 +62,21 @@ def predict(
         bool,
         typer.Option(
             "--explain",
-            help="Say why: nearest classes, margin, whether it is known, nearest samples.",
+            help="Explain each answer: nearest classes, margin, novelty, nearest samples.",
         ),
     ] = False,
     format: Annotated[
         Format | None,
-        typer.Option(help="By default a table on a terminal, csv otherwise.", show_default=False),
+        typer.Option(help="By default table on a terminal, csv otherwise.", show_default=False),
     ] = None,
     output_file: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write or replace.",
+            show_default=False,
+        ),
     ] = None,
     input_column: options.InputColumn = None,
     device: options.Device = "auto",
@@ -92,14 +99,19 @@ def predict(
 
     **klda predict** new.parquet **--model** bot/ **--cluster** local **--output** answers/
 
-    On a cluster --output is a folder of parquet files, which also say whether each input is known.
+    On a cluster --output is a folder of parquet files, with a column that says whether each input
+    is known.
 
-    With --reject an input unlike anything learned gets the label unknown (-1 where classes are
-    integers) and no probability; csv and jsonl say in **known** whether it was refused. --explain
-    writes text, or one JSON object an input with --format jsonl.
+    With --reject an input unlike anything learned gets the label unknown (-1 if the classes are
+    integers) and no probability; csv and jsonl have a field **known**. --explain writes text, or
+    with --format jsonl one JSON object per input.
     """
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
+    if refused is not None and not 0 < refused < 1:
+        raise KldaError(
+            f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
+        )
     if cluster is not None:
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
@@ -112,22 +124,22 @@ def predict(
         return
     from klda.learner import REFUSED, Learner
 
-    share = (REFUSED if refused is None else refused) if reject or refused is not None else None
     learner = Learner.load(model, **options.encoding(device, batch_size, cache))
     batches = _batches(learner.modality, file, text or [], input_column)
+    limit = REFUSED if refused is None else refused
     if explain:
-        limit = REFUSED if share is None else share
-        said = explaining.explanations(learner, batches, top_k, limit)
+        said = explanations.explained(learner, batches, top_k, limit)
         with output(output_file) as stream:
-            explaining.write(stream, said, as_json=_explain_as_json(format))
+            explanations.write(stream, said, as_json=_explain_as_json(format))
         return
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    answers = _answers(learner, batches, top_k, share)
+    judged = reject or refused is not None
+    answers = _answers(learner, batches, top_k, limit if judged else None)
     write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
-        write(stream, answers, learner.modality, columns, share is not None)
+        write(stream, answers, learner.modality, columns, judged)
 
 
 def _predict_on_cluster(
@@ -214,15 +226,12 @@ def _rounded(probability: float) -> float | None:
 def _write_table(
     stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
 ) -> None:
-    table = RichTable(box=None, pad_edge=False)
-    table.add_column(_input_name(modality), overflow="fold")
+    shown = table()
+    shown.add_column(_input_name(modality), overflow="fold")
     for i in range(1, columns + 1):
-        table.add_column("label" if i == 1 else f"label {i}", style="bold" if i == 1 else "")
-        table.add_column("prob.", justify="right")
+        shown.add_column("label" if i == 1 else f"label {i}", style="bold" if i == 1 else "")
+        shown.add_column("prob.", justify="right")
     for value, top in answers:
-        shown = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
-        cells = [cell for pair in shown for cell in pair]
-        table.add_row(Text(str(value)), *cells)
-    console = results()
-    console.file = stream
-    console.print(table)
+        pairs = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
+        shown.add_row(Text(str(value)), *[cell for pair in pairs for cell in pair])
+    results(stream).print(shown)

@@ -15,52 +15,54 @@ from klda.errors import KldaError
 if TYPE_CHECKING:
     from klda.server.settings import ApiKey
 
-app = typer.Typer(rich_markup_mode="markdown")
-
 KEYED_RATE = 100.0
 
 
-@app.command()
 def serve(
     model: options.Model,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")
+    ] = 8000,
     keys: Annotated[
         Path | None,
-        typer.Option(help="File with a role (ask or teach) and a key on each line."),
+        typer.Option(help="File with one role (ask or teach) and key per line."),
     ] = None,
     new: Annotated[
         str | None,
         typer.Option(help="Start a new model with this foundation model if there is none."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that answer; one writer teaches.")
+        int, typer.Option(min=1, metavar="N", help="Processes that encode inputs.")
     ] = 1,
     rate: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help=f"Requests a second for each client; 0 is no limit. By default {KEYED_RATE:g} "
+            metavar="RATE",
+            help=f"Requests per second and client; 0 is no limit. By default {KEYED_RATE:g} "
             "with keys, no limit without.",
             show_default=False,
         ),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Largest request in MiB.")] = 16,
+    max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest request.")] = 16,
     max_batch: Annotated[
-        int, typer.Option(min=1, help="Inputs of concurrent requests encoded together.")
+        int,
+        typer.Option(min=1, metavar="N", help="Inputs of concurrent requests encoded together."),
     ] = 64,
     batch_wait: Annotated[
-        float, typer.Option(min=0, help="Milliseconds to wait for inputs to encode together.")
+        float,
+        typer.Option(min=0, metavar="MS", help="How long to wait for inputs to encode together."),
     ] = 3.0,
     fold_interval: Annotated[
-        float, typer.Option(min=0, help="Seconds between saves of what was learned.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
     ] = 30.0,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(help="Host name that requests may be addressed to; may be repeated."),
     ] = None,
     device: options.Device = "auto",
-    quiet: Annotated[bool, typer.Option(help="Log warnings and errors only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")] = False,
 ) -> None:
     """Serve a model over HTTP, with a page to teach and ask.
 
@@ -70,16 +72,16 @@ def serve(
 
     **klda serve --model** bot/ **--host** 0.0.0.0 **--keys** keys.txt **--workers** 4
 
-    Keys also come from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys it
-    listens on this computer only, and everyone here may teach.
+    Keys are also read from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys
+    the service listens on this computer only, and everyone on it may teach.
     """
-    from klda import storage
+    from klda.learner import folder
     from klda.server.run import serve as run
     from klda.server.settings import Settings
 
-    if new is None and not model.exists() and not storage.exists(model):
+    if new is None and not model.exists() and not folder.exists(model):
         raise KldaError(
-            f"There is no model folder {model}. Begin one with: "
+            f"There is no model folder {model}. Start one with: "
             f"klda serve --model {model} --new minilm"
         )
     known = _keys(keys)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import itertools
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sklearn.base import clone
-
-from klda.cluster.blocks import Feed, Rows, pieces_of_dataset, pieces_of_tables
-from klda.cluster.errors import ClusterError
-from klda.cluster.pool import Pool, Resources, Tree, connected
-from klda.cluster.progress import Report, shown
-from klda.cluster.shares import Recipe, add_to, base_of
-from klda.cluster.workers import Answer
-from klda.data import BATCH_ROWS, Columns, Table, find_files, open_table
+from klda.classifiers.validation import check_label_kind, check_refused
+from klda.cluster.connection import ClusterError, Resources, check_integer, connected
+from klda.cluster.pool import Pool, Progress
+from klda.cluster.rows import Block, BlockReader, Part, Source, cut
+from klda.cluster.workers import PredictionWriter
+from klda.data import Columns
+from klda.data.threads import read_ahead
 from klda.encoders import Encoder
+from klda.encoders.progress import progress_bar
+from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.learner import REFUSED, Learner
 
-# A share costs as much to ship and merge as some thousand rows do to learn, see docs/cluster.md.
-SHARE_ROWS_A_COMPONENT = 10
-FEWEST_SHARE_ROWS = 4096
-ANSWERS_A_FILE = (4096, 65536)
-PROGRESS_LOG = "ray.data._internal.progress"
-STORE_SHARE = 0.2  # of Ray's object store that rows waiting to be learned may take
+# A part's statistics cost as much to send and merge as some thousand rows cost to learn.
+PART_ROWS_PER_COMPONENT = 10
+FEWEST_PART_ROWS = 4096
+PREDICTIONS_PER_FILE = (4096, 65536)
+STORE_FRACTION = 0.2  # of Ray's object store that rows waiting for a worker may take
 
 
 def learn(
@@ -43,10 +42,10 @@ def learn(
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float | str = "auto",
-    share_rows: int | None = None,
+    rows_per_part: int | None = None,
     retries: int = 3,
     source: str | None = None,
-    progress: bool | Report = False,
+    progress: bool | Callable[[Progress], None] = False,
     **options: Any,
 ) -> Learner:
     """Learn from files or a Ray Data dataset on a cluster, as one machine would.
@@ -58,27 +57,27 @@ def learn(
     model, classifier
         For a new learner, as for `klda.learner.Learner`.
     learner : Learner, optional
-        One to teach; changed only if everything succeeds. It must not keep a ledger.
+        A learner to teach; it changes only if everything succeeds. It must not keep a ledger.
     input_column, label_column : str, optional
         Columns; guessed where their names are obvious.
     address : str, optional
-        ``"local"``, ``"auto"`` or ``host:port``; by default what RAY_ADDRESS says, else local. A
-        connection that exists is used.
+        ``"local"``, ``"auto"`` or ``host:port``; by default what RAY_ADDRESS says, else local. An
+        existing connection is used.
     workers : int, optional
-        How many; by default one a GPU, or one a CPU where there are no GPUs.
+        Number of workers; by default one per GPU, or one per CPU where there are no GPUs.
     cpus_per_worker : int
         CPUs, and threads, of each.
     gpus_per_worker : float or "auto"
         GPUs of each; ``"auto"`` is one if the cluster has any.
-    share_rows : int, optional
-        Most rows that a worker learns before it hands over what it gathered; by default ten times
-        the number of components.
+    rows_per_part : int, optional
+        Most rows that a worker learns before it sends their statistics; by default ten times the
+        number of components.
     retries : int
-        How often a group of rows is tried again after its worker died.
+        How often a part is done again after its worker died.
     source : str, optional
         Where the rows come from, for the history; by default the names of the files.
     progress : bool or callable
-        True for a bar on a terminal, or what is called with each `Status`.
+        True for a bar on a terminal, or a function that is called with each `Progress`.
     **options
         How workers load the foundation model: ``device``, ``batch_size``, ``cache`` ...
 
@@ -95,81 +94,71 @@ def learn(
         learner given is then as it was.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
-    resources.check()
-    _check_share_rows(share_rows)
+    if rows_per_part is not None:
+        check_integer("rows_per_part", rows_per_part)
     taught = Learner(model, classifier=classifier, **options) if learner is None else learner
     if taught.ledger is not None:
         raise KldaError(
             "learner keeps a ledger (keep='features'), which would have to hold the features of "
             "every row; on a cluster they stay on the workers. Use a learner without a ledger."
         )
+    draft = taught.copy()
+    if _is_fitted(draft):
+        draft.classifier.model_  # noqa: B018  raises at once if it can only predict
     with connected(address, resources) as ray:
-        chosen = Columns(input_column, label_column)
-        tables, dataset = _opened(ray, data, taught.modality, chosen, taught.classes)
-        text_labels = _text_labels(taught)
-        rows = Rows(
-            taught.modality,
-            input_column,
-            label_column,
-            labels=True,
-            at_once=_rows_at_once(taught),
-            text_labels=text_labels,
-        )
+        columns = Columns(input_column, label_column)
+        rows = Source.open(ray, data, taught.modality, columns, taught.classes)
         with (
-            _pool(ray, taught, options, resources, dataset) as pool,
-            _feed(ray, tables, dataset, rows, pool, share_rows) as feed,
-            shown(progress, "Learning") as report,
+            _reported(progress, "Learning", rows) as report,
+            _pool(ray, taught, options, resources, rows, report) as pool,
         ):
-            learned = _gather(pool, feed, taught.classifier, rows, share_rows, report)
-    before = taught.classes
-    taught.classifier = learned
-    names = source or ", ".join(table.path.name for table in tables) or "dataset"
-    taught._record("learn", before, names)
-    return taught
+            first, blocks = _peeked(rows.blocks(labels=True), "learn")
+            reader = BlockReader(taught.modality, columns, labels=True)
+            if not _is_fitted(draft):
+                _draw_maps(draft, ray.get(first.ref), first, reader)
+            parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
+            _merge_all(ray, pool, parts, draft, reader)
+    return taught.take_over(draft, "learn", source or str(rows))
 
 
-def _gather(
-    pool: Pool, feed: Feed, classifier: Any, rows: Rows, share_rows: int | None, report: Report
-) -> Any:
-    """Have everything learned, and return a classifier that knows it beside what one knew before.
+def _is_fitted(learner: Learner) -> bool:
+    return hasattr(learner.classifier, "n_features_in_")
 
-    Exactly once: a share is a value, made from the rows of its group alone, and each is an
-    argument of one merge. Whatever is tried again, because a worker or a machine with results on
-    it died, makes the same value in the place of the lost one; nothing is ever added to something
-    that could have counted it before. What a dead worker had gathered of an unfinished group died
-    with it.
-    """
-    base = base_of(classifier)
-    piece = feed.first()
-    if piece is None:
-        raise KldaError("data is empty: there is nothing to learn.")
-    if base is not None:
-        recipe = Recipe.of(base)
-    else:
-        # As on one machine, the first rows fix what is drawn at random and the bandwidth.
-        worker = pool.first()
-        report(pool.status())
-        drawn = worker.draw.remote(
-            clone(classifier), rows, [(0, piece.start, piece.stop)], piece.ref
-        )
-        recipe = pool.get(drawn)
-    # Fetched and stored again: a lost recipe must not be drawn a second time.
-    stored = pool.ray.put(recipe)
-    tree = Tree()
 
-    def submit(worker: Any, group: Any) -> tuple[Any, Any]:
-        task = worker.learn.options(num_returns=2)
-        done, share = task.remote(stored, rows, group.first_row, group.spans, *group.refs)
-        return done, share
+def _draw_maps(draft: Learner, block: Any, first: Block, reader: BlockReader) -> None:
+    """Let a new classifier draw its feature maps, as learning the first rows would."""
+    n_rows = 1  # nothing depends on the rows
+    if getattr(draft.classifier, "gamma", None) == "auto":
+        n_rows = first.stop - first.start
+    inputs, labels, _ = reader.read(block, first.start, first.start + n_rows)
+    draft.classifier.partial_fit(draft.encode(inputs), labels)
+    draft.classifier = draft.classifier.empty()
 
-    most = share_rows or max(FEWEST_SHARE_ROWS, SHARE_ROWS_A_COMPONENT * recipe.width)
-    total = pool.run(feed, (min(most, max(1, recipe.width // 2)), most), submit, tree.add, report)
-    share = pool.get(tree.root(pool.first()))
-    if share.rows != total:
-        raise ClusterError(f"{share.rows} rows were learned of {total}: nothing was kept.")
-    if base is None:
-        base = recipe.blank(classifier.device).set_params(**classifier.get_params())
-    return add_to(base, share)
+
+def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
+    """Return the least and the most rows of a part."""
+    size = draft.classifier.model_.statistics.n_components
+    most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
+    return min(most, max(1, size // 2)), most
+
+
+def _merge_all(
+    ray: Any, pool: Pool, parts: Iterator[Part], draft: Learner, reader: BlockReader
+) -> None:
+    """Have all parts learned, and add the model of each to the draft."""
+    classifier, before, n_rows = draft.classifier, draft.samples, 0
+    model = classifier.model_
+    empty = ray.put(classifier.empty().pack(solved=False))
+
+    def submit(worker: Any, part: Part) -> Any:
+        return worker.learn.remote(empty, reader, *part.arguments)
+
+    for part, (arrays, meta) in pool.map(parts, submit):
+        check_label_kind(classifier.classes_, meta["classes"])
+        classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
+        n_rows += part.n_rows
+    if draft.samples - before != n_rows:
+        raise ClusterError(f"{draft.samples - before} rows were learned of {n_rows}: none is kept.")
 
 
 def predict(
@@ -185,14 +174,14 @@ def predict(
     cpus_per_worker: int = 1,
     gpus_per_worker: float | str = "auto",
     retries: int = 3,
-    progress: bool | Report = False,
+    progress: bool | Callable[[Progress], None] = False,
     **options: Any,
 ) -> Path:
-    """Answer rows in bulk: a folder of parquet files.
+    """Predict in bulk, into a folder of parquet files.
 
     Each row has its number from 1 (``row``), the text or image path, ``label``, ``probability`` and
-    ``known``: whether the input is like anything learned (null if the model can't tell). Files are
-    in the order of the rows, and so are rows in them.
+    ``known``: whether the input is like anything learned (null if the model can't tell). Files, and
+    the rows in them, are in the order of the inputs.
 
     Parameters
     ----------
@@ -201,13 +190,13 @@ def predict(
     model : path or Learner
         Model folder.
     output : path
-        Folder to make; all machines of the cluster must see it. It appears when it is complete.
+        Folder to create; all machines of the cluster must see it. It appears when it is complete.
     input_column : str, optional
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str
-        Columns of a dataset to copy into the answers, such as an id, instead of the input.
+        Columns of a dataset to copy, such as an id, instead of the input.
     refused : float
-        Share of known inputs that may be taken for unknown.
+        Fraction of inputs of known classes that may be called unknown.
     address, workers, cpus_per_worker, gpus_per_worker, retries, progress, **options
         As for `learn`.
 
@@ -217,7 +206,7 @@ def predict(
         The folder.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
-    resources.check()
+    check_refused(refused)
     folder = Path(output).resolve()
     if folder.exists():
         raise KldaError(f"output={str(output)!r} exists already: name a new folder.")
@@ -225,139 +214,85 @@ def predict(
     if not asked.classes:
         raise KldaError("model has no classes yet: learn something before asking it.")
     with connected(address, resources) as ray, _written(folder) as partial:
-        columns_of = Columns(input_column)
-        tables, dataset = _opened(ray, data, asked.modality, columns_of)
-        at_once = _rows_at_once(asked)
-        rows = Rows(asked.modality, input_column, None, labels=False, at_once=at_once)
-        state = ray.put(asked.classifier.to_state(compact=True))
-        answer = Answer(partial, _refusable(asked, refused), tuple(columns))
+        chosen = Columns(input_column)
+        rows = Source.open(ray, data, asked.modality, chosen)
+        reader = BlockReader(asked.modality, chosen, labels=False)
+        writer = PredictionWriter(partial, float(refused), tuple(columns))
+        packed = ray.put(asked.classifier.pack(compact=True))
 
-        def submit(worker: Any, group: Any) -> tuple[Any, Any]:
-            task = worker.predict.options(num_returns=2)
-            done, name = task.remote(state, answer, rows, group.first_row, group.spans, *group.refs)
-            return done, name
+        def submit(worker: Any, part: Part) -> Any:
+            return worker.predict.remote(packed, writer, reader, *part.arguments)
 
         with (
-            _pool(ray, asked, options, resources, dataset) as pool,
-            _feed(ray, tables, dataset, rows, pool, ANSWERS_A_FILE[1]) as feed,
-            shown(progress, "Predicting") as report,
+            _reported(progress, "Predicting", rows) as report,
+            _pool(ray, asked, options, resources, rows, report) as pool,
         ):
-            if feed.first() is None:
-                raise KldaError("data is empty: there is nothing to predict.")
-            pool.run(feed, ANSWERS_A_FILE, submit, lambda name, worker: None, report)
+            _, blocks = _peeked(rows.blocks(labels=False), "predict")
+            for _ in pool.map(_parts(ray, pool, blocks, *PREDICTIONS_PER_FILE), submit):
+                pass
     return folder
 
 
 @contextlib.contextmanager
 def _written(folder: Path) -> Iterator[Path]:
-    """Make a folder beside, and give it its name when it is complete."""
+    """Create a folder under another name, and rename it when it is complete."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     partial.mkdir(parents=True)
     try:
         yield partial
-        for left in partial.glob(".part-*"):  # of workers that died
+        for left in partial.glob(".part-*"):  # by workers that died
             left.unlink()
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _refusable(learner: Learner, refused: float) -> float | None:
-    classifier = learner.classifier
-    if not hasattr(classifier, "novelty") or not classifier.calibrated:
-        return None
-    if isinstance(refused, bool) or not isinstance(refused, float) or not 0 < refused < 1:
-        raise KldaError(f"refused={refused!r} must be a share between 0 and 1.")
-    return refused
+# ---------------------------------------------------------------- what both have in common
 
 
-def _opened(
-    ray: Any, data: Any, modality: str, columns: Columns, classes: Collection[Any] = ()
-) -> tuple[list[Table], Any]:
-    """Return the files, or the dataset."""
-    if isinstance(data, ray.data.Dataset):
-        return [], data
-    given = [data] if isinstance(data, str | Path) else data
-    if not isinstance(given, Sequence) or not all(isinstance(i, str | Path) for i in given):
-        raise KldaError(
-            f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
-        )
-    paths = find_files(given)
-    if not paths:
-        raise KldaError("data is empty: name at least one file.")
-    for path in paths:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise KldaError(f"{path} is a pipe, which only this process can read: give a file.")
-    wanted: Any = modality
-    tables = [
-        open_table(path.resolve(), modality=wanted, columns=columns, classes=classes)
-        for path in paths
-    ]
-    return tables, None
-
-
-@contextlib.contextmanager
 def _pool(
-    ray: Any, learner: Learner, options: dict[str, Any], resources: Resources, dataset: Any
-) -> Iterator[Pool]:
-    loading = {
-        name: value
-        for name, value in (learner._options | options).items()
-        if name not in ("layers", "modality")
-    }
+    ray: Any,
+    learner: Learner,
+    options: dict[str, Any],
+    resources: Resources,
+    rows: Source,
+    report: Callable[[Progress], None],
+) -> Pool:
+    loading = learner.options | options
+    for name in ("layers", "modality"):  # the fingerprint says which
+        loading.pop(name, None)
     if "device" not in options:
         loading.pop("device", None)  # the driver's is not the workers'
-    pool = Pool(ray, learner.foundation, loading, resources, leave_cpus=dataset is not None)
-    try:
-        yield pool
-    finally:
-        pool.close()
+    reads_dataset = rows.dataset is not None
+    return Pool(
+        ray, learner.foundation, loading, resources, leave_cpus=reads_dataset, report=report
+    )
+
+
+def _peeked(blocks: Iterator[Block], doing: str) -> tuple[Block, Iterator[Block]]:
+    """Return the first block, and all blocks."""
+    first = next(blocks, None)
+    if first is None:
+        raise KldaError(f"data is empty: there is nothing to {doing}.")
+    return first, itertools.chain([first], blocks)
+
+
+def _parts(ray: Any, pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
+    """Cut rows into parts in a thread, a few parts ahead of the workers."""
+    store = ray.cluster_resources().get("object_store_memory", 2**30)
+    most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
+    return read_ahead(cut(blocks, pool.size, least, most, most_bytes))
 
 
 @contextlib.contextmanager
-def _feed(
-    ray: Any, tables: list[Table], dataset: Any, rows: Rows, pool: Pool, group_rows: int | None
-) -> Iterator[Feed]:
-    if dataset is not None:
-        dataset.context.enable_progress_bars = False  # there is one for all
-        pieces = pieces_of_dataset(dataset, rows=rows.at_once)
-    else:
-        pieces = pieces_of_tables(ray, tables, labels=rows.labels, rows=rows.at_once)
-    store = int(STORE_SHARE * ray.cluster_resources().get("object_store_memory", 2**30))
-    feed = Feed(pieces, 2 * pool.size * (group_rows or ANSWERS_A_FILE[1]), store)
-    with _quiet("ray.data", logging.WARNING), _quiet(PROGRESS_LOG, logging.ERROR):
-        try:
-            yield feed
-        finally:
-            feed.close()
-
-
-@contextlib.contextmanager
-def _quiet(name: str, level: int) -> Iterator[None]:
-    """Keep Ray Data from telling of its own progress."""
-    talk = logging.getLogger(name)
-    before = talk.level
-    talk.setLevel(level)
-    try:
-        yield
-    finally:
-        talk.setLevel(before)
-
-
-def _rows_at_once(learner: Learner) -> int:
-    """Rows that are encoded and learned at a time, as many as on one machine."""
-    modality: Any = learner.modality
-    return BATCH_ROWS[modality]
-
-
-def _text_labels(learner: Learner) -> bool | None:
-    """Whether the learner's classes are texts; None if it has none."""
-    label = next(iter(learner.classes), None)
-    return None if label is None else isinstance(label, str)
-
-
-def _check_share_rows(share_rows: int | None) -> None:
-    if share_rows is None:
+def _reported(
+    progress: bool | Callable[[Progress], None], doing: str, rows: Source
+) -> Iterator[Callable[[Progress], None]]:
+    """Yield what is called with each `Progress`: the function given, or one that shows a bar."""
+    if callable(progress):
+        yield progress
         return
-    if isinstance(share_rows, bool) or not isinstance(share_rows, int) or share_rows < 1:
-        raise KldaError(f"share_rows={share_rows!r} can't be used; give a positive integer.")
+    with progress_bar(doing, 1.0 if rows.dataset is None else None, show=progress) as report:
+        yield lambda now: report(
+            now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers"
+        )

@@ -51,7 +51,7 @@ class Batch:
     labels : list of label or None
         One label per row; None when the table has none.
     fraction : float
-        How much of the file has been read after this batch, between 0 and 1.
+        How much of the file, or of all files, has been read after this batch, between 0 and 1.
     end : Position
         Where the next batch begins: reading can be resumed there.
     """

@@ -76,12 +76,15 @@ def choose_label(table: Table, names: Sequence[str], need_labels: bool = True) -
 
 def _find(table: Table, names: Sequence[str], parameter: str, guesses: Sequence[str]) -> str | None:
     asked = table.columns.input if parameter == "input_column" else table.columns.label
-    if asked is not None and asked not in names:
+    if asked is None:
+        return guess_column(names, guesses)
+    found = asked if asked in names else guess_column(names, [asked.strip().lower()])
+    if found is None:
         raise TableError(
             f"{parameter}={asked!r}: {table.path} has no column {asked!r}; its columns are: "
             f"{', '.join(names)}."
         )
-    return asked or guess_column(names, guesses)
+    return found
 
 
 def guess_column(names: Sequence[str], guesses: Sequence[str]) -> str | None:

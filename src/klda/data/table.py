@@ -208,16 +208,23 @@ def read(
     Yields
     ------
     Batch
-        In order.
+        In order; its ``fraction`` is that of all tables, by the sizes of their files.
     """
     yield from read_ahead(_batches(tables, labels, start))
 
 
 def _batches(tables: Sequence[Table], labels: bool, start: Position) -> Iterator[Batch]:
+    sizes = [_size(table.path) for table in tables]
     for i in range(start.file, len(tables)):
         skip = start.rows if i == start.file else 0
+        before = sum(sizes[:i])
         for batch in tables[i].batches(labels=labels, skip=skip):
-            yield replace(batch, end=Position(i, batch.end.rows))
+            fraction = (before + sizes[i] * batch.fraction) / sum(sizes)
+            yield replace(batch, fraction=fraction, end=Position(i, batch.end.rows))
+
+
+def _size(path: Path) -> int:
+    return max(1, path.stat().st_size) if path.is_file() else 1
 
 
 def _modalities(path: Path, kind: str) -> tuple[Modality, ...]:

@@ -41,6 +41,11 @@ def is_torch(values: Any) -> bool:
     return torch is not None and isinstance(values, torch.Tensor)
 
 
+def on_cpu(values: Array) -> np.ndarray:
+    """Return an array of whatever kind as a NumPy array."""
+    return np.asarray(values.detach().cpu().numpy() if is_torch(values) else values)
+
+
 def is_finite(array: np.ndarray) -> bool:
     """Whether there is neither NaN nor infinity, found without an array of answers."""
     if array.dtype.kind != "f":
@@ -242,9 +247,7 @@ class NumpyBackend:
 
     def asarray(self, values: Any) -> np.ndarray:
         """Return the values as a contiguous array, copied only if needed."""
-        if is_torch(values):
-            values = values.detach().cpu().numpy()
-        return np.ascontiguousarray(values, dtype=self.dtype)
+        return np.ascontiguousarray(on_cpu(values), dtype=self.dtype)
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
         """Return the array itself."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from klda.engine.arrays import Array
-from klda.engine.statistics import CLASSES_AT_ONCE
+from klda.engine.statistics import class_blocks
 from klda.labels import Label
 
 if TYPE_CHECKING:
@@ -369,8 +369,7 @@ def _with_all_means(solver: Solver, solved: Solved, vectors: list[Array]) -> lis
     means, backend = solver.statistics.means, solver.backend
     stacked = backend.concatenate(vectors)
     products = np.empty((len(stacked), len(means)))
-    for start in range(0, len(means), CLASSES_AT_ONCE):
-        part = slice(start, start + CLASSES_AT_ONCE)
+    for part in class_blocks(len(means)):
         found = stacked @ (means[part] - solved.plain.centre).T
         products[:, part] = backend.to_numpy(backend.widen(found))
     return np.split(products[:, solved.order], len(vectors))

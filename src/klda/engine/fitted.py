@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
-from klda.engine.arrays import Backend, is_finite
+from klda.engine.arrays import Backend, held_back, is_finite
 from klda.engine.evidence import Evidence, judge
 from klda.engine.model import Model, Waiting
 from klda.engine.solution import Solution
@@ -87,15 +88,24 @@ class Fitted:
         """What knows classes, counts and feature maps, without reading a stored model."""
         return self._solution or self.model
 
+    @contextmanager
+    def changing(self) -> Iterator[Model]:
+        """Change the model within this block: the solution is made again when it is asked for.
+
+        An interrupt comes before the change, or where the model undoes it, or after all of this.
+        """
+        model = self.model
+        with held_back():
+            try:
+                yield model
+            finally:
+                self._solution = None
+
     def copy(self) -> Fitted:
         """Return an independent copy; the solution, which never changes, is shared."""
         twin = Fitted(self.model.copy(), self._solution, self._solved_with)
         twin._judged_with = self._judged_with
         return twin
-
-    def changed(self) -> None:
-        """Take note that the model was changed."""
-        self._solution = None
 
     def solution(self, settings: Settings) -> Solution:
         """Return the solution: the labels it answers with are right, its doubt may be outdated."""
@@ -114,9 +124,8 @@ class Fitted:
                 model.evidence, self._judged_with = Evidence(), _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.solve_again(settings)
-                solution = self.solution(settings)
-                model.evidence = judge(model, solution)
-                model.waiting = Waiting(model.waiting.rows[:0])
+                solution, nothing = self.solution(settings), Waiting(model.waiting.rows[:0])
+                model.evidence, model.waiting = judge(model, solution), nothing
             if solution.evidence is not model.evidence:
                 self._solution = solution = replace(solution, evidence=model.evidence)
             return solution
@@ -125,7 +134,7 @@ class Fitted:
         """Solve from the statistics unless that was done here: a stored solution is not enough."""
         with self._lock:
             if any(member.solver.solved is None for member in self.model.members):
-                self.changed()
+                self._solution = None
             self.solution(settings)
 
     def covariance(self) -> list[np.ndarray]:

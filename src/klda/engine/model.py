@@ -3,9 +3,9 @@
 A model is one or more members (feature map, statistics) and what leaving samples out has told. All
 its verbs are exact: order, batches, removal and merging leave the same statistics behind.
 
-Counts, means and labels are computed first and taken over at once. The scatter, D x D numbers, is
-changed in place, because a copy per change would cost more than the change; `Model.change` is the
-one place that says how such a change is undone.
+Each verb happens completely or not at all. Adding and removing samples changes the scatter, D x D
+numbers, in place, because a copy would cost more than the change: `Model.change` says how that is
+undone. All other verbs make what is new first and take it over at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from klda.engine.arrays import (
     held_back,
     is_torch,
     let_interrupts_through,
+    on_cpu,
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
@@ -37,7 +38,7 @@ from klda.errors import KldaError
 from klda.labels import Label
 
 MOST_WAITING = 1024
-HASHED_COLUMNS = 16
+HASHED_AT_ONCE = 1 << 22  # values
 
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
@@ -82,25 +83,24 @@ class Waiting:
 
     def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
         """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
-        hashes = _hashes(rows)
-        if len(self.rows) + len(hashes) > MOST_WAITING:
-            every = np.concatenate([_hashes(self.rows), hashes])
-            chosen = np.sort(np.argsort(every, kind="stable")[:MOST_WAITING])
-        else:
-            chosen = np.arange(len(self.rows) + len(hashes))
-        old, new = chosen[chosen < len(self.rows)], chosen[chosen >= len(self.rows)]
-        new = new - len(self.rows)
-        fresh = rows[new]
-        fresh = fresh.cpu().numpy() if is_torch(fresh) else fresh
+        known, total = len(self.labels), len(self.labels) + len(rows)
+        chosen = np.arange(total)
+        if total > MOST_WAITING:
+            hashes = np.concatenate([_hashes(self.rows), _hashes(rows)])
+            chosen = np.flatnonzero(hashes <= np.sort(hashes)[MOST_WAITING - 1])
+            if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
+                names = [*self.labels, *(labels[group] for group in groups)]
+                ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
+                chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
+        old, new = chosen[chosen < known], chosen[chosen >= known] - known
         kept = [self.labels[i] for i in old] + [labels[i] for i in groups[new]]
-        return Waiting(np.concatenate([self.rows[old], fresh]), kept)
+        return Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
 
     def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
         """Return those that wait without these samples."""
         known = set(self.labels)
         chosen = [i for i, label in enumerate(labels) if label in known]
-        rows = rows[chosen]
-        rows = rows.cpu().numpy() if is_torch(rows) else rows
+        rows = on_cpu(rows[chosen])
         gone = Counter((labels[i], row.tobytes()) for i, row in zip(chosen, rows, strict=True))
         kept = []
         for i, label in enumerate(self.labels):
@@ -128,15 +128,22 @@ class Waiting:
 
 
 def _hashes(rows: Array) -> np.ndarray:
-    """Return a hash of each row's first features, the same on every machine."""
-    some = rows[:, :HASHED_COLUMNS]
-    some = some.cpu().numpy() if is_torch(some) else some
-    some = np.ascontiguousarray(some)
-    words = some.view(f"u{some.itemsize}").astype(np.uint64)
-    odd = np.random.RandomState(0).randint(1, 1 << 62, HASHED_COLUMNS).astype(np.uint64) | 1
-    mixed = (words * odd[: words.shape[1]]).sum(axis=1, dtype=np.uint64)
-    mixed ^= mixed >> np.uint64(31)
-    return np.asarray(mixed * np.uint64(0x9E3779B97F4A7C15))
+    """Return a hash of each row, the same on every machine; only hashes leave a GPU."""
+    integers = sys.modules["torch"] if is_torch(rows) else np
+    width = rows.shape[1]
+    factors = np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
+    if is_torch(rows):
+        factors = integers.from_numpy(factors).to(rows.device)
+    hashes = np.empty(len(rows), np.uint64)
+    step = max(1, HASHED_AT_ONCE // width)
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        part = part.contiguous() if is_torch(part) else np.ascontiguousarray(part)
+        words = part.view(integers.int32 if part.itemsize == 4 else integers.int64)
+        mixed = on_cpu((words * factors).sum(1)).view(np.uint64)  # modulo 2^64
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
+        hashes[start : start + step] = mixed ^ (mixed >> np.uint64(32))
+    return hashes
 
 
 class Member:
@@ -279,6 +286,7 @@ class Model:
                 for block in blocks:
                     let_interrupts_through()
                     self._change_block(rows, groups, labels, sign, room, block, done)
+                let_interrupts_through()
             except BaseException:
                 for member, block in reversed(done):
                     batch = self._batch(rows, groups, labels, block)
@@ -338,8 +346,9 @@ class Model:
         """
         parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
         gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
-        for member in self.members:
-            member.statistics.drop([label])
+        drops = [member.statistics.prepare_drop([label]) for member in self.members]
+        for member, drop in zip(self.members, drops, strict=True):
+            drop()
             member.solver.note_reorder()
         self.evidence = self.evidence.drop({label: 1.0})
         self.waiting = self.waiting.drop({label})

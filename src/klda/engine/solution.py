@@ -20,6 +20,9 @@ BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
 TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores computed at once
 FEWEST_IN_TILE = 256  # classes
+# With one sample of each class, relative to their mean squared distance from their centre. On
+# CLINC150 with 2 to 150 classes the mean confidence is then at most 0.04 above the accuracy.
+GUESSED_TEMPERATURE = 1 / 16
 
 
 def row_blocks(n_rows: int, n_components: int, backend: Backend) -> list[slice]:
@@ -125,9 +128,8 @@ class Familiarity:
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
-        between = scipy.linalg.solve_triangular(
-            self.factor, weighted, lower=True, check_finite=False
-        )
+        solve = scipy.linalg.solve_triangular
+        between = solve(self.factor, weighted, lower=True, check_finite=False)
         return 2 * of_mean - mean_length + (between**2).sum(axis=0)
 
 
@@ -158,10 +160,6 @@ class LinearRule:
     spread: float = 0.0
     inflation: float = 1.0
     familiarity: Familiarity | None = None
-
-    def scores(self, lifted: Array, columns: slice | Array, backend: Backend) -> Array:
-        """Return the scores of some classes."""
-        return backend.linear(lifted, self.weights[columns], self.biases[columns])
 
 
 class RunningTop:
@@ -236,10 +234,10 @@ class Solution:
 
     def scores(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
         """Return the scores ``(n, M)`` of rows; with ``columns``, of these classes."""
-        parts = []
+        parts, wanted = [], slice(None) if columns is None else columns
         for lifted in self._lifted_blocks(rows):
-            every = [slice(None)] if columns is None else [columns]
-            parts.append(self.backend.to_numpy(self._combined(lifted, every[0], None)))
+            scores = self.combined(self._member_scores(lifted, wanted))
+            parts.append(self.backend.to_numpy(scores))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def best(
@@ -263,7 +261,7 @@ class Solution:
             tiles = [part if columns is None else columns[part] for part in slices]
             log_totals = self._log_totals(lifted, tiles)
             for part, tile in zip(slices, tiles, strict=True):
-                scores = self._combined(lifted, tile, log_totals)
+                scores = self.combined(self._member_scores(lifted, tile), log_totals)
                 total = None if temperature is None else self.backend.log_total(scores, temperature)
                 running.add(part.start, *self.backend.top(scores, k), total)
             found.append(running)
@@ -281,16 +279,10 @@ class Solution:
 
     def _member_scores(self, lifted: Sequence[Array], columns: slice | np.ndarray) -> list[Array]:
         at = columns if isinstance(columns, slice) else self.backend.index(columns)
-        pairs = zip(self.rules, lifted, strict=True)
-        return [rule.scores(features, at, self.backend) for rule, features in pairs]
-
-    def _combined(
-        self,
-        lifted: Sequence[Array],
-        columns: slice | np.ndarray,
-        log_totals: Sequence[np.ndarray] | None,
-    ) -> Array:
-        return self.combined(self._member_scores(lifted, columns), log_totals)
+        return [
+            self.backend.linear(features, rule.weights[at], rule.biases[at])
+            for rule, features in zip(self.rules, lifted, strict=True)
+        ]
 
     def combined(
         self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
@@ -329,14 +321,42 @@ class Solution:
         offset = float(spread) * len(self.classes) / max(n_samples, 1)
         return Scale(n_samples, float(inflation), offset)
 
+    @property
+    def is_guessing(self) -> bool:
+        """Whether there is one sample of each class: no sample tells how far others may be.
+
+        All that is known then are the distances between the classes. They set the temperature, so
+        that answers are not surer than they are right, and the threshold: an input that leans to
+        no class is unknown.
+        """
+        n_samples = int(self.class_counts.sum())
+        return self.evidence is not None and 1 < len(self.classes) == n_samples
+
     @cached_property
     def temperature(self) -> float:
         """What scores are divided by before they become probabilities."""
-        return 1.0 if self.evidence is None else self.evidence.temperature(self.scale)
+        if self.evidence is None:
+            return 1.0
+        if self.is_guessing:
+            lengths = [known.lengths.mean() for known in self._familiarities()]
+            return float(GUESSED_TEMPERATURE * np.mean(lengths)) or 1.0
+        return self.evidence.temperature(self.scale)
 
     def threshold(self, refused: float) -> float:
         """Return the novelty beyond which an input is unknown; infinite without evidence."""
-        return np.inf if self.evidence is None else self.evidence.threshold(refused, self.scale)
+        if self.evidence is None:
+            return np.inf
+        if self.is_guessing:
+            # The novelty of an input at the mean of the class means, which leans to no class.
+            undecided = [known.novelty(known.offsets[None])[0] for known in self._familiarities()]
+            return float((1 - refused) * np.mean(undecided))
+        return self.evidence.threshold(refused, self.scale)
+
+    def class_thresholds(self, refused: float) -> dict[Label, float]:
+        """Return thresholds of single classes, for those with enough evidence."""
+        if self.evidence is None:
+            return {}
+        return self.evidence.class_thresholds(refused, self.scale)
 
     def novelty(self, rows: Array) -> np.ndarray:
         """Return how unlike anything learned rows are, scoring classes in tiles."""
@@ -374,11 +394,6 @@ class Solution:
     def _familiarities(self) -> list[Familiarity]:
         return [rule.familiarity for rule in self.rules if rule.familiarity is not None]
 
-    @property
-    def tells_novelty(self) -> bool:
-        """Whether it can tell how unlike anything learned an input is."""
-        return bool(self._familiarities())
-
     # ---------------------------------------------------------------- answers
 
     def answer(self, rows: Array, top: int, refused: float) -> list[Answer]:
@@ -388,7 +403,7 @@ class Solution:
         """
         novelty = None
         with np.errstate(over="ignore", invalid="ignore"):
-            if self.tells_novelty:
+            if self._familiarities():
                 scores, novelty = self.assess(rows)
             else:
                 scores = self.scores(rows)

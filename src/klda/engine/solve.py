@@ -16,7 +16,7 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ import numpy as np
 from klda.engine.arrays import Array, Backend, Steps, held_back
 from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
 from klda.engine.solution import Familiarity, LinearRule, Solution
-from klda.engine.statistics import CLASSES_AT_ONCE, ClassStatistics, GrowingRows, Scatter
+from klda.engine.statistics import ClassStatistics, GrowingRows, Scatter, class_blocks
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -95,8 +95,7 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        size = model.members[0].statistics.n_components
-        ridge = settings.relative_ridge(int(counts.sum()), size)
+        ridge = settings.relative_ridge(int(counts.sum()), model.statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
         rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
@@ -130,11 +129,11 @@ class ThinPrecision:
             self.rows = self.backend.widen(scatter.rows)
             system = self.rows @ self.rows.T
         _add_to_diagonal(system, self.backend.asarray(rho * scatter.signs))
-        self._solve = _small_solver(self.backend, system, self.definite)
+        self._solve = _small_solver(self.backend, system, self.definite) if len(system) else None
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
-        if not len(self.rows):
+        if self._solve is None:
             return vectors / self.rho
         if not self.definite:
             vectors = self.backend.widen(vectors)
@@ -282,7 +281,7 @@ class Solver:
 
     def note_reorder(self) -> None:
         """Take note that classes were dropped: means have other positions now."""
-        self._base_weights.replace(self.backend.empty((0, self.statistics.n_components)))
+        self._base_weights.clear()
         self._stale.clear()
 
     def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
@@ -296,7 +295,11 @@ class Solver:
         if since > self.statistics.n_components // UPDATED_PART:
             self.reset()
             return
-        self._pending.append((self.backend.copy(rows), sign))
+        try:
+            self._pending.append((self.backend.copy(rows), sign))
+        except (MemoryError, RuntimeError):  # torch's lack of memory is a RuntimeError
+            self.reset()
+            return
         self._stale.update(self.statistics.locate(labels).tolist())
 
     def solve(self, ridge: float, settings: Settings) -> Steps[LinearRule]:
@@ -445,13 +448,13 @@ class Solver:
             combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
             weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
 
-        extra = shrinkage.mixing.correction
+        mixing = shrinkage.mixing
+        extra = mixing.correction
         if priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
         elif priors == "auto":
             extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
         offsets = extra - 0.5 * squares
-        mixing = shrinkage.mixing
         self.solved = Solved(order, plain, mixing, squares, extra)
         return LinearRule(
             weights,
@@ -485,22 +488,10 @@ def _random_signs(size: int) -> np.ndarray:
 
 
 def _small_solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:
-    if not len(system):
-        return _unchanged
     solve = backend.small_solver(system, definite=definite)
     if solve is None:
         raise NotPositiveDefiniteError
     return solve
-
-
-def class_blocks(n_classes: int) -> Iterator[slice]:
-    """Split classes into blocks whose means are worked on at once."""
-    for start in range(0, n_classes, CLASSES_AT_ONCE):
-        yield slice(start, start + CLASSES_AT_ONCE)
-
-
-def _unchanged(rows: Array) -> Array:
-    return rows
 
 
 def _add_to_diagonal(matrix: Array, values: Array | float) -> None:

@@ -14,7 +14,8 @@ takes the same rows away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ class GrowingRows:
 
     def __init__(self, width: int, backend: Backend) -> None:
         self.backend = backend
-        self._buffer = self.values = backend.empty((0, width))
+        self._nothing: Array = backend.empty((0, width))
+        self._buffer = self.values = self._nothing
 
     def extend(self, n: int) -> Array:
         """Append n uninitialised rows and return the view of them."""
@@ -53,6 +55,10 @@ class GrowingRows:
     def replace(self, values: Array) -> None:
         """Hold these rows instead; they are taken over, not copied."""
         self._buffer = self.values = values
+
+    def clear(self) -> None:
+        """Hold no rows; this takes no memory and so can't fail."""
+        self.replace(self._nothing)
 
 
 class Scatter:
@@ -75,13 +81,14 @@ class Scatter:
         self.backend = backend
         self.turnover: Any = 0.0
         self._rows = GrowingRows(n_components, backend)
+        self._no_products = backend.empty((0, 0))
         self._hold(None)
 
     def _hold(self, square: Array | None) -> None:
         """Hold a square instead of rows, or neither."""
         self.square = square
-        self._rows.replace(self.backend.empty((0, self.n_components)))
-        self._gram = self.backend.empty((0, 0))
+        self._rows.clear()
+        self._gram = self._no_products
         self.signs = np.empty(0, np.int64)
 
     @property
@@ -280,26 +287,32 @@ class ClassStatistics:
             The rows by which the scatter changed; in place of ``rows``, which is overwritten.
         """
         known = len(self.labels)
-        self._admit([label for label in labels if label not in self.positions])
         try:
+            self._admit([label for label in labels if label not in self.positions])
             self._change(rows, groups, self.locate(labels), sign)
         except BaseException:
             self._restore(self.labels[:known], self.counts[:known], self.means[:known])
             raise
-        if sign < 0:
-            self.drop([label for label in labels if self.counts[self.positions[label]] == 0])
-            if self.scatter is not None and self.n_scattered <= len(self.labels):
-                self.scatter.clear()  # zero by definition: leave no rounding errors
+        if sign < 0 and self.scatter is not None and self.n_scattered <= len(self.labels):
+            self.scatter.clear()  # zero by definition: leave no rounding errors
         return rows
 
     def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
-        means, counts, centres = self._moved(rows, groups, here, sign)
+        at, before = self.backend.index(here), self.counts[here]
+        old = self.means[at]
+        moved, after, centres = self._moved(rows, groups, here, sign)
         if self.scatter is not None:
             groups.subtract(rows, centres)
-            self.scatter.change(rows, sign)
-        self.means[self.backend.index(here)] = means
-        self.counts[here] = counts
+        self.means[at], self.counts[here] = moved, after
+        try:
+            drop = self.prepare_drop([self.labels[i] for i in here[after == 0]])
+            if self.scatter is not None:
+                self.scatter.change(rows, sign)
+        except BaseException:
+            self.means[at], self.counts[here] = old, before
+            raise
         self.n_scattered += sign * len(groups)
+        drop()
 
     def _moved(
         self, rows: Array, groups: Grouping, here: np.ndarray, sign: int
@@ -332,8 +345,7 @@ class ClassStatistics:
         here = self.locate(other.labels)
         if self.scatter is not None and other.scatter is not None:
             self.scatter.merge(other.scatter)
-        for start in range(0, len(here), CLASSES_AT_ONCE):
-            part = slice(start, start + CLASSES_AT_ONCE)
+        for part in class_blocks(len(here)):
             self._merge_means(here[part], other.means[part], other.counts[part])
         self.n_scattered += other.n_scattered
 
@@ -350,17 +362,20 @@ class ClassStatistics:
         self.means[at] += shift * self.backend.asarray((counts / after)[:, None])
         self.counts[here] = after
 
-    def drop(self, labels: Sequence[Label]) -> None:
-        """Drop classes from the answers; what they left in the scatter stays."""
+    def prepare_drop(self, labels: Sequence[Label]) -> Callable[[], None]:
+        """Return what drops classes from the answers and can't fail, memory being taken here.
+
+        What the classes left in the scatter stays.
+        """
         if not labels:
-            return
+            return lambda: None
         gone = set(self.locate(labels).tolist())
         kept = np.array([i for i in range(len(self.labels)) if i not in gone], np.int64)
         means, counts = self.means[self.backend.index(kept)], self.counts[kept]
-        self._restore([self.labels[i] for i in kept], counts, means)
+        return partial(self._restore, [self.labels[i] for i in kept], counts, means)
 
     def only(self, label: Label) -> ClassStatistics:
-        """Return one class alone, with nothing in the scatter: what `merge` undoes `drop` with."""
+        """Return one class alone, with nothing in the scatter: what `merge` undoes a drop with."""
         with_scatter = self.scatter is not None
         part = ClassStatistics(self.n_components, self.backend, with_scatter=with_scatter)
         at = self.locate([label])
@@ -385,6 +400,8 @@ class ClassStatistics:
     def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays, classes in the order of their labels, and JSON-able values."""
         arrays = {prefix + "means": self.backend.to_numpy(self.means)[self.order]}
+        if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
+            arrays[prefix + "order"] = self.order.astype(np.int32)
         meta: dict[str, Any] = {"n_scattered": self.n_scattered}
         if self.scatter is not None:
             of_scatter, values = self.scatter.pack(prefix)
@@ -403,7 +420,9 @@ class ClassStatistics:
         """Return the statistics that `pack` described, in memory of their own."""
         means = backend.copy(backend.asarray(arrays[prefix + "means"]))
         statistics = cls(means.shape[1], backend, with_scatter=False)
-        statistics._restore(list(counts), np.array([*counts.values()], np.int64), means)
+        came = np.argsort(arrays.get(prefix + "order", np.arange(len(means))))
+        labels, numbers = list(counts), np.array([*counts.values()], np.int64)
+        statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
         statistics.n_scattered = int(meta["n_scattered"])
         if "turnover" in meta:
             size = means.shape[1]
@@ -427,6 +446,12 @@ class ClassStatistics:
             self.positions[label] = len(self.labels)
             self.labels.append(label)
         self._order = None
+
+
+def class_blocks(n_classes: int) -> Iterator[slice]:
+    """Split classes into blocks whose means are worked on at once."""
+    for start in range(0, n_classes, CLASSES_AT_ONCE):
+        yield slice(start, start + CLASSES_AT_ONCE)
 
 
 def pack_triangle(square: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ strength for all, their mean squared way is at most KL(start) / a.
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 from scipy.optimize import minimize
@@ -167,3 +169,59 @@ def cross_entropy(neighbours: np.ndarray, places: np.ndarray) -> tuple[float, np
     force = (neighbours - near / total) * near
     gradient = 4 * unit * (force.sum(axis=1, keepdims=True) * points - force @ points)
     return float(value), gradient
+
+
+def name_width(name: str) -> float:
+    """Return about how wide a name is written, in units of the letters' size."""
+    return sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.58 for letter in name)
+
+
+def place_names(
+    points: np.ndarray,
+    radii: np.ndarray,
+    widths: np.ndarray,
+    height: float,
+    *,
+    page: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Place a name beside each point of a map, the most important first.
+
+    Each goes where it covers least of the points and of the names before it: to the right, to the
+    left, above, below, or aslant.
+
+    Parameters
+    ----------
+    points : ndarray of shape (M, 2)
+        In units of the page, such as pixels.
+    radii, widths : ndarray of shape (M,)
+        Of the points' dots and of the names.
+    height : float
+        Of all names.
+    page : ndarray of shape (2,), optional
+        Width and height of a page that no name may leave.
+
+    Returns
+    -------
+    ndarray of shape (M, 2)
+        The corner of each name with the smallest coordinates.
+    ndarray of shape (M,)
+        The area of others that it covers; a map without room leaves out those above 0.
+    """
+    taken = np.concatenate([points - radii[:, None], points + radii[:, None]], axis=1)
+    corners, covered = np.empty((len(points), 2)), np.empty(len(points))
+    for i, (point, width) in enumerate(zip(points, widths, strict=True)):
+        right, left, middle = radii[i] + 1.0, -radii[i] - 1.0 - width, -width / 2
+        above, below, level = radii[i] + 1.0, -radii[i] - 1.0 - height, -height / 2
+        ways = [(right, level), (left, level), (middle, above), (middle, below)]
+        ways += [(x, y) for y in (above - height / 2, below + height / 2) for x in (right, left)]
+        starts, size = point + np.array(ways), np.array([width, height])
+        if page is not None:
+            starts = np.clip(starts, 0.0, np.maximum(page - size, 0.0))
+        boxes = np.concatenate([starts, starts + size], axis=1)
+        ends = np.minimum(boxes[:, None, 2:], taken[:, 2:])
+        sides = ends - np.maximum(boxes[:, None, :2], taken[:, :2])
+        areas = np.prod(np.maximum(sides, 0.0), axis=2).sum(axis=1)
+        best = int(areas.argmin())
+        corners[i], covered[i] = starts[best], areas[best]
+        taken = np.concatenate([taken, boxes[best : best + 1]])
+    return corners, covered

@@ -34,7 +34,7 @@ from filelock import FileLock, Timeout
 from klda import __version__
 from klda.engine.arrays import is_finite
 from klda.errors import KldaError
-from klda.learner import array_files
+from klda.learner import array_files, lock_holder
 
 FORMAT = "klda-model"
 FORMAT_VERSION = 2
@@ -130,13 +130,14 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         lock.acquire(timeout=timeout)
     except Timeout as error:
         raise ModelBusyError(
-            f"Another process is writing to the model folder {folder}. Wait until it has finished, "
-            "then try again."
+            f"Another process is writing to the model folder {folder}{lock_holder.told(lock)}. "
+            "Wait until it has finished, or stop it, then try again."
         ) from error
     except OSError as error:
         raise _write_error(folder, error) from error
     try:
-        yield
+        with lock_holder.noted(lock):
+            yield
     finally:
         lock.release()
         if created:

@@ -106,6 +106,8 @@ class ResumableLearn:
         Whether there is nothing left to learn.
     samples : int
         Rows that were learned before the pause.
+    learned_before : bool
+        Whether the model has learned the same files, unchanged, in one go before.
     """
 
     def __init__(
@@ -134,6 +136,8 @@ class ResumableLearn:
         stored = folders.load(self.folder) if folders.exists(self.folder) else None
         self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
+        learned = {entry.get("files") for entry in self._history}
+        self.learned_before = self._repeatable and self._digest() in learned
         self._stored: folders.StoredModel | None = None
         self._taken: deque[Batch] = deque()
         self._due = 0.0
@@ -157,8 +161,7 @@ class ResumableLearn:
         """
         if restart or not folders.exists(self._at):
             folders.remove(self._at)
-            learned = {entry.get("files") for entry in self._history}
-            self.complete = resume and self._repeatable and self._digest() in learned
+            self.complete = resume and self.learned_before
             return
         progress, stored = self._load()
         finished = any(entry.get("run") == progress.run for entry in self._history)

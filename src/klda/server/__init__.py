@@ -1,15 +1,12 @@
 """The service: a model folder behind HTTP, with a page to teach and ask (``klda serve``).
 
-Data flows one way here too::
+A change flows one way::
 
-    journal     changes on disk, before they are acknowledged
-    snapshot    what answers are computed from: never changed once made
-    inference   one thread that encodes and answers, many small requests at a time
-    writer      one thread that makes changes durable, applies them and swaps the snapshot
-    service     these three behind asynchronous calls
-    api, page   HTTP on top; security in front of both
+    api, page    HTTP; gate, keys and routes check a request before its body is read
+    service      asynchronous verbs; encodes inputs with batching
+    writer       one thread: applies changes, commits them to the journal, swaps the snapshot
+    journal      a SQLite database; its commit is the acknowledgement
+    snapshot     a frozen learner that answers, never changed once made
 
-Needs the extra ``klda[server]``.
+Needs the extra ``klda[server]``. The client needs nothing else of this package.
 """
-
-from __future__ import annotations

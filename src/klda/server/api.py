@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
 import klda
+from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import BusyError, ServiceError, TroubleError
-from klda.server.guard import GuardedRoute, before_body
 from klda.server.images import read_images
-from klda.server.security import require_role, secret_of
+from klda.server.keys import check_role, secret_of
+from klda.server.routes import CheckedRoute, before_body
 from klda.server.service import Service
 
 _MEANINGS = {
-    400: "The body is not JSON.",
+    400: "The body is not valid JSON.",
     401: "No key, or an unknown one.",
-    403: "The key's role does not allow this, or the request comes from a page of another site.",
+    403: "The role of the key does not allow this, or a page of another site sent the request.",
     404: "There is no such class or undo.",
-    409: "It does not fit the state of the model.",
+    409: "The request conflicts with the state of the model.",
     413: "The body is too large.",
-    422: "A value is missing, of the wrong kind or beyond a limit.",
+    422: "A value is missing, of the wrong type or out of range.",
     429: "Too many requests.",
-    503: "Stopping, in trouble, or too many requests wait: try again.",
+    503: "The service is stopping, in trouble or overloaded: try again.",
 }
 
 
@@ -41,8 +43,7 @@ bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key
 
 def _may(role: Literal["ask", "teach"]) -> list[Any]:
     def check(request: Request) -> None:
-        headers = {name.lower(): value for name, value in request.scope["headers"]}
-        require_role(request.app.state.keys, secret_of(headers), role)
+        check_role(request.app.state.keys.role(secret_of(request.headers)), role)
 
     return [Depends(bearer), before_body(check)]
 
@@ -57,7 +58,7 @@ def service_of(request: Request) -> Service:
 
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
-router = APIRouter(prefix="/v1", route_class=GuardedRoute)
+router = APIRouter(prefix="/v1", route_class=CheckedRoute)
 ask, teach = _may("ask"), _may("teach")
 
 
@@ -69,11 +70,11 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
         predictions=[
             schemas.Prediction.model_construct(
                 label=answer.top[0][0],
-                probability=_share(answer.top[0][1]),
+                probability=_rounded(answer.top[0][1]),
                 known=answer.known,
                 novelty=answer.novelty,
                 top=[
-                    schemas.Ranked.model_construct(label=label, probability=_share(p))
+                    schemas.Ranked.model_construct(label=label, probability=_rounded(p))
                     for label, p in answer.top
                 ],
             )
@@ -85,7 +86,7 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
 
 @router.post("/explain", dependencies=ask, responses=_errors(409), tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
-    """Say why: the likeliest classes, and how much each word speaks for the answer."""
+    """Explain an answer: the nearest classes, and how much each word contributes to it."""
     plural = schemas.Inputs(
         texts=None if body.text is None else [body.text],
         features=None if body.features is None else [body.features],
@@ -101,18 +102,16 @@ async def learn(
 ) -> schemas.LearnAnswer:
     """Learn samples of new classes, or more of old ones.
 
-    When the answer comes, they are on disk and every later predict knows them. With an
+    When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
     inputs = await inputs_of(service, body)
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     done = await service.learn(inputs, body.labels, idempotency_key or "", content)
-    return schemas.LearnAnswer(
+    return schemas.LearnAnswer.of(
+        done,
         learned=0 if done.repeated else len(body.labels),
         new_classes=list(done.new),
-        classes=done.classes,
-        samples=done.samples,
-        version=done.sequence,
         repeated=done.repeated,
     )
 
@@ -121,18 +120,16 @@ async def learn(
 async def forget(
     body: schemas.ForgetBody, service: The, idempotency_key: Key = None
 ) -> schemas.ForgetAnswer:
-    """Forget classes (can be undone for a while), or samples exactly (give them again).
+    """Forget classes (an undo is possible for a while), or exactly the samples given.
 
-    Classes are forgotten exactly where the model keeps a ledger of what it learned.
+    Classes are forgotten exactly if the model keeps a ledger of what it learned.
     """
     inputs = await inputs_of(service, body) if body.given() else None
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     done = await service.forget(body.labels, inputs, idempotency_key or "", content)
-    return schemas.ForgetAnswer(
+    return schemas.ForgetAnswer.of(
+        done,
         forgotten=list(dict.fromkeys(body.labels)),
-        classes=done.classes,
-        samples=done.samples,
-        version=done.sequence,
         undo=done.sequence if inputs is None else None,
         exact=inputs is not None or service.keeps_ledger,
     )
@@ -140,14 +137,14 @@ async def forget(
 
 @router.post("/undo", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
 async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
-    """Bring back the classes that a forget dropped."""
-    return _changed(await service.undo(body.undo))
+    """Restore the classes that a forget dropped."""
+    return schemas.ChangeAnswer.of(await service.undo(body.undo))
 
 
 @router.post("/rename", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
 async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
-    """Give a class another name."""
-    return _changed(await service.rename(body.old, body.new))
+    """Rename a class."""
+    return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
 
 
 @router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
@@ -165,26 +162,25 @@ async def classes(
 
 @router.get("/map", dependencies=ask, responses=_errors(), tags=["look"])
 async def class_map(service: The) -> schemas.MapAnswer:
-    """Say where the classes lie, and which are easily confused."""
-    atlas = await service.atlas()
+    """Return a map of the classes and the pairs that are easily confused."""
+    found = await service.class_overview()
     places = []
-    if atlas.map is not None:
+    if found.map is not None:
+        at = found.map.places.round(4).tolist()
         places = [
             schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
-            for label, count, (x, y) in zip(
-                atlas.map.labels, atlas.map.counts, atlas.map.places.round(4).tolist(), strict=True
-            )
+            for label, count, (x, y) in zip(found.map.labels, found.map.counts, at, strict=True)
         ]
     pairs = [
         schemas.PairAnswer(first=p.first, second=p.second, confusion=round(p.confusion, 4))
-        for p in atlas.pairs
+        for p in found.pairs
     ]
     return schemas.MapAnswer(places=places, pairs=pairs)
 
 
 @router.get("/scores", dependencies=ask, responses=_errors(), tags=["look"])
 async def scores(service: The) -> schemas.ScoresAnswer:
-    """Say how the model answered on every sample just before it learned it."""
+    """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
     right, wrong = sum(t[1] for t in tallies), sum(t[2] for t in tallies)
     return schemas.ScoresAnswer(
@@ -197,7 +193,7 @@ async def scores(service: The) -> schemas.ScoresAnswer:
 
 @router.get("/model", dependencies=ask, responses=_errors(), tags=["look"])
 async def model(service: The) -> schemas.ModelAnswer:
-    """Say what the model is."""
+    """Describe the model."""
     snapshot = service.snapshot
     public = ("name", "modality", "revision", "pooling", "layers", "dimension")
     return schemas.ModelAnswer(
@@ -214,10 +210,10 @@ async def model(service: The) -> schemas.ModelAnswer:
 
 @router.get("/health", responses=_errors(), tags=["operate"])
 async def health(service: The) -> schemas.HealthAnswer:
-    """Say whether the service is ready and can learn; needs no key."""
+    """Report whether the service is ready and can learn; needs no key."""
     reasons = [reason for reason in service.trouble.values() if reason]
     if reasons:
-        raise TroubleError(f"The service needs help: {'; '.join(reasons)}.")
+        raise TroubleError(f"The service is in trouble: {'; '.join(reasons)}.")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 
@@ -237,56 +233,28 @@ async def metrics(request: Request) -> Response:
 # ------------------------------------------------------------------ inside
 
 
-def search_classes(service: Service, search: str) -> list[tuple[str | int, int]]:
-    """Return the classes whose names contain something, in alphabetical order.
-
-    Parameters
-    ----------
-    service : Service
-        The service.
-    search : str
-        Part of a name, in any case; "" for all.
-
-    Returns
-    -------
-    list of (label, samples)
-    """
+def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
+    """Return the classes whose names contain a text, in alphabetical order, with their samples."""
     wanted = search.casefold().strip()
     counts = service.snapshot.counts
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
 
 
 async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
-    """Return the inputs of a request, as the foundation model takes them.
-
-    Parameters
-    ----------
-    service : Service
-        Knows what the model takes.
-    body : Inputs
-        With one kind of inputs.
-
-    Returns
-    -------
-    list of str, list of bytes (image files), or ndarray
-    """
+    """Return the inputs of a request: texts, image files, or an array of features."""
     (given,) = body.given()
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
     if given != wanted:
         raise ServiceError(f"This model takes {wanted}, not {given}.")
     if given == "features":
-        rows = body.rows()
-        if rows is None:
+        rows = body.features or []
+        if len({len(row) for row in rows}) > 1:
             raise ServiceError("features has rows of different lengths.")
-        return rows
+        return np.array(rows, np.float32)
     if given == "images":
         return await service.prepare(read_images, body.images or [])
     return body.texts
 
 
-def _share(probability: float) -> float:
+def _rounded(probability: float) -> float:
     return min(1.0, max(0.0, round(probability, 6)))
-
-
-def _changed(done: Any) -> schemas.ChangeAnswer:
-    return schemas.ChangeAnswer(classes=done.classes, samples=done.samples, version=done.sequence)

@@ -1,7 +1,7 @@
-"""Images of requests: checked one at a time, and kept as files until the model takes them.
+"""Images of requests: checked one at a time, and kept as files until they are encoded.
 
-A small file can hold a large image. Requests that wait hold files, not pixels; an image much larger
-than any foundation model looks at is made smaller when it comes.
+A small file can hold a large image, so requests that wait hold files, not pixels. An image much
+larger than any foundation model uses is made smaller when it arrives.
 """
 
 from __future__ import annotations
@@ -16,30 +16,17 @@ from klda.errors import require
 from klda.server.errors import ServiceError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-MOST_PIXELS = 50_000_000  # of one image
-MOST_PIXELS_TOGETHER = 250_000_000  # of a request
-LARGEST_SIDE = 2048  # networks look at 224 to 518
+MAX_PIXELS = 50_000_000  # of one image
+MAX_PIXELS_TOGETHER = 250_000_000  # of a request
+MAX_SIDE = 2048  # networks use 224 to 518
 
 
 def read_images(encoded: Sequence[str]) -> list[bytes]:
-    """Check the images of a request.
+    """Decode the base64 image files of a request; an error names the one that is wrong.
 
-    Parameters
-    ----------
-    encoded : sequence of str
-        Image files, base64.
-
-    Returns
-    -------
-    list of bytes
-        Image files that can be decoded, none of them large.
-
-    Raises
-    ------
-    ServiceError
-        If one is no image or there are too many pixels; the message names it.
+    All files that are returned can be decoded, and none is large.
     """
-    left = MOST_PIXELS_TOGETHER
+    left = MAX_PIXELS_TOGETHER
     files = []
     for i, text in enumerate(encoded):
         try:
@@ -52,7 +39,7 @@ def read_images(encoded: Sequence[str]) -> list[bytes]:
             raise
         except Exception as error:  # Pillow raises many kinds on a damaged file
             raise ServiceError(
-                f"images[{i}] is not an image that can be read: give {', '.join(FORMATS)}."
+                f"images[{i}] can't be read as an image: give {', '.join(FORMATS)}."
             ) from error
         left -= pixels
         files.append(file)
@@ -64,14 +51,14 @@ def _checked(file: bytes, name: str, left: int) -> tuple[int, bytes]:
     pillow = require("PIL.Image", "images")
     with pillow.open(io.BytesIO(file), formats=FORMATS) as image:
         pixels = image.width * image.height
-        if pixels > MOST_PIXELS:
-            raise ServiceError(f"{name} has {pixels} pixels; give at most {MOST_PIXELS}.")
+        if pixels > MAX_PIXELS:
+            raise ServiceError(f"{name} has {pixels} pixels; give at most {MAX_PIXELS}.")
         if pixels > left:
             raise ServiceError(
-                f"{name}: the images have more than {MOST_PIXELS_TOGETHER} pixels together; send "
+                f"{name}: the images have more than {MAX_PIXELS_TOGETHER} pixels together; send "
                 "fewer at a time, or smaller ones."
             )
-        if max(image.size) <= LARGEST_SIDE:
+        if max(image.size) <= MAX_SIDE:
             image.load()
             return pixels, file
         return pixels, _smaller(image)
@@ -79,8 +66,8 @@ def _checked(file: bytes, name: str, left: int) -> tuple[int, bytes]:
 
 def _smaller(image: Any) -> bytes:
     upright = require("PIL.ImageOps", "images").exif_transpose
-    image.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))  # a JPEG file is decoded smaller at once
-    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG file is decoded smaller at once
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
     buffer = io.BytesIO()
     upright(image).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

@@ -1,38 +1,55 @@
-"""The journal: changes on disk before they are acknowledged, until the model folder has them.
+"""The journal: a SQLite database in the model folder with what the model file does not hold yet.
 
-Files ``journal-<first change>.klda`` in the model folder hold one frame after another. A frame is
-one write and one sync, however many changes it carries::
-
-    4 bytes magic | 8 bytes length | 4 bytes CRC-32 of the payload | payload
-    payload: 4 bytes length of the JSON | JSON headers of the changes | their rows, float32
-
-A kill can leave only the last frame incomplete, and that one was never acknowledged: it is cut off
-when the journal is read. A broken frame with whole ones after it is damage, and is reported.
+It stores the changes that are not folded into the model folder, the idempotency keys, the classes
+that a forget dropped, and how the model answered before it was taught. One transaction makes a
+group of changes durable, and its commit (synchronous=FULL) is the acknowledgement. The model folder
+records the number of the last change in it, so a replay applies every change exactly once.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import struct
-import threading
-import time
-import zlib
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from klda.errors import KldaError
-from klda.server.changes import Change
+from klda.labels import Label
+from klda.learner import Detached
+from klda.server.changes import Acknowledgement, Change
 
-MAGIC = b"KLJ\x01"
-_HEAD = struct.Struct("<4sQI")
-_NAME = re.compile(r"journal-(\d{20})\.klda\Z")
-_LARGEST = 1 << 40
-_PROBE = ".journal-probe"
+FILE = "journal.db"
+MAX_KEYS = 10_000
+MAX_TALLIES = 2_000
+
+Tally = tuple[float, int, int, int]  # when, right, wrong, new
+
+_SCHEMA = """
+CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE changes (
+    sequence INTEGER PRIMARY KEY, header TEXT NOT NULL, features BLOB NOT NULL,
+    refused TEXT  -- why it could not be replayed; such a change is kept, but no longer applied
+);
+CREATE TABLE keys (
+    sequence INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, digest TEXT NOT NULL,
+    acknowledgement TEXT NOT NULL
+);
+CREATE TABLE forgotten (
+    sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
+    arrays BLOB NOT NULL, meta TEXT NOT NULL,
+    name_reused INTEGER NOT NULL DEFAULT 0,
+    restored INTEGER,  -- number of the change that undid the forget
+    PRIMARY KEY (sequence, label)
+);
+CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
+INSERT INTO state VALUES ('last', 0), ('folded', 0), ('probe', 0);
+PRAGMA user_version = 1;
+"""
 
 
 class JournalError(KldaError):
@@ -40,277 +57,288 @@ class JournalError(KldaError):
 
 
 class Journal:
-    """Changes that are on disk but perhaps not in the model folder yet.
+    """Changes that are durable but may not be in the model folder yet.
 
     Parameters
     ----------
     folder : Path
-        The model folder. Only one process may use its journal: the one that holds its lock.
+        The model folder. Only the process that holds its lock may use its journal. A folder without
+        a model can't have a journal: it stays in memory until :meth:`to_disk`.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.last = 0  # number of the last change written, ever
-        self.trouble = ""  # why the last write failed, until one goes well
-        self._file: BinaryIO | None = None
-        self._broken = False
-        self._lock = threading.Lock()
-        self._finished: dict[Path, int] = {}  # files no longer written to, and their last change
+        self.path = folder / FILE
+        self.on_disk = False
+        self.trouble = ""  # why the last write failed, until one succeeds
+        self._db = _connect(":memory:")
 
-    def replay(self, after: int | None) -> list[list[Change]]:
-        """Read the changes that the model folder does not have; once, before anything is written.
+    # ------------------------------------------------------------------ open and close
 
-        Parameters
-        ----------
-        after : int or None
-            Number of the last change that it has. None if it does not say, because another program
-            saved it: files of changes that were folded are gone, so it has none of these.
-
-        Returns
-        -------
-        list of list of Change
-            The changes, frame by frame; cancelled ones are left out.
-
-        Raises
-        ------
-        JournalError
-            If a file is damaged, or changes are missing in between.
-        """
-        frames: list[list[Change]] = []
-        for path in self._files():
-            read = _read(path)
-            self._finished[path] = max((c.sequence for frame in read for c in frame), default=0)
-            frames += read
-        cancelled = {c.target for frame in frames for c in frame if c.kind == "cancel"}
-        if after is None:
-            after = frames[0][0].sequence - 1 if frames else 0
-        self.last = after
-        missed = []
-        for frame in frames:
-            news = [change for change in frame if change.sequence > after]
-            if not news:
-                continue
-            if news[0].sequence > self.last + 1:
-                raise JournalError(
-                    f"The journal in {self.folder} goes on at change {news[0].sequence}, but the "
-                    f"changes after {self.last} are missing. Restore the folder from a copy, with "
-                    "its journal files."
-                )
-            self.last = news[-1].sequence
-            missed.append([c for c in news if c.sequence not in cancelled and c.kind != "cancel"])
-        return missed
-
-    def append(self, changes: Sequence[Change]) -> None:
-        """Write changes; they are on disk when this returns.
-
-        Parameters
-        ----------
-        changes : sequence of Change
-            Numbered, in order.
-
-        Raises
-        ------
-        JournalError
-            If it failed: none of them counts.
-        """
-        if self._broken:
-            raise JournalError("The journal can't be written: restart the service.")
-        self._append(changes)
-        self.trouble = ""
-
-    def probe(self) -> None:
-        """See whether the trouble is over: a disk may have room again."""
-        if not self.trouble or self._broken:
+    def open(self) -> None:
+        """Open the file, or create it."""
+        if self.on_disk:
             return
-        path = self.folder / _PROBE
-        try:
-            _write_new(path, bytes(4096))
-            path.unlink()
-            self.trouble = ""
-        except OSError as error:
-            self._failed(error)
+        with self._reporting("open"):
+            self._db.close()
+            self._db = _connect(str(self.path))
+            if not self._db.execute("PRAGMA user_version").fetchone()[0]:
+                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self.on_disk = True
 
-    def keep_aside(self, change: Change) -> Path:
-        """Write a change that can't be applied to a file of its own, and cancel it.
+    def start_in_memory(self) -> None:
+        """Start an empty journal for a model that is not on disk yet."""
+        self._db.close()
+        self._db = _connect(":memory:")
+        self._db.executescript(_SCHEMA)
 
-        Parameters
-        ----------
-        change : Change
-            Out of the journal.
-
-        Returns
-        -------
-        Path
-            A file with one frame.
-        """
-        path = self.folder / f"refused-{change.sequence:020d}.klda"
-        try:
-            _write_new(path, pack([change]))
-            _sync_folder(self.folder)
-        except OSError as error:
-            raise self._failed(error) from error
-        cancel = Change("cancel", target=change.sequence)
-        self.append([cancel.numbered(self.last + 1, time.time())])
-        return path
-
-    def _append(self, changes: Sequence[Change]) -> None:
-        frame = pack(changes)
-        try:
-            file = self._file or self._open(changes[0].sequence)
-            start = file.tell()
-        except OSError as error:
-            raise self._failed(error) from error
-        try:
-            _write(file, frame)
-        except OSError as error:
-            self._cut(file, start)
-            raise self._failed(error) from error
-        self.last = changes[-1].sequence
-
-    def rotate(self) -> None:
-        """Let the next change start a new file, so that the ones before can be removed."""
-        if self._file is not None:
-            with self._lock:
-                self._finished[Path(self._file.name)] = self.last
-            self._file.close()
-            self._file = None
-
-    def remove(self, upto: int) -> None:
-        """Remove the files that hold no change after one; may be called from another thread.
-
-        Parameters
-        ----------
-        upto : int
-            The last change that the model folder has.
-        """
-        with self._lock:
-            done = [path for path, last in self._finished.items() if last <= upto]
-            for path in done:
-                path.unlink(missing_ok=True)
-                del self._finished[path]
-        if done:
-            _sync_folder(self.folder)
+    def to_disk(self) -> None:
+        """Write a journal in memory to its file, once the folder has a model."""
+        with self._reporting("write"):
+            file = _connect(str(self.path))
+            self._db.backup(file)
+            self._db, self.on_disk = file, True
 
     def close(self) -> None:
         """Close the file."""
-        self.rotate()
+        self._db.close()
+        self.on_disk = False
 
-    def _files(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(path for path in self.folder.iterdir() if _NAME.match(path.name))
+    # ------------------------------------------------------------------ transactions
 
-    def _open(self, first: int) -> BinaryIO:
-        path = self.folder / f"journal-{first:020d}.klda"
-        with self._lock:
-            self._finished.pop(path, None)  # left empty by a kill
-            self._file = path.open("ab", buffering=0)
-        self._file.seek(0, os.SEEK_END)
-        _sync_folder(self.folder)
-        return self._file
-
-    def _cut(self, file: BinaryIO, start: int) -> None:
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes of a block durable, or none if it raises."""
+        with self._reporting("write"):
+            self._db.execute("BEGIN IMMEDIATE")
         try:
-            file.truncate(start)
-            file.seek(start)
-            os.fsync(file.fileno())
-        except OSError:
-            self._broken = True
+            yield
+            with self._reporting("write"):
+                self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
+                self._db.execute("ROLLBACK")
+            raise
+        self.trouble = ""
 
-    def _failed(self, error: OSError) -> JournalError:
-        reason = error.strerror or type(error).__name__
-        self.trouble = f"the journal can't be written: {reason}"
-        return JournalError(f"Writing the journal failed: {reason}. Nothing was changed.")
+    def probe(self) -> None:
+        """Find out whether writing works again after it failed."""
+        if self.trouble:
+            with suppress(JournalError), self.transaction():  # `trouble` says why
+                self._run("UPDATE state SET value = value + 1 WHERE name = 'probe'")
 
+    @contextmanager
+    def _reporting(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            self.trouble = f"the journal can't be written: {error}"
+            raise JournalError(f"Could not {verb} the journal {self.path}: {error}.") from error
 
-def pack(changes: Sequence[Change]) -> bytes:
-    """Return the frame of some changes.
+    def _run(self, statement: str, values: Iterable[Any] = ()) -> sqlite3.Cursor:
+        with self._reporting("write"):
+            return self._db.execute(statement, tuple(values))
 
-    Parameters
-    ----------
-    changes : sequence of Change
-        Numbered, in order.
+    # ------------------------------------------------------------------ changes
 
-    Returns
-    -------
-    bytes
-        A whole frame.
-    """
-    text = json.dumps([change.header() for change in changes], separators=(",", ":")).encode()
-    rows = [np.ascontiguousarray(c.rows, "<f4").tobytes() for c in changes if c.rows is not None]
-    payload = b"".join([struct.pack("<I", len(text)), text, *rows])
-    return _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
+    @property
+    def last(self) -> int:
+        """Number of the last change ever made."""
+        return self._state("last")
 
+    @property
+    def folded(self) -> int:
+        """Number of the last change that is known to be in the model folder."""
+        return self._state("folded")
 
-def _unpack(payload: bytes) -> list[Change]:
-    (length,) = struct.unpack_from("<I", payload)
-    headers = json.loads(payload[4 : 4 + length])
-    changes, at = [], 4 + length
-    for header in headers:
-        rows = None
-        if "shape" in header:
-            n, d = header["shape"]
-            rows = np.frombuffer(payload, "<f4", n * d, at).reshape(n, d)
-            at += rows.nbytes
-        changes.append(Change.of(header, rows))
-    return changes
+    @property
+    def is_new(self) -> bool:
+        """Whether no change was ever stored in it."""
+        return not self.last
 
+    def set_last(self, number: int) -> None:
+        """Continue to count after a number."""
+        self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
 
-def _read(path: Path) -> list[list[Change]]:
-    """Read a file's frames and cut off an incomplete last one."""
-    content = path.read_bytes()
-    frames, at = [], 0
-    while at < len(content):
-        payload = _payload(content, at)
-        if payload is None:
-            _check_torn(path, content, at)
-            with path.open("r+b") as file:
-                file.truncate(at)
-                os.fsync(file.fileno())
-            break
-        frames.append(_unpack(payload))
-        at += _HEAD.size + len(payload)
-    return frames
+    def _state(self, name: str) -> int:
+        found = self._run("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+        return int(found[0])
 
+    def add(self, change: Change) -> None:
+        """Store a change that has a number."""
+        number, rows = change.sequence, change.rows
+        content = b"" if rows is None else np.ascontiguousarray(rows, "<f4").tobytes()
+        values = (number, json.dumps(change.header()), content)
+        self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
+        self.set_last(number)
+        if change.right or change.wrong or change.new:
+            self.add_tally((change.when, change.right, change.wrong, change.new))
 
-def _payload(content: bytes, at: int) -> bytes | None:
-    if len(content) - at < _HEAD.size:
-        return None
-    magic, length, checksum = _HEAD.unpack_from(content, at)
-    payload = content[at + _HEAD.size : at + _HEAD.size + length]
-    whole = magic == MAGIC and length < _LARGEST and len(payload) == length
-    return payload if whole and zlib.crc32(payload) == checksum else None
+    def start_at(self, position: int | None) -> int:
+        """Forget the changes that the model folder has; return the last of them.
 
-
-def _check_torn(path: Path, content: bytes, at: int) -> None:
-    following = content.find(MAGIC, at + 1)
-    while following >= 0:
-        if _payload(content, following) is not None:
+        Parameters
+        ----------
+        position : int or None
+            Number of the last change in the model. None if it does not say, because another program
+            replaced it; then the changes still in the journal are taken as missing from it.
+        """
+        folded = self.folded
+        if position is None:
+            position = folded
+        if position < folded:
             raise JournalError(
-                f"{path} is damaged at byte {at}, and changes follow after that. Restore it from "
-                "a copy, or move it away to go on without the changes in it."
+                f"The model in {self.path.parent} has the changes up to {position}, but those up "
+                f"to {folded} are no longer in its journal: the model is older than the journal. "
+                f"Restore both from the same copy, or delete {FILE} to continue without the "
+                "changes in it."
             )
-        following = content.find(MAGIC, following + 1)
+        if position > folded:  # by a kill between a save and the removal
+            self.mark_folded(position)
+        return position
+
+    def missing(self, position: int) -> list[Change]:
+        """Return the changes after a position, oldest first."""
+        found = self._run(
+            "SELECT header, features FROM changes WHERE sequence > ? AND refused IS NULL "
+            "ORDER BY sequence",
+            (position,),
+        )
+        return [Change.of(json.loads(header), content) for header, content in found]
+
+    def refuse(self, change: Change, reason: str) -> None:
+        """Keep a change that can't be replayed, but don't apply it again."""
+        with self.transaction():
+            values = (reason, change.sequence)
+            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", values)
+
+    def mark_folded(self, position: int) -> None:
+        """Remove the changes that the model folder has, and leave no trace of them on disk."""
+        with self.transaction():
+            self.drop_until(position)
+        self._truncate()
+
+    def drop_until(self, position: int) -> None:
+        """Remove the changes up to one, inside of a transaction."""
+        self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
+        self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
+        self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
+        self.set_last(position)
+        self._run(_trim("keys", MAX_KEYS))
+        self._run(_trim("tallies", MAX_TALLIES))
+
+    def _truncate(self) -> None:
+        """Empty the write-ahead log, which still has what was deleted."""
+        self._run("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # ------------------------------------------------------------------ idempotency keys
+
+    def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
+        """Remember the answer to a request."""
+        a = acknowledgement
+        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new)])
+        self._run(
+            "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
+        )
+
+    def answered(self, key: str) -> tuple[str, Acknowledgement] | None:
+        """Return the digest of the request that used a key, and the answer to it."""
+        found = self._run(
+            "SELECT digest, acknowledgement FROM keys WHERE key = ?", (key,)
+        ).fetchone()
+        if found is None:
+            return None
+        sequence, classes, samples, new = json.loads(found[1])
+        return found[0], Acknowledgement(sequence, classes, samples, tuple(new))
+
+    def keys(self) -> list[list[Any]]:
+        """Return all keys in a form for JSON, to be stored with the first save of a model."""
+        return [list(row) for row in self._run("SELECT * FROM keys")]
+
+    def add_keys(self, rows: Iterable[Iterable[Any]]) -> None:
+        """Take over keys that :meth:`keys` returned."""
+        for row in rows:
+            self._run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)", row)
+
+    # ------------------------------------------------------------------ forgotten classes
+
+    def keep(self, sequence: int, when: float, classes: Iterable[Detached]) -> None:
+        """Keep the classes that a forget dropped, for an undo."""
+        for one in classes:
+            content = save({name: np.ascontiguousarray(a) for name, a in one.arrays.items()})
+            self._run(
+                "INSERT OR REPLACE INTO forgotten (sequence, label, count, at, arrays, meta) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (sequence, json.dumps(one.label), one.count, when, content, json.dumps(one.meta)),
+            )
+
+    def forgotten(self) -> dict[int, dict[Label, int]]:
+        """Return the classes and counts that each forget dropped, where it can be undone."""
+        found: dict[int, dict[Label, int]] = {}
+        for number, label, count in self._run(
+            "SELECT sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
+        ):
+            found.setdefault(number, {})[json.loads(label)] = count
+        return found
+
+    def kept(self, number: int, by: int) -> list[Detached]:
+        """Return the classes of a forget, unless a change other than `by` has restored them."""
+        found = self._run(
+            "SELECT label, count, arrays, meta FROM forgotten "
+            "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
+            (number, by),
+        )
+        return [
+            Detached(json.loads(label), count, load(arrays), json.loads(meta))
+            for label, count, arrays, meta in found
+        ]
+
+    def reused_names(self, number: int) -> set[Label]:
+        """Return the classes of a forget whose names other classes were given since."""
+        found = self._run(
+            "SELECT label FROM forgotten WHERE sequence = ? AND name_reused", (number,)
+        )
+        return {json.loads(label) for (label,) in found}
+
+    def reuse_name(self, label: Label) -> None:
+        """Note that a class was given a name that forgotten classes had."""
+        self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", (json.dumps(label),))
+
+    def mark_restored(self, number: int, by: int) -> None:
+        """Note that a change undid a forget; its classes stay until that change is folded."""
+        self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", (by, number))
+
+    def purge(self, before: float) -> bool:
+        """Delete the classes forgotten before a time; return whether there were any."""
+        expired = "FROM forgotten WHERE at < ? AND restored IS NULL"
+        if self._run(f"SELECT 1 {expired} LIMIT 1", (before,)).fetchone() is None:
+            return False
+        with self.transaction():
+            self._run(f"DELETE {expired}", (before,))
+        self._truncate()
+        return True
+
+    # ------------------------------------------------------------------ answers before teaching
+
+    def add_tally(self, tally: Tally) -> None:
+        """Store how the model answered just before it was taught."""
+        self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", tally)
+
+    def tallies(self) -> list[Tally]:
+        """Return the latest tallies, oldest first."""
+        newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
+        return newest.fetchall()[::-1]
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    with path.open("wb", buffering=0) as file:
-        _write(file, content)
+def _connect(path: str) -> sqlite3.Connection:
+    # Transactions are explicit; one thread at a time uses the connection, but not always the same.
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA secure_delete = ON")
+    return db
 
 
-def _write(file: BinaryIO, content: bytes) -> None:
-    """Write all of it and sync; a system may take a part at a time, on a disk that is filling."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # a folder can't be opened for syncing there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _trim(table: str, most: int) -> str:
+    """Return the statement that leaves the newest rows of a table."""
+    newest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {most}"
+    return f"DELETE FROM {table} WHERE rowid <= ({newest})"

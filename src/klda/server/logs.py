@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, on standard error."""
+"""Structured logs: one JSON object per line, on standard error."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(quiet: bool) -> None:
-    """Send the logs of klda and Uvicorn to standard error as JSON.
-
-    Parameters
-    ----------
-    quiet : bool
-        Warnings and errors only.
-    """
+    """Send the logs of klda and Uvicorn to standard error as JSON; `quiet`: no info messages."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     for name in ("klda", "uvicorn", "py.warnings"):

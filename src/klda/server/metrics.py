@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from klda.errors import require
 from klda.server.service import Service
 
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Metrics:
-    """Counters of one service; with several workers, of all of them together.
-
-    Parameters
-    ----------
-    service : Service
-        Asked for its sizes when the metrics are read.
-    """
+    """Counters of a service."""
 
     def __init__(self, service: Service) -> None:
         prometheus = require("prometheus_client", "server")
         self._prometheus = prometheus
-        self.registry = prometheus.CollectorRegistry()
-        shared = os.environ.get(MULTIPROCESS)
-        own: dict[str, Any] = {"registry": None if shared else self.registry}
-        if shared:
-            multiprocess = require("prometheus_client.multiprocess", "server")
-            multiprocess.MultiProcessCollector(self.registry, path=shared)
-        self.requests = prometheus.Counter(
-            "klda_requests", "Requests answered.", ["method", "path", "status"], **own
+        self._registry = prometheus.CollectorRegistry()
+        own = {"registry": self._registry}
+        labels = ["method", "path", "status"]
+        self._requests = prometheus.Counter("klda_requests", "Requests answered.", labels, **own)
+        self._seconds = prometheus.Histogram(
+            "klda_request_seconds", "Seconds per request.", ["path"], buckets=_BUCKETS, **own
         )
-        self.seconds = prometheus.Histogram(
-            "klda_request_seconds",
-            "Seconds from request to answer.",
-            ["path"],
-            buckets=_BUCKETS,
-            **own,
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+        batches = prometheus.Histogram(
+            "klda_batch_inputs", "Inputs encoded together.", buckets=sizes, **own
         )
-        self.batches = prometheus.Histogram(
-            "klda_batch_inputs",
-            "Inputs encoded together.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
-            **own,
-        )
-        service.inference.on_batch = self.batches.observe
-        self.registry.register(_Sizes(service))
+        service.batcher.on_batch = batches.observe
+        self._registry.register(_Sizes(service))
+
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(method, path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return self._prometheus.generate_latest(self.registry)
+        return self._prometheus.generate_latest(self._registry)
 
     @property
     def content_type(self) -> str:
@@ -61,30 +47,28 @@ class Metrics:
 
 
 class _Sizes:
-    """What is looked up when the metrics are read."""
+    """Gauges that are computed when the metrics are read."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics."""
-        gauge = require("prometheus_client.core", "server").GaugeMetricFamily
         service = self._service
         if not service.ready:
             return
-        read: tuple[tuple[str, str, Callable[[], float]], ...] = (
-            ("klda_classes", "Classes known.", lambda: len(service.snapshot.counts)),
-            ("klda_samples", "Samples learned.", lambda: service.snapshot.samples),
-            ("klda_version", "Number of the last change.", lambda: service.snapshot.version),
-            ("klda_unfolded", "Changes only the journal has.", lambda: service.writer.unfolded),
-        )
-        for name, text, value in read:
-            yield gauge(name, text, value=value())
-        healthy = gauge("klda_healthy", "Whether a part can do its work.", labels=["part"])
+        gauge = require("prometheus_client.core", "server").GaugeMetricFamily
+        snapshot = service.snapshot
+        yield gauge("klda_classes", "Classes known.", value=len(snapshot.counts))
+        yield gauge("klda_samples", "Samples learned.", value=snapshot.samples)
+        yield gauge("klda_version", "Number of the last change.", value=snapshot.version)
+        unfolded = service.writer.unfolded
+        yield gauge("klda_unfolded", "Changes that only the journal has.", value=unfolded)
+        healthy = gauge("klda_healthy", "Whether a part works.", labels=["part"])
         for part, reason in service.trouble.items():
             healthy.add_metric([part], not reason)
         yield healthy
         queue = gauge("klda_queue", "Requests that wait.", labels=["kind"])
-        queue.add_metric(["inference"], service.inference.waiting)
+        queue.add_metric(["inference"], service.batcher.waiting)
         queue.add_metric(["changes"], service.writer.waiting)
         yield queue

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from klda.data import open_pasted
 from klda.labels import Label
-from klda.server import names, schemas
+from klda.server import class_names, schemas
 from klda.server.errors import ServiceError
 
 MOST_ROWS = 100_000
@@ -76,7 +76,7 @@ def read_rows(content: bytes, name: str, classes: Mapping[Label, int]) -> Pasted
         raise ServiceError(f"{name}, row {int(first['loc'][0]) + 1}: {first['msg']}.") from error
     for label in dict.fromkeys(labels):
         try:
-            names.typed(str(label), classes)
+            class_names.typed(str(label), classes)
         except ServiceError as error:
             raise ServiceError(f"{name}, row {labels.index(label) + 1}: {error}") from error
     return PastedRows(batch.inputs, labels, table.header)

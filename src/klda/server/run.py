@@ -1,18 +1,15 @@
-"""Running the service with Uvicorn."""
+"""Runs the service with Uvicorn until a signal ends it."""
 
 from __future__ import annotations
 
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from klda.errors import KldaError, require
 from klda.server import logs
-from klda.server.settings import Settings
-
-STOP_SECONDS = 30
+from klda.server.settings import STOP_SECONDS, Settings
 
 
 def serve(
@@ -21,83 +18,45 @@ def serve(
     new: str | None = None,
     workers: int = 1,
     options: dict[str, Any] | None = None,
-    on_listen: Callable[[str], None] | None = None,
+    on_listen: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve a model folder until a signal ends it.
+    """Serve a model folder.
 
     Parameters
     ----------
     settings : Settings
         How it runs.
     new : str, optional
-        Foundation model of a new model, if the folder holds none yet.
+        Foundation model of a new model, if the folder has none yet.
     workers : int
-        Processes that answer.
+        Processes that encode.
     options : dict, optional
-        For :meth:`klda.learner.Learner.load`.
-    on_listen : callable, optional
-        Called with the address once the port is taken.
+        Options of :meth:`klda.learner.Learner.load`.
+    on_listen : callable
+        Called with the address once the model is loaded.
     """
     settings.check()
     for module in ("fastapi", "uvicorn", "jinja2"):
         require(module, "server")
-    import uvicorn
-
     from klda.server.app import create_app
     from klda.server.service import Service
 
     logs.configure(settings.quiet)
     listener = listen(settings.host, settings.port)
-    ready = partial(on_listen or (lambda address: None), address_of(listener))
-    if workers > 1:
-        from klda.server.workers import serve_many
-
-        serve_many(settings, listener, workers, new, options or {}, ready)
-        return
-    service = Service(settings, new=new, options=options)
-    service.start()  # before Uvicorn, which would make a stack trace of a folder that is busy
-    app = create_app(service)
-    ready()
+    service = Service(settings, new=new, options=options, workers=workers)
+    service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
+    on_listen(address_of(listener))
     # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    server = uvicorn.Server(uvicorn_config(app))
+    server = uvicorn_server(create_app(service))
     server.run(sockets=[listener])
     if not server.started:
         raise KldaError("The service could not start; the log above says why.")
 
 
-def uvicorn_config(app: Any, **more: Any) -> Any:
-    """Return Uvicorn's settings for an application."""
-    import uvicorn
-
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        lifespan="on",
-        timeout_graceful_shutdown=STOP_SECONDS,
-        **more,
-    )
-
-
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port.
-
-    Parameters
-    ----------
-    host : str
-        Name or address.
-    port : int
-        0 for any that is free.
-
-    Returns
-    -------
-    socket
-        Bound; Uvicorn listens on it.
-    """
+    """Bind a socket to a host and a port; port 0 takes any that is free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -114,6 +73,22 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the address of the page."""
+    """Return the URL of the page."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def uvicorn_server(app: Any, **options: Any) -> Any:
+    """Return a Uvicorn server for an application."""
+    uvicorn = require("uvicorn", "server")
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        timeout_graceful_shutdown=STOP_SECONDS,
+        **options,
+    )
+    return uvicorn.Server(config)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from klda.labels import MAX_LABEL_LENGTH
+from klda.server.changes import Acknowledgement
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
@@ -16,7 +16,7 @@ from klda.server.settings import (
     MAX_TOP,
 )
 
-NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # something to see, one line
+NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line of visible text
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
@@ -34,16 +34,21 @@ Images = Annotated[list[Image], Field(min_length=1, max_length=MAX_ITEMS)]
 IDEMPOTENCY_KEY = {"max_length": MAX_KEY_LENGTH, "pattern": r"^[\x21-\x7e]+$"}
 
 
+def _with_example(**body: Any) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [body]})
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
 class Inputs(_Body):
-    """Exactly one of texts, features and images, by what the model takes."""
+    """Exactly one of texts, features and images, depending on the model."""
 
+    inputs_required: ClassVar[bool] = True
     texts: Texts | None = None
     features: Rows | None = Field(
-        default=None, description="Rows computed elsewhere, for a model of features."
+        default=None, description="Feature rows, for a model of features."
     )
     images: Images | None = Field(default=None, description="Image files, base64-encoded.")
 
@@ -52,50 +57,33 @@ class Inputs(_Body):
         names = ("texts", "features", "images")
         return [name for name in names if getattr(self, name) is not None]
 
-    def rows(self) -> np.ndarray | None:
-        """Return the features as an array, or None where they are of several lengths."""
-        assert self.features is not None
-        if len({len(row) for row in self.features}) > 1:
-            return None
-        return np.array(self.features, np.float32)
-
-
-class _NeedsInputs(Inputs):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if len(self.given()) != 1:
-            raise ValueError("give exactly one of texts, features and images")
+        given = len(self.given())
+        if given > 1 or (self.inputs_required and not given):
+            most = "exactly" if self.inputs_required else "at most"
+            raise ValueError(f"give {most} one of texts, features and images")
         return self
 
 
-class LearnBody(_NeedsInputs):
-    """Samples and a label for each."""
+class LearnBody(Inputs):
+    """Samples, and one label per sample."""
 
     labels: Labels
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "texts": ["where is my card?", "my card has not come yet"],
-                    "labels": ["card_arrival", "card_arrival"],
-                }
-            ]
-        },
+    model_config = _with_example(
+        texts=["where is my card?", "my card has not arrived yet"],
+        labels=["card_arrival", "card_arrival"],
     )
 
 
-class PredictBody(_NeedsInputs):
+class PredictBody(Inputs):
     """Inputs, and how many classes to name for each."""
 
     text: Text | None = Field(None, description="One text: short for texts with one entry.")
     top: int = Field(3, ge=1, le=MAX_TOP, strict=True)
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"texts": ["has my card been sent?"], "top": 2}]},
-    )
+    model_config = _with_example(texts=["has my card been sent?"], top=2)
 
     @model_validator(mode="before")
     @classmethod
@@ -108,19 +96,12 @@ class PredictBody(_NeedsInputs):
 
 
 class ForgetBody(Inputs):
-    """Classes to forget, or with inputs: samples to forget exactly, and a label for each."""
+    """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
 
+    inputs_required: ClassVar[bool] = False
     labels: Labels
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"labels": ["card_arrival"]}]}
-    )
-
-    @model_validator(mode="after")
-    def _at_most_one_kind(self) -> Self:
-        if len(self.given()) > 1:
-            raise ValueError("give at most one of texts, features and images")
-        return self
+    model_config = _with_example(labels=["card_arrival"])
 
 
 class ClassesQuery(_Body):
@@ -137,10 +118,7 @@ class RenameBody(_Body):
     old: Label
     new: Label
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"old": "card_arrival", "new": "card_delivery"}]},
-    )
+    model_config = _with_example(old="card_arrival", new="card_delivery")
 
 
 class UndoBody(_Body):
@@ -148,7 +126,7 @@ class UndoBody(_Body):
 
     undo: int = Field(ge=1, le=2**53, strict=True)
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"undo": 17}]})
+    model_config = _with_example(undo=17)
 
 
 class ExplainBody(_Body):
@@ -158,9 +136,7 @@ class ExplainBody(_Body):
     features: Row | None = None
     image: Image | None = None
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"text": "has my card been sent?"}]}
-    )
+    model_config = _with_example(text="has my card been sent?")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -185,41 +161,17 @@ class Prediction(BaseModel):
     label: str | int
     probability: float = Field(ge=0, le=1)
     known: bool | None = Field(
-        description="False: unlike everything learned. Null: this model can't say."
+        description="False: unlike anything learned. Null: this model can't tell."
     )
     novelty: float | None = Field(description="Larger is less like what was learned.")
     top: list[Ranked]
 
 
 class PredictAnswer(BaseModel):
-    """One answer an input, in the order given."""
+    """One prediction per input, in the order given."""
 
     predictions: list[Prediction]
-    version: int = Field(description="Number of the last change that the answers know of.")
-
-
-class LearnAnswer(BaseModel):
-    """What was learned; on disk and in the answers."""
-
-    learned: int
-    new_classes: list[str | int]
-    classes: int
-    samples: int
-    version: int
-    repeated: bool = Field(description="The key was used before: nothing was learned again.")
-
-
-class ForgetAnswer(BaseModel):
-    """What was forgotten."""
-
-    forgotten: list[str | int]
-    classes: int
-    samples: int
-    version: int
-    undo: int | None = Field(description="For POST /v1/undo; null where samples were forgotten.")
-    exact: bool = Field(
-        description="False: the covariance that all classes share keeps a trace of them."
-    )
+    version: int = Field(description="Number of the last change that the answers include.")
 
 
 class ChangeAnswer(BaseModel):
@@ -229,9 +181,32 @@ class ChangeAnswer(BaseModel):
     samples: int
     version: int
 
+    @classmethod
+    def of(cls, done: Acknowledgement, **more: Any) -> Self:
+        """Return the response to a change that was made."""
+        return cls(classes=done.classes, samples=done.samples, version=done.sequence, **more)
+
+
+class LearnAnswer(ChangeAnswer):
+    """What was learned; on disk and included in every later answer."""
+
+    learned: int
+    new_classes: list[str | int]
+    repeated: bool = Field(description="The key was used before: nothing was learned again.")
+
+
+class ForgetAnswer(ChangeAnswer):
+    """What was forgotten."""
+
+    forgotten: list[str | int]
+    undo: int | None = Field(description="For POST /v1/undo; null where samples were forgotten.")
+    exact: bool = Field(
+        description="False: the covariance that all classes share keeps a trace of them."
+    )
+
 
 class Word(BaseModel):
-    """A word and how much it speaks for the answer (negative: against it)."""
+    """A word and how much it contributes to the answer (negative: against it)."""
 
     word: str
     weight: float
@@ -252,7 +227,7 @@ class NearSample(BaseModel):
 
 
 class ExplainAnswer(BaseModel):
-    """Why the model answers as it does."""
+    """The explanation of an answer."""
 
     label: str | int
     classes: list[NearClass]
@@ -279,7 +254,7 @@ class ClassesAnswer(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """What the model is."""
+    """A description of the model."""
 
     modality: Literal["text", "image", "features"]
     foundation_model: dict[str, Any]
@@ -287,7 +262,9 @@ class ModelAnswer(BaseModel):
     classes: int
     samples: int
     version: int
-    unfolded: int = Field(description="Changes in the journal that the folder will get next.")
+    unfolded: int = Field(
+        description="Changes that are in the journal and not yet in the model folder."
+    )
     klda_version: str
 
 
@@ -313,19 +290,21 @@ class PairAnswer(BaseModel):
     first: str | int
     second: str | int
     confusion: float = Field(
-        ge=0, le=1, description="Share of samples of one expected to be taken for the other."
+        ge=0,
+        le=1,
+        description="Expected fraction of samples of one that are predicted as the other.",
     )
 
 
 class MapAnswer(BaseModel):
-    """Where the classes lie, and which are easily confused."""
+    """A map of the classes and the pairs that are easily confused."""
 
     places: list[PlaceAnswer]
     pairs: list[PairAnswer]
 
 
 class TallyAnswer(BaseModel):
-    """How the model answered just before it was taught, once."""
+    """How the model answered just before it was taught some samples."""
 
     when: float
     right: int
@@ -334,10 +313,10 @@ class TallyAnswer(BaseModel):
 
 
 class ScoresAnswer(BaseModel):
-    """Ask-then-teach: the model is asked about every sample before it learns it."""
+    """Live accuracy: the model predicts every sample before it learns it."""
 
     tallies: list[TallyAnswer]
-    accuracy: float | None = Field(description="Over samples of classes that were known.")
+    accuracy: float | None = Field(description="On samples of classes that were known.")
 
 
 class ErrorDetail(BaseModel):

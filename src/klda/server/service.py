@@ -1,39 +1,58 @@
-"""The model behind asynchronous calls: what the API and the page are made of."""
+"""A model folder that answers and learns at the same time: what the API and the page use."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from klda.server.atlas import Atlas, look
-from klda.server.changes import Change, Label, digest
+from klda.engine.solution import Answer
+from klda.errors import KldaError
+from klda.labels import Label
+from klda.learner import Learner
+from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
+from klda.server.batching import Batcher, Encode
+from klda.server.changes import Acknowledgement, Change, digest, wrong_width
+from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import BusyError, ConflictError, ServiceError
-from klda.server.inference import Inference
-from klda.server.keeper import Keeper, share_processors
-from klda.server.memory import Acknowledgement
+from klda.server.journal import Tally
+from klda.server.locked_folder import LockedFolder
 from klda.server.settings import Settings
-from klda.server.snapshot import Answer, Snapshot, explain
+from klda.server.snapshot import Snapshot
+from klda.server.threads import limit_blas_threads
 from klda.server.writer import Writer
 
-MOST_PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
-MOST_EXPLAINING = 32  # at a time: each is as much work as many predicts
+PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
+MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
+MAX_PAIRS = 30
+MAX_ON_MAP = 500  # a picture can't show more
+
+
+@dataclass(frozen=True)
+class ClassOverview:
+    """A map of the classes (None if there is nothing to draw) and the most confusable pairs."""
+
+    map: ClassMap | None = None
+    pairs: list[ConfusablePair] = field(default_factory=list)
 
 
 class Service:
-    """A model folder that is asked and taught at the same time.
+    """Answers from snapshots of a model, and changes it.
 
     Parameters
     ----------
     settings : Settings
         How it runs.
     new : str, optional
-        Foundation model of a new model, if the folder holds none yet.
+        Foundation model of a new model, if the folder has none yet.
     options : dict, optional
-        For :meth:`klda.learner.Learner.load`.
+        Options of :meth:`klda.learner.Learner.load`.
+    workers : int
+        Processes that encode; 1 encodes in this process.
     """
 
     def __init__(
@@ -42,54 +61,56 @@ class Service:
         *,
         new: str | None = None,
         options: dict[str, Any] | None = None,
+        workers: int = 1,
     ) -> None:
         self.settings = settings
-        self.writer = Writer(settings, Keeper(settings.model, new=new, options=options))
-        self.inference = Inference(
-            self._encode,
-            lambda: self.writer.snapshot,
+        self._source = (settings.model, new, options or {})
+        self._workers = workers
+        self._processes: list[EncoderProcess] = []
+        self.writer = Writer(settings, LockedFolder(*self._source))
+        self.batcher = Batcher(
+            lambda: self.snapshot,
             max_batch=settings.max_batch,
             wait=settings.batch_wait,
             max_queue=settings.max_queue,
         )
-        self._aside = ThreadPoolExecutor(2, thread_name_prefix="aside")
-        self._preparing = ThreadPoolExecutor(MOST_PREPARING, thread_name_prefix="prepare")
+        self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
+        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
         self._explaining = 0
-        self._atlas: tuple[int, Atlas] | None = None
+        self._overview: tuple[int, ClassOverview] | None = None
         self.modality = "text"
         self.foundation: dict[str, Any] = {}
         self.ready = False
 
-    # ------------------------------------------------------------------ life
-
     def start(self) -> None:
-        """Open the model, replay the journal, load the foundation model, unless done. Blocks."""
+        """Load the model, replay the journal, open the foundation model, unless done. Blocks."""
         if self.ready:
             return
         self.writer.start()
+        limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        self._encoder = learner.encoder
-        share_processors()
-        self.inference.start()
+        encoders: list[Encode] = [learner.encoder.encode] * self._workers
+        if self._workers > 1 and self.modality != "features":
+            self._processes = [EncoderProcess(*self._source) for _ in range(self._workers)]
+            encoders = [process.encode for process in self._processes]
+        self.batcher.start(encoders)
         self.ready = True
 
     def stop(self) -> None:
         """Finish what waits and fold the journal. Blocks."""
         self.ready = False
-        self.inference.stop()
-        self.writer.stop()
-        self.close_aside()
-
-    def close_aside(self) -> None:
-        """End the threads beside the two that answer and write."""
-        for pool in (self._aside, self._preparing):
+        self.batcher.stop()
+        for process in self._processes:
+            process.stop()
+        for pool in (self._background, self._preparing):
             pool.shutdown(wait=False, cancel_futures=True)
+        self.writer.stop()
 
     @property
     def trouble(self) -> dict[str, str]:
-        """For each part why it can't do its work; "" for each that can."""
-        return {"inference": self.inference.trouble, **self.writer.trouble}
+        """For each part why it can't work; "" for each that can."""
+        return {"inference": self.batcher.trouble, **self.writer.trouble}
 
     @property
     def keeps_ledger(self) -> bool:
@@ -98,104 +119,74 @@ class Service:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What answers come from now."""
+        """What answers are computed from now."""
         return self.writer.snapshot
 
     # ------------------------------------------------------------------ asking
 
     async def prepare(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """Prepare inputs in a thread, for few requests at a time.
-
-        Parameters
-        ----------
-        function : callable
-            What to do.
-        value : object
-            With what.
-
-        Returns
-        -------
-        object
-            What the function returns.
-        """
+        """Prepare inputs in a thread, for few requests at a time."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._preparing, function, value)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
-        """Answer.
-
-        Parameters
-        ----------
-        inputs : sequence or ndarray
-            Texts, images or feature rows.
-        top : int
-            How many classes to name for each.
-
-        Returns
-        -------
-        snapshot, answers
-            What was asked, and one answer an input.
-        """
+        """Return the snapshot that answers, and one answer per input with `top` classes."""
         self._check_has_classes()
-        future = self.inference.ask(self._checked(inputs), top)
+        future = self.batcher.ask(self._checked(inputs), top)
         snapshot, answers = await asyncio.wrap_future(future)
         if not answers:
             raise _no_classes()
         return snapshot, answers
 
     async def explain(self, value: Any) -> dict[str, Any]:
-        """Say why the model answers as it does.
-
-        Parameters
-        ----------
-        value : object
-            One input.
-
-        Returns
-        -------
-        dict
-            JSON-able.
-        """
+        """Explain the answer for one input; JSON-able."""
         self._check_has_classes()
-        snapshot = self.snapshot
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
-        if self._explaining >= MOST_EXPLAINING:
+        if self._explaining >= MAX_EXPLAINING:
             raise BusyError("Too many explanations are waiting: try again in a moment.")
         self._explaining += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._aside, explain, snapshot, value)
+            return await self._in_background(self.snapshot.explain, value)
         finally:
             self._explaining -= 1
 
-    async def atlas(self) -> Atlas:
-        """Return where the classes lie and which are easily confused.
+    async def _in_background(self, function: Callable[..., Any], *values: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._background, function, *values)
 
-        Returns
-        -------
-        Atlas
-            Made once for each state of the model.
-        """
+    def _checked(self, inputs: Any) -> Any:
+        """Refuse rows of another length before they are batched with others."""
+        width = self.snapshot.width
+        if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
+            raise wrong_width(inputs.shape[1], width)
+        return inputs
+
+    def _check_has_classes(self) -> None:
+        if not self.snapshot.counts:
+            raise _no_classes()
+
+    # ------------------------------------------------------------------ looking
+
+    async def class_overview(self) -> ClassOverview:
+        """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
-        if self._atlas is None or self._atlas[0] != version:
-            inspected = self.writer.inspect(lambda learner, _: look(learner))
+        if self._overview is None or self._overview[0] != version:
+            inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
             classes = await asyncio.wrap_future(inspected)
-            before = None if self._atlas is None else self._atlas[1]
-            loop = asyncio.get_running_loop()
-            made = await loop.run_in_executor(self._aside, Atlas.of, classes, before)
-            self._atlas = (version, made)
-        return self._atlas[1]
+            before = None if self._overview is None else self._overview[1].map
+            self._overview = (version, await self._in_background(_draw, classes, before))
+        return self._overview[1]
 
-    async def tallies(self) -> list[tuple[float, int, int, int]]:
-        """Return how the model answered just before each time it was taught.
+    async def tallies(self) -> list[Tally]:
+        """Return how the model answered just before each time it was taught, oldest first."""
+        inspected = self.writer.inspect(lambda _, journal: journal.tallies())
+        return await asyncio.wrap_future(inspected)
 
-        Returns
-        -------
-        list of (when, right, wrong, new)
-            Oldest first.
-        """
-        return await asyncio.wrap_future(self.writer.inspect(lambda _, m: list(m.tallies)))
+    async def forgotten(self) -> dict[int, dict[Label, int]]:
+        """Return the classes and counts of each forget that can be undone."""
+        inspected = self.writer.inspect(lambda _, journal: journal.forgotten())
+        return await asyncio.wrap_future(inspected)
 
     # ------------------------------------------------------------------ changes
 
@@ -209,113 +200,73 @@ class Service:
         inputs : sequence or ndarray
             Texts, images or feature rows.
         labels : sequence of label
-            One an input.
+            One label per input.
         key : str
-            Idempotency key; a second learn with it counts once.
+            Idempotency key; a second learn with the same key counts once.
         content : object
             What the key stands for, JSON-able.
 
         Returns
         -------
         Acknowledgement
-            What came of it.
+            The model after the change.
         """
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""
-        encoding = self.inference.encode(self._checked(inputs), list(labels))
+        encoding = self.batcher.encode(self._checked(inputs), list(labels))
         rows, (right, wrong, new) = await asyncio.wrap_future(encoding)
-        change = Change(
-            "learn", tuple(labels), rows, key=key, digest=mark, right=right, wrong=wrong, new=new
+        return await self._submit(
+            Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
         )
-        return await self._submit(change)
 
     async def forget(
         self, labels: Sequence[Label], inputs: Any = None, key: str = "", content: Any = None
     ) -> Acknowledgement:
-        """Forget classes, or exactly some samples that were learned.
+        """Forget classes, or with `inputs`: exactly these samples, with one label each.
 
-        Parameters
-        ----------
-        labels : sequence of label
-            The classes; with `inputs` one label an input.
-        inputs : sequence or ndarray, optional
-            The samples.
-        key, content
-            As for `learn`.
-
-        Returns
-        -------
-        Acknowledgement
-            Its number undoes the forgetting of classes.
+        The number of the acknowledgement undoes the forgetting of classes.
         """
         mark = digest("forget", content) if key else ""
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
         _check_lengths(inputs, labels)
-        encoding = self.inference.encode(self._checked(inputs))
-        rows, _ = await asyncio.wrap_future(encoding)
-        return await self._submit(Change("remove", tuple(labels), rows, key=key, digest=mark))
+        rows, _ = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
     async def undo(self, number: int) -> Acknowledgement:
-        """Bring back the classes that a forget dropped.
-
-        Parameters
-        ----------
-        number : int
-            Number of the forget.
-
-        Returns
-        -------
-        Acknowledgement
-            What came of it.
-        """
+        """Restore the classes that a forget dropped."""
         return await self._submit(Change("restore", target=number))
 
     async def rename(self, old: Label, new: Label) -> Acknowledgement:
-        """Give a class another name.
-
-        Parameters
-        ----------
-        old, new : label
-            The class, and a name that no other class has.
-
-        Returns
-        -------
-        Acknowledgement
-            What came of it.
-        """
+        """Give a class a name that no other class has."""
         return await self._submit(Change("rename", (old, new)))
 
     async def _submit(self, change: Change) -> Acknowledgement:
-        # Shielded: a client that goes away must not leave a change half made.
+        # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
-
-    # ------------------------------------------------------------------ inside
-
-    def _encode(self, inputs: Any) -> np.ndarray:
-        return self._encoder.encode(inputs)
-
-    def _check_has_classes(self) -> None:
-        if not self.snapshot.counts:
-            raise _no_classes()
-
-    def _checked(self, inputs: Any) -> Any:
-        """Refuse rows of another length before they are batched with others."""
-        if not isinstance(inputs, np.ndarray):
-            return inputs
-        expected = self.snapshot.width
-        if expected and inputs.shape[1] != expected:
-            raise ServiceError(
-                f"features has rows of {inputs.shape[1]} numbers, but this model's have {expected}."
-            )
-        return inputs
 
 
 def _check_lengths(inputs: Any, labels: Sequence[Label]) -> None:
     if len(inputs) != len(labels):
         raise ServiceError(
-            f"There are {len(inputs)} inputs and {len(labels)} labels: give one label for each."
+            f"There are {len(inputs)} inputs and {len(labels)} labels: give one label per input."
         )
+
+
+def _neighbourhood(learner: Learner) -> Neighbourhood | None:
+    """Measure the distances between classes; None if there is nothing to draw."""
+    if len(learner.classes) < 2:
+        return None
+    try:
+        return Neighbourhood.of(learner.classifier)
+    except KldaError:  # a nearest-mean classifier
+        return None
+
+
+def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOverview:
+    if classes is None:
+        return ClassOverview()
+    return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
 
 
 def _no_classes() -> ConflictError:

@@ -1,4 +1,4 @@
-"""What an operator can set, and the limits that a request meets."""
+"""Settings of the service, and the limits of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MAX_FEATURES = 65_536
 MAX_TOP = 100
 MAX_KEY_LENGTH = 200
 
-SHORTEST_API_KEY = 16
+MIN_API_KEY_LENGTH = 16
+STOP_SECONDS = 30  # for requests and tables under way when the service stops
 
 
 @dataclass(frozen=True)
@@ -46,27 +47,27 @@ class Settings:
     host, port : str, int
         Where it listens.
     keys : tuple of ApiKey
-        Without keys everyone who reaches the service may teach, so it stays on loopback.
+        Without keys everyone who reaches the service may teach, so it must stay on loopback.
     rate : float
-        Requests a second that one client (one key, or one address) may make; 0 is no limit.
+        Requests per second of one client (one key, or one address); 0 is no limit.
     burst : int
-        Requests that a client may make at once before the rate counts.
+        Requests that a client may send at once before the rate counts.
     max_body : int
         Bytes of the largest request.
     batch_wait : float
-        Seconds that a small predict waits at most for others to be encoded with.
+        Seconds that a predict waits at most for others to be encoded with.
     max_batch : int
         Inputs encoded together; 1 turns micro-batching off.
     fold_interval : float
         Seconds between folds of the journal into the model folder.
     fold_rows : int
-        Rows in the journal that make a fold due at once.
+        Samples in the journal that trigger a fold at once.
     undo_seconds : float
-        How long a forgotten class is kept for an undo.
+        How long a forget can be undone.
     max_queue : int
         Requests that may wait; more get status 503.
     allowed_hosts : tuple of str
-        Host names that requests may be addressed to; empty: loopback names when it listens there
+        Host names that requests may be addressed to. Empty: loopback names if it listens there
         without keys, any otherwise.
     quiet : bool
         Log warnings and errors only.
@@ -89,7 +90,7 @@ class Settings:
     quiet: bool = False
 
     def check(self) -> None:
-        """Raise if the service would be open to strangers or a value can't be used."""
+        """Raise if the service would be open to everyone, or a value is out of range."""
         if not self.keys and not is_loopback(self.host):
             raise KldaError(
                 f"host={self.host!r} can be reached from other computers, and there is no API key. "
@@ -105,18 +106,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this computer reaches an address.
-
-    Parameters
-    ----------
-    host : str
-        Name or address to listen on.
-
-    Returns
-    -------
-    bool
-        True for ``localhost`` and loopback addresses.
-    """
+    """Return whether only this computer can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -126,19 +116,10 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(lines: Sequence[str], source: str) -> tuple[ApiKey, ...]:
-    """Read keys, one a line: a role and a key.
+    """Read keys from lines such as ``"teach KEY"`` and ``"ask KEY"``.
 
-    Parameters
-    ----------
-    lines : sequence of str
-        ``"teach KEY"`` or ``"ask KEY"``; empty lines and those that start with # are left out.
-    source : str
-        Where they come from, for errors. Keys themselves are never repeated in an error.
-
-    Returns
-    -------
-    tuple of ApiKey
-        In the order given.
+    Empty lines and those that start with # are left out. Errors name the source and the line, but
+    never repeat a key.
     """
     keys = []
     for number, line in enumerate(lines, 1):
@@ -147,10 +128,10 @@ def read_keys(lines: Sequence[str], source: str) -> tuple[ApiKey, ...]:
             continue
         if len(words) != 2 or words[0] not in ("ask", "teach"):
             raise KldaError(f"{source}, line {number}: give a role (ask or teach) and a key.")
-        if len(words[1]) < SHORTEST_API_KEY:
+        if len(words[1]) < MIN_API_KEY_LENGTH:
             raise KldaError(
                 f"{source}, line {number}: the key has {len(words[1])} characters; give at least "
-                f"{SHORTEST_API_KEY}, for instance from: openssl rand -hex 24"
+                f"{MIN_API_KEY_LENGTH}, for instance from: openssl rand -hex 24"
             )
         keys.append(ApiKey(words[0], words[1]))
     return tuple(keys)

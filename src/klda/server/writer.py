@@ -1,9 +1,9 @@
-"""One thread that changes the model: journal, apply, swap the snapshot, acknowledge.
+"""One thread that changes the model: apply, write to the journal, swap the snapshot, acknowledge.
 
-Changes that wait are taken together: one sync, one update, one solve, however many there are. A
-change that can't be applied is refused before it is written; should it fail all the same, it is
-cancelled, and those it was taken with are made one by one. The journal is folded into the model
-folder in the background; learning goes on meanwhile.
+Changes that wait are taken together: one update, one solve and one commit, however many there are.
+Nobody sees the learner while it changes: answers come from the last snapshot. If anything fails
+before the commit, the journal's transaction is rolled back and the learner is loaded again from
+disk. The journal is folded into the model folder in the background; learning continues meanwhile.
 """
 
 from __future__ import annotations
@@ -12,49 +12,47 @@ import logging
 import queue
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from klda import storage
 from klda.errors import KldaError
-from klda.learned import NotLearnedError
-from klda.learner import ForgetTraceWarning, Learner
-from klda.server.changes import Change, Projection
-from klda.server.errors import BusyError, ConflictError, TroubleError
-from klda.server.journal import Journal
-from klda.server.keeper import Keeper, yield_to_others
-from klda.server.memory import Acknowledgement, Memory
+from klda.labels import Label
+from klda.learner import Learner
+from klda.server import changes, legacy
+from klda.server.changes import Acknowledgement, Change
+from klda.server.errors import BusyError, ConflictError, ServiceError, TroubleError
+from klda.server.journal import Journal, JournalError
+from klda.server.locked_folder import LockedFolder
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
-from klda.server.undo import bring_back, set_aside
+from klda.server.threads import lower_priority
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
 RETRY_SECONDS = 5.0
-# Errors that are the fault of a change, whenever it is applied.
-AT_FAULT = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
-SOURCE = "service"
+SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
+# Errors that a change causes wherever it is applied. Others (no memory, a disk or a GPU that
+# fails) are the machine's.
+CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 
 log = logging.getLogger("klda.server")
 
 
 @dataclass(eq=False)
-class _Request:
-    """A change on its way, or a function to be run between changes."""
+class Request:
+    """A change that waits for the writer, or a function to run between changes."""
 
     change: Change | None = None
-    run: Callable[[], Any] | None = None
+    function: Callable[[], Any] | None = None
     future: Future = field(default_factory=Future)
-    outcome: Any = None
 
     def settle(self, outcome: Any) -> None:
-        self.outcome = outcome
+        """Answer, with a result or an error."""
         if self.future.done() or not self.future.set_running_or_notify_cancel():
             return
         if isinstance(outcome, BaseException):
@@ -69,80 +67,53 @@ class Writer:
     Parameters
     ----------
     settings : Settings
-        How often to fold, and how long an undo is possible.
-    keeper : Keeper
+        How often to fold, and for how long a forget can be undone.
+    folder : LockedFolder
         The model folder.
     """
 
-    def __init__(self, settings: Settings, keeper: Keeper) -> None:
-        self._settings, self._keeper = settings, keeper
+    def __init__(self, settings: Settings, folder: LockedFolder) -> None:
+        self._settings, self._folder = settings, folder
         self._journal = Journal(settings.model)
-        self._queue: queue.Queue[_Request | None] = queue.Queue()
-        self._memory = Memory()
-        self._learner: Learner | None = None
-        self._folding: Future | None = None
-        self._folded = 0  # the last change in the model folder
+        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
+        self._next_fold = 0.0
         self._unfolded_rows = 0
-        self._last_fold = time.monotonic()
-        self._stale = False  # whether the model folder has forgotten classes whose time is over
-        self._uncancelled: list[int] = []  # changes in the journal that must not count
         self._trouble = ""
-        self._try_again = 0.0
+        self._retry_at = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
-        self.on_swap: Callable[[Snapshot], None] = lambda snapshot: None
+        self.unfolded = 0  # changes that only the journal has
 
     # ------------------------------------------------------------------ from other threads
 
     def start(self) -> None:
-        """Open the folder, replay the journal, start the thread."""
-        self._load(*self._keeper.open())
+        """Lock the folder, load the model, replay the journal, start the thread."""
+        try:
+            self._folder.lock()
+            self._load()
+        except BaseException:
+            self._folder.close()
+            raise
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what waits, fold the journal, give the folder back."""
+        """Finish what waits, fold the journal, release the folder."""
         self._stopping = True
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
-        self._keeper.close()
+        self._folder.close()
 
     def submit(self, change: Change) -> Future:
-        """Make a change.
+        """Return a future that is done once a change is durable and the snapshot has it."""
+        return self._put(Request(change=change))
 
-        Parameters
-        ----------
-        change : Change
-            Without a number.
-
-        Returns
-        -------
-        Future of Acknowledgement
-            Done once the change is on disk and the snapshot has it.
-        """
-        return self._put(_Request(change=change))
-
-    def inspect(self, function: Callable[[Learner, Memory], Any]) -> Future:
-        """Run a function that reads the learner, between changes.
-
-        Parameters
-        ----------
-        function : callable
-            Gets the learner and the memory; must not change them.
-
-        Returns
-        -------
-        Future
-            Of what it returns.
-        """
-        return self._put(_Request(run=lambda: function(self.learner, self._memory)))
-
-    @property
-    def learner(self) -> Learner:
-        """The learner, for the writer's thread and before it starts."""
-        assert self._learner is not None
-        return self._learner
+    def inspect(self, function: Callable[[Learner, Journal], Any]) -> Future:
+        """Run a function that reads the learner or the journal, between changes."""
+        return self._put(Request(function=lambda: function(self.learner, self._journal)))
 
     @property
     def waiting(self) -> int:
@@ -150,17 +121,12 @@ class Writer:
         return self._queue.qsize()
 
     @property
-    def unfolded(self) -> int:
-        """Changes that only the journal has."""
-        return self._memory.position - self._folded
-
-    @property
     def trouble(self) -> dict[str, str]:
-        """Why its parts can't do their work; "" for each that can."""
+        """Why its parts can't work; "" for each that can."""
         ended = "" if self._thread.is_alive() else "the thread that learns has ended"
         return {"writer": ended or self._trouble, "journal": self._journal.trouble}
 
-    def _put(self, request: _Request) -> Future:
+    def _put(self, request: Request) -> Future:
         if self._stopping:
             raise BusyError("The service is stopping: try again in a moment.")
         if self._queue.qsize() >= self._settings.max_queue:
@@ -168,55 +134,66 @@ class Writer:
         self._queue.put(request)
         return request.future
 
-    # ------------------------------------------------------------------ start
+    # ------------------------------------------------------------------ loading and replay
 
-    def _load(self, learner: Learner, memory: Memory) -> None:
-        self._begin(learner, memory)
-        after = None if memory.saved_elsewhere else memory.position
-        missed = [change for frame in self._journal.replay(after) for change in frame]
-        if after is not None:
-            self._journal.remove(after)  # a kill may come between a save and this
-        if missed:
-            log.info("replaying", extra={"changes": len(missed)})
-        self._replay(missed)
-        self._memory.position = self._journal.last
-        self._unfolded_rows = sum(len(c.labels) for c in missed)
-        self._swap()
+    def _load(self) -> None:
+        """Load the model from disk and replay the changes that it does not have."""
+        if self._saving is not None:
+            self._saving[0].exception()  # waits
+            self._saving = None
+        position = self._open()
+        missing = self._journal.missing(position)
+        if missing:
+            log.info("replaying", extra={"changes": len(missing)})
+            self._replay(missing)
+        self._note_unfolded()
+        self._unfolded_rows = sum(len(change.labels) for change in missing)
+        self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
-    def _begin(self, learner: Learner, memory: Memory) -> None:
-        self._learner, self._memory = learner, memory
-        self._folded = memory.position
-        if not hasattr(self, "snapshot"):  # later, answers come from the last one meanwhile
-            self.snapshot = Snapshot(learner, memory.position)
+    def _open(self) -> int:
+        """Open the model and its journal; return the number of the last change in the model."""
+        self.learner, stored = self._folder.load()
+        if stored is None:
+            self._journal.start_in_memory()
+            return 0
+        self._journal.open()
+        legacy.migrate(self._settings.model, stored, self._journal)
+        noted = self.learner.extras.get(SERVICE, {})
+        if self._journal.is_new and "keys" in noted:
+            with self._journal.transaction():
+                self._journal.add_keys(noted["keys"])
+        position = noted.get("position", legacy.position(stored))
+        return self._journal.start_at(position)
 
-    def _replay(self, changes: list[Change]) -> None:
-        """Apply changes; one that can't be applied is kept aside, and all others count."""
-        left = list(changes)
-        failed = self._first_failing([left]) if left else None
-        while failed is not None:  # one by one now: what failed is the one change
-            self._begin(*self._keeper.reload())
+    def _replay(self, missing: list[Change]) -> None:
+        """Apply changes; one that no longer fits the model is refused, and all others count."""
+        left = list(missing)
+        failed = self._first_failing([left])
+        while failed is not None:  # one by one now, to find the change that fails
+            self._open()
             failed = self._first_failing([[change] for change in left])
             if failed is not None:
                 (change,), error = failed
                 left = [other for other in left if other is not change]
-                file = self._journal.keep_aside(change)
+                self._journal.refuse(change, str(error))
                 log.error(
-                    "change kept aside: it can't be applied to the model in the folder",
-                    extra={"change": change.header(), "file": file.name, "error": str(error)},
+                    "change refused: it does not fit the model in the folder",
+                    extra={"change": change.header(), "error": str(error)},
                 )
 
     def _first_failing(self, groups: list[list[Change]]) -> tuple[list[Change], Exception] | None:
-        """Apply groups of changes; return the first that can't be applied, and why.
-
-        Other errors (no memory, a disk or a GPU that fails) are raised: no change is left out for
-        them.
-        """
         for group in groups:
             try:
-                self._apply(group)
-                if len(group) > 1 or group[0].kind == "remove":
-                    Snapshot(self.learner, 0)  # solves, which samples never learned may prevent
-            except AT_FAULT as error:
+                with self._journal.transaction():
+                    update = _Update(self.learner, self._journal, verify=False)
+                    for change in group:
+                        update.remember(change, update.make(change))
+                    update.finish()
+                    if len(group) > 1 or group[0].kind == "remove":
+                        Snapshot.of(self.learner, 0)  # solves, which may fail as well
+            except JournalError:
+                raise
+            except CHANGE_ERRORS as error:
                 log.exception("replay")
                 return group, error
         return None
@@ -224,40 +201,27 @@ class Writer:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        yield_to_others()
+        lower_priority()
+        self._next_fold = time.monotonic() + self._settings.fold_interval
         while True:
             group = self._next_group()
             try:
                 self._serve([request for request in group if request is not None])
             except Exception:
                 log.exception("writer")
-                self._trouble = "a change could not be made or taken back: the log has it"
-                self._try_again = time.monotonic() + RETRY_SECONDS
+                self._trouble = "a change could not be made or rolled back; see the log"
+                self._retry_at = time.monotonic() + RETRY_SECONDS
                 for request in group:
-                    if request is not None and not request.future.done():
+                    if request is not None:
                         request.settle(_troubled())
             if None in group:
-                self._finish()
-                return
+                break
+        try:
+            self._finish()
+        except Exception:
+            log.exception("stop")
 
-    def _serve(self, group: list[_Request]) -> None:
-        """Make the changes of a group, answer its questions, and do what is due."""
-        if self._trouble and time.monotonic() >= self._try_again:
-            self._recover()
-        changes = [request for request in group if request.change is not None]
-        if self._trouble:
-            for request in changes:
-                request.settle(_troubled())
-        else:
-            self._commit(changes)
-        for request in group:
-            if request.run is not None:
-                self._look(request)
-        self._journal.probe()
-        if not self._trouble:
-            self._fold_if_due()
-
-    def _next_group(self) -> list[_Request | None]:
+    def _next_group(self) -> list[Request | None]:
         try:
             group = [self._queue.get(timeout=max(0.05, min(1.0, self._settings.fold_interval)))]
         except queue.Empty:
@@ -272,270 +236,220 @@ class Writer:
             rows += len(last.change.labels) if last is not None and last.change else 0
         return group
 
-    def _look(self, request: _Request) -> None:
-        assert request.run is not None
+    def _serve(self, group: list[Request]) -> None:
+        """Make the changes of a group, run its functions, and do what is due."""
+        if self._trouble and time.monotonic() >= self._retry_at:
+            self._load()
+            self._trouble = ""
+        requests = [request for request in group if request.change is not None]
+        if self._trouble:
+            for request in requests:
+                request.settle(_troubled())
+        elif requests:
+            self._commit(requests)
+        for request in group:
+            if request.function is not None:
+                try:
+                    request.settle(request.function())
+                except Exception as error:
+                    request.settle(error)
+        self._journal.probe()
+        if not self._trouble:
+            self._fold_if_due()
+
+    def _commit(self, requests: list[Request]) -> None:
+        """Make the changes that can be made, in one transaction, and answer everyone."""
+        self._journal.purge(time.time() - self._settings.undo_seconds)
         try:
-            request.settle(request.run())
+            outcomes, snapshot = self._make([r.change for r in requests if r.change is not None])
         except Exception as error:
-            request.settle(error)
-
-    def _commit(self, requests: list[_Request]) -> None:
-        """Make the changes that can be made, as many as possible in one step; answer everyone."""
-        if requests:
-            self._stale |= self._memory.purge(self._settings.undo_seconds)
-        for together in _steps(requests):
-            self._commit_step(together)
-
-    def _commit_step(self, requests: list[_Request]) -> None:
-        accepted, repeated = self._accept(requests)
-        changes = [request.change for request in accepted if request.change]
-        outcomes = self._make(changes) if changes else []
-        if outcomes is None:
-            for request in accepted:
-                self._commit_step([request])
-        else:
-            for request, outcome in zip(accepted, outcomes, strict=True):
-                request.settle(outcome)
-        made = {request.change.key: request.outcome for request in accepted if request.change}
-        for request in repeated:
-            assert request.change is not None
-            outcome = made.get(request.change.key) or self._memory.keys[request.change.key]
-            if isinstance(outcome, Acknowledgement):
-                outcome = replace(outcome, repeated=True)
+            log.exception("changes failed")
+            self._load()
+            if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
+                for request in requests:
+                    request.settle(error)
+            else:  # one of them failed, and the others must not fail with it
+                for request in requests:
+                    self._commit([request])
+            return
+        self.snapshot = snapshot
+        self._note_unfolded()
+        for request, outcome in zip(requests, outcomes, strict=True):
             request.settle(outcome)
 
-    def _accept(self, requests: list[_Request]) -> tuple[list[_Request], list[_Request]]:
-        """Give numbers to changes that can be made, refuse others, set repetitions aside."""
-        projection = Projection(
-            self.learner.classes,
-            self._memory.forgotten(),
-            self._memory.taken,
-            getattr(self.learner.classifier, "n_features_in_", 0),
-        )
-        accepted, repeated, now = [], [], time.time()
-        digests: dict[str, str] = {}
-        number = self._journal.last
-        for request in requests:
-            assert request.change is not None
-            change = request.change.numbered(number + 1, now)
-            try:
-                earlier = self._memory.keys.get(change.key)
-                made_before = digests.get(change.key) or (earlier and earlier.digest)
-                if change.key and made_before:
-                    _check_same_request(change, made_before)
-                    repeated.append(request)
-                    continue
-                projection.accept(change)
-                self._check_learned(change)
-            except Exception as error:
-                request.settle(error)
-                continue
-            number += 1
-            if change.key:
-                digests[change.key] = change.digest
-            request.change = change
-            accepted.append(request)
-        return accepted, repeated
+    def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
+        """Return an acknowledgement, or the error of a refused change, for each; and the result."""
+        with self._journal.transaction():
+            update = _Update(self.learner, self._journal)
+            outcomes = [update.answer(change) for change in group]
+            update.finish()
+            if not update.rows:
+                return outcomes, self.snapshot
+            snapshot = Snapshot.of(self.learner, self._journal.last)
+            if not self._folder.has_model and snapshot.counts:
+                self._save_new()
+        if not self._journal.on_disk and self._folder.has_model:
+            self._journal.to_disk()
+        self._unfolded_rows += update.rows
+        return outcomes, snapshot
 
-    def _check_learned(self, change: Change) -> None:
-        """Refuse to take away samples that were never learned, as far as that can be told."""
-        if change.kind != "remove" or change.rows is None:
-            return
-        try:
-            self.learner.check_learned(list(change.labels), change.rows)
-        except NotLearnedError as error:
-            raise ConflictError(str(error)) from error
+    def _save_new(self) -> None:
+        """Save a model for the first time: only then can its folder have a journal."""
+        self._save({"position": self._journal.last, "keys": self._journal.keys()}).result()
+        self._journal.drop_until(self._journal.last)
 
-    def _make(self, changes: list[Change]) -> Sequence[Any] | None:
-        """Journal and apply changes; return an acknowledgement, or an error, for each.
+    def _save(self, noted: dict[str, Any]) -> Future:
+        """Save the model as it is now, with what the service notes in it, in the background."""
+        arrays, document = self.learner.pack()
+        extras = {**self.learner.extras, SERVICE: noted}
+        return self._folder.save(arrays, {**document, "extras": extras})
 
-        None if several failed together: then nothing has changed, and one may be at fault.
-        """
-        if not storage.exists(self._settings.model):
-            return self._make_first(changes)
-        try:
-            self._journal.append(changes)
-        except Exception as error:
-            log.exception("journal")
-            return [error] * len(changes)
-        try:
-            acknowledgements = self._apply(changes)
-            self._swap()
-        except Exception as error:
-            log.exception("apply")
-            self._uncancelled += [change.sequence for change in changes]
-            self._recover()
-            return [error] if len(changes) == 1 else None
-        self._unfolded_rows += sum(len(change.labels) for change in changes)
-        return acknowledgements
-
-    def _make_first(self, changes: list[Change]) -> Sequence[Any] | None:
-        """Make the first changes of a new model durable by saving it: a journal needs a model."""
-        try:
-            acknowledgements = self._apply(changes)
-            if self.learner.classes:
-                self._keeper.save(self.learner, self._memory).result()
-        except Exception as error:
-            log.exception("first learn")
-            self._load(*self._keeper.reload())
-            return [error] if len(changes) == 1 else None
-        self._journal.last = self._folded = self._memory.position
-        self._swap()
-        return acknowledgements
-
-    def _recover(self) -> None:
-        """Cancel changes that could not be applied, and go back to what is on disk."""
-        if self._uncancelled:
-            number, now = self._journal.last, time.time()
-            cancels = [
-                Change("cancel", target=target).numbered(number + i, now)
-                for i, target in enumerate(self._uncancelled, 1)
-            ]
-            self._journal.append(cancels)
-            self._uncancelled = []
-        self._journal.rotate()
-        if self._folding is not None:
-            self._folding.exception()
-        self._load(*self._keeper.reload())
-        self._trouble = ""
-
-    # ------------------------------------------------------------------ applying
-
-    def _apply(self, changes: Sequence[Change]) -> list[Acknowledgement]:
-        """Apply changes in order, neighbouring learns together."""
-        acknowledgements = []
-        known = set(self.learner.classes)
-        for kind, neighbours in groupby(changes, key=lambda change: change.kind):
-            some = list(neighbours)
-            if kind == "learn":
-                self._learn(some)
-            else:
-                for change in some:
-                    getattr(self, f"_{kind}")(change)
-            classes = self.learner.classes
-            for change in some:
-                new = tuple(x for x in dict.fromkeys(change.labels) if x not in known)
-                known.update(new if kind == "learn" else ())
-                acknowledgement = Acknowledgement(
-                    change.sequence,
-                    len(classes),
-                    sum(classes.values()),
-                    new if kind == "learn" else (),
-                    change.digest,
-                )
-                self._memory.note(change, acknowledgement)
-                acknowledgements.append(acknowledgement)
-            known = set(classes)
-        return acknowledgements
-
-    def _learn(self, changes: Sequence[Change]) -> None:
-        rows = [change.rows for change in changes if change.rows is not None]
-        labels = [label for change in changes for label in change.labels]
-        self.learner.learn(np.concatenate(rows), labels, source=SOURCE)
-
-    def _remove(self, change: Change) -> None:
-        # What is in the journal was checked: replaying it must not depend on the last digits.
-        self.learner.forget(list(change.labels), change.rows, verify=False)
-
-    def _rename(self, change: Change) -> None:
-        self.learner.rename(*change.labels)
-
-    def _forget(self, change: Change) -> None:
-        labels = list(dict.fromkeys(change.labels))
-        gone = set_aside(self.learner, labels)
-        with warnings.catch_warnings():  # the answer to the client says it
-            warnings.simplefilter("ignore", ForgetTraceWarning)
-            self.learner.forget(labels)
-        self._memory.dropped[change.sequence] = (change.when, gone)
-
-    def _restore(self, change: Change) -> None:
-        _, gone = self._memory.dropped.pop(change.target)
-        for one in gone:
-            bring_back(self.learner, self._template(), one)
-
-    def _template(self) -> Any:
-        if self.learner.classes:
-            return self.learner.classifier
-        return self.snapshot.learner.classifier
-
-    def _swap(self) -> None:
-        snapshot = Snapshot(self.learner, self._memory.position)
-        if not snapshot.counts:
-            snapshot.remember(self.snapshot)
-        self.on_swap(snapshot)  # first: what is published can't be taken back
-        self.snapshot = snapshot
+    def _note_unfolded(self) -> None:
+        self.unfolded = self._journal.last - self._journal.folded
 
     # ------------------------------------------------------------------ folding
 
     def _fold_if_due(self) -> None:
-        if self._folding is not None and self._folding.done():
-            self._folding = None
-        waited = time.monotonic() - self._last_fold >= self._settings.fold_interval
-        many = self._unfolded_rows >= self._settings.fold_rows
-        over = self._memory.purge(self._settings.undo_seconds)
-        self._stale |= over
-        due = (self.unfolded or self._stale) and (waited or many or over)
-        if self._folding is None and due:
-            self._fold()
+        expired = self._journal.purge(time.time() - self._settings.undo_seconds)
+        if expired or self._unfolded_rows >= self._settings.fold_rows:
+            self._next_fold = 0.0
+        if self._saving is not None and self._saving[0].done():
+            self._end_fold()
+        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
+            self._begin_fold()
 
-    def _fold(self) -> Future | None:
-        """Begin to save the model as it is now; the journal's files go once that is done."""
-        self._last_fold = time.monotonic()
+    def _begin_fold(self) -> None:
+        """Start to save the model as it is now."""
+        self._next_fold = time.monotonic() + self._settings.fold_interval
         if not self.learner.classes:
-            return None  # a folder can't hold a model without classes: the journal keeps it
-        position, began = self._memory.position, time.monotonic()
-        self._journal.rotate()
+            return  # a folder can't hold a model without classes: the journal keeps the change
+        position = self._journal.last
         self._unfolded_rows = 0
-        self._stale = False
+        self._saving = self._save({"position": position}), position
 
-        def done(saved: Future) -> None:
-            if saved.exception() is not None:
-                log.error("fold failed", extra={"error": str(saved.exception())})
-                self._stale = True  # to be tried again
-                return
-            self._folded = position
-            self._journal.remove(position)
-            seconds = round(time.monotonic() - began, 3)
-            log.info("folded", extra={"position": position, "seconds": seconds})
-
-        self._folding = self._keeper.save(self.learner, self._memory)
-        self._folding.add_done_callback(done)
-        return self._folding
+    def _end_fold(self) -> None:
+        """Remove the changes from the journal that were saved."""
+        assert self._saving is not None
+        (saved, position), self._saving = self._saving, None
+        error = saved.exception()
+        if error is not None:
+            log.error("fold failed", extra={"error": str(error)})
+            return
+        self._journal.mark_folded(position)
+        self._note_unfolded()
+        log.info("folded", extra={"position": position})
 
     def _finish(self) -> None:
-        if self._folding is not None:
-            self._folding.exception()
-        self._stale |= self._memory.purge(self._settings.undo_seconds)
-        if (self.unfolded or self._stale) and not self._trouble:
-            folding = self._fold()
-            if folding is not None:
-                folding.exception()
+        """Fold what is left and close the journal."""
+        if self._saving is not None:
+            self._end_fold()
+        if not self._trouble:
+            self._journal.purge(time.time() - self._settings.undo_seconds)
+            if self.unfolded:
+                self._begin_fold()
+            if self._saving is not None:
+                self._end_fold()
         self._journal.close()
 
 
-def _steps(requests: list[_Request]) -> Iterator[list[_Request]]:
-    """Split changes into those made in one step.
+class _Update:
+    """Applies changes to a learner and stores them in a journal, inside of its transaction.
 
-    Samples are taken away in a step of their own: whether they were learned can be told only once
-    all changes before are made.
+    Neighbouring learns are applied together, when another change comes or at the end. A replay does
+    not verify again that the samples to remove were learned.
     """
-    together: list[_Request] = []
-    for request in requests:
-        if request.change is not None and request.change.kind == "remove":
-            yield from (step for step in (together, [request]) if step)
-            together = []
+
+    def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
+        self._learner, self._journal, self._verify = learner, journal, verify
+        self._pending: list[Change] = []
+        self._counts = Counter(learner.classes)  # with the pending learns
+        self._width = int(getattr(learner.classifier, "n_features_in_", 0))
+        self.rows = 0  # labels in the changes made; 0 if none was
+
+    def answer(self, change: Change) -> Acknowledgement | ServiceError:
+        """Make a new change; return the answer to it, or why it is refused."""
+        if change.kind != "learn":
+            self.finish()
+        try:
+            if change.key and (earlier := self._journal.answered(change.key)):
+                return _repeated(change, *earlier)
+            change = replace(change, sequence=self._journal.last + 1, when=time.time())
+            acknowledgement = self.make(change)
+        except ServiceError as error:  # raised by checks: nothing was changed
+            return error
+        self._journal.add(change)
+        self.remember(change, acknowledgement)
+        self.rows += max(1, len(change.labels))
+        return acknowledgement
+
+    def remember(self, change: Change, acknowledgement: Acknowledgement) -> None:
+        """Remember the answer to a change that has a key."""
+        if change.key:
+            self._journal.add_key(change.key, change.digest, acknowledgement)
+
+    def make(self, change: Change) -> Acknowledgement:
+        """Apply a change; a learn is applied together with the next ones."""
+        new: tuple[Label, ...] = ()
+        if change.kind == "learn":
+            changes.check_learn(change, self._counts, self._width)
+            assert change.rows is not None
+            new = tuple(x for x in dict.fromkeys(change.labels) if x not in self._counts)
+            self._width = change.rows.shape[1]
+            self._counts.update(change.labels)
+            self._pending.append(change)
         else:
-            together.append(request)
-    if together:
-        yield together
+            self.finish()
+            getattr(self, f"_{change.kind}")(change)
+            self._counts = Counter(self._learner.classes)
+        return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new)
+
+    def finish(self) -> None:
+        """Apply the learns that wait."""
+        if self._pending:
+            rows = np.concatenate([c.rows for c in self._pending if c.rows is not None])
+            labels = [label for change in self._pending for label in change.labels]
+            self._learner.learn_rows(rows, labels, source=SERVICE)
+            self._pending = []
+
+    def _remove(self, change: Change) -> None:
+        changes.check_remove(change, self._counts)
+        assert change.rows is not None
+        try:
+            self._learner.forget_rows(
+                change.rows, list(change.labels), source=SERVICE, verify=self._verify
+            )
+        except KldaError as error:
+            raise ConflictError(str(error)) from error
+
+    def _rename(self, change: Change) -> None:
+        old, new = change.labels
+        changes.check_rename(old, new, self._counts)
+        self._learner.rename(old, new)
+        self._journal.reuse_name(new)
+
+    def _forget(self, change: Change) -> None:
+        labels: dict[Label, None] = dict.fromkeys(change.labels)
+        changes.check_known(labels, self._counts)
+        gone = [self._learner.detach(label) for label in labels]
+        self._journal.keep(change.sequence, change.when, gone)
+
+    def _restore(self, change: Change) -> None:
+        number = change.target
+        back = self._journal.kept(number, by=change.sequence)
+        reused = self._journal.reused_names(number)
+        changes.check_restore(number, [one.label for one in back], reused, self._counts)
+        for one in back:
+            self._learner.attach(one)
+        self._journal.mark_restored(number, change.sequence)
+
+
+def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
+    if change.digest != digest:
+        raise ConflictError(
+            "Idempotency-Key was used for another request: use a new key for each request."
+        )
+    return replace(earlier, repeated=True)
 
 
 def _troubled() -> TroubleError:
-    return TroubleError("The model can't be changed at the moment; GET /v1/health says why.")
-
-
-def _check_same_request(change: Change, digest: str) -> None:
-    if change.digest != digest:
-        raise ConflictError(
-            "Idempotency-Key was used for another request before: use a new key for each request."
-        )
+    return TroubleError("The model can't be changed at the moment; see GET /v1/health.")

@@ -1,4 +1,4 @@
-// Keyboard and small comforts; everything else is htmx and the server.
+// Keyboard shortcuts and focus; everything else is htmx and the server.
 "use strict";
 
 const field = () => document.querySelector("#ask textarea, #ask input[type=file]");
@@ -52,7 +52,7 @@ document.addEventListener("htmx:afterSettle", () => {
   (last.active.isConnected && !last.active.disabled ? last.active : last.home).focus();
 });
 
-// Errors: what the page itself answers is shown as it is, all else as a message.
+// Errors: a message that the page rendered is shown as it is, anything else is wrapped in one.
 const errorMessage = (text) => {
   const message = document.createElement("div");
   message.className = "message error";
@@ -66,7 +66,7 @@ const errorMessage = (text) => {
 
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
   if (!detail.isError || detail.serverResponse.includes('class="message')) return;
-  let text = `The service answered with status ${detail.xhr.status}. Try again.`;
+  let text = `The service responded with status ${detail.xhr.status}. Try again.`;
   try {
     text = JSON.parse(detail.serverResponse).error.message;
   } catch {

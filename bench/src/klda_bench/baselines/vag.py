@@ -1,0 +1,167 @@
+"""VAG: write the label's name, with the softmax over the task's own words alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from klda_bench.baselines.backbones import TextEncoder
+from klda_bench.baselines.generation import GenerativeBaseline, label_text, token_loss
+from klda_bench.baselines.rows import Batch, Rows
+from klda_bench.baselines.training import State, option
+
+_SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
+
+
+@dataclass(kw_only=True, eq=False)
+class VAG(GenerativeBaseline):
+    """Vocabulary-aware label generation (Shao et al. 2023).
+
+    *Vocabulary sparsity.* The loss's softmax runs over the tokens of the current task's label
+    names alone, so learning a task pushes no other word down. *Label-based pseudo-replay.* For
+    every earlier class, its label's name with words inserted serves as a text of that class, under
+    the vocabulary of its own task. *Prediction.* The model writes a name with the whole vocabulary
+    of all labels seen, and the label nearest in embedding is the answer.
+
+    The authors insert words that RoBERTa-large proposes; here a word's nearest neighbours in the
+    backbone's own embeddings are inserted, which needs no second model.
+
+    `replay_ratio` is the number of pseudo-samples of an earlier class relative to the current
+    task's samples per class, `replay_weight` the weight of their loss. After a fraction `insertion`
+    of a label's tokens, at least one, a neighbour is inserted. `label_encoder` is a text encoder
+    (such as ``minilm``, as the authors use) that compares what was written with the labels; None
+    compares mean token embeddings of the backbone as it was loaded.
+    """
+
+    name = "vag"
+
+    replay_ratio: float = option(0.1, least=0)
+    replay_weight: float = option(1.0, least=0)
+    insertion: float = option(0.3, least=0)
+    label_encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        embeddings = self.module.model.get_input_embeddings().weight.detach().clone()
+        self._embeddings = functional.normalize(embeddings, dim=1)
+        self._encoder: TextEncoder | None = None
+        if self.label_encoder is not None:
+            self._encoder = TextEncoder(self.label_encoder).eval().to(self._device)
+        self._task_of: list[int] = []  # of each class
+        self._allowed = torch.zeros(0, self.module.size, dtype=torch.bool, device=self._device)
+
+    def _prompt(self, text: list[int]) -> list[int]:
+        return text if self.module.seq2seq else [*text, *self.module.ids(_SEPARATOR)]
+
+    def _learn(self, texts: list[str], labels: list[Any]) -> None:
+        codes = self._codes(labels)
+        first_new = len(self._task_of)
+        self._task_of += [self.n_tasks_] * (len(self.classes_) - first_new)
+        self._allowed = torch.cat([self._allowed, self.vocabulary(sorted(set(labels)))[None]])
+        per_class = len(texts) / len(set(labels))
+        replayed = self.label_replay(first_new, max(1, int(per_class * self.replay_ratio)))
+        prompts = [self._prompt(self._text_ids(text)) for text in texts]
+        prompts += [self._prompt(text) for text, _ in replayed]
+        codes += [code for _, code in replayed]
+        ids, targets = self.module.sequences(
+            prompts, [self._label_ids(self.classes_[code]) for code in codes]
+        )
+        tasks = [self.n_tasks_] * len(texts) + [self._task_of[code] for _, code in replayed]
+        replay = [False] * len(texts) + [True] * len(replayed)
+        columns = {"task": torch.tensor(tasks), "replay": torch.tensor(replay)}
+        self._train({"ids": ids, "targets": targets}, columns)
+
+    def vocabulary(self, labels: list[Any]) -> Tensor:
+        """Mark the tokens that writing these labels can take, (vocabulary,)."""
+        allowed = torch.zeros(self.module.size, dtype=torch.bool, device=self._device)
+        for label in labels:
+            allowed[self.module.target(self._label_ids(label))] = True
+        return allowed
+
+    def label_replay(self, n_classes: int, count: int) -> list[tuple[list[int], int]]:
+        """`count` augmented names of each of the first `n_classes` classes, with the class."""
+        if self.replay_ratio == 0:
+            return []
+        rng = np.random.default_rng([self.seed, self.n_tasks_, 2])
+        return [
+            (self._augment(self._label_ids(self.classes_[code]), rng), code)
+            for code in range(n_classes)
+            for _ in range(count)
+        ]
+
+    def _augment(self, ids: list[int], rng: np.random.Generator) -> list[int]:
+        """Insert neighbours of some tokens after them."""
+        chosen = rng.random(len(ids)) < self.insertion
+        chosen[rng.integers(len(ids))] = True
+        augmented = []
+        for token, insert in zip(ids, chosen, strict=True):
+            augmented.append(token)
+            if insert:
+                similarity = self._embeddings @ self._embeddings[token]
+                augmented.append(int(similarity.topk(6).indices[1:][rng.integers(5)]))
+        return augmented
+
+    def _loss(self, batch: Batch) -> Tensor:
+        logits, targets = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
+        masked = mask_vocabulary(logits, self._allowed[batch["task"]][:, None])
+        losses = token_loss(masked, targets)
+        new, replay = losses[~batch["replay"]], losses[batch["replay"]]
+        parts = [(new, 1.0), (replay, self.replay_weight)]
+        return torch.stack([weight * part.mean() for part, weight in parts if len(part)]).sum()
+
+    def _predict(self, texts: list[str]) -> np.ndarray:
+        prompts = [self._prompt(self._text_ids(text)) for text in texts]
+        answers = self._write(
+            prompts, max_new_tokens=self._longest_label(), processors=[_Among(self._allowed.any(0))]
+        )
+        written = self._embed_names([self.module.text(row) for row in answers])
+        names = self._embed_names([label_text(label) for label in self.classes_])
+        return (written @ names.T).argmax(1).cpu().numpy()
+
+    def _embed_names(self, names: list[str]) -> Tensor:
+        """Turn label names into unit vectors, (n, d)."""
+        if self._encoder is None:
+            rows = [self.module.ids(" " + name) for name in names]
+            # The sum points where the mean does, and is zero where nothing was written.
+            vectors = torch.stack([self._embeddings[row].sum(0) for row in rows])
+        else:
+            vectors = self._encode_names(self._encoder, names)
+        return functional.normalize(vectors, dim=1)
+
+    def _encode_names(self, encoder: TextEncoder, names: list[str]) -> Tensor:
+        rows = Rows(
+            sequences={"ids": encoder.tokenize(names, self.max_length)},
+            padding={"ids": encoder.tokenizer.pad_token_id},
+            device=self._device,
+        )
+        return rows.map(lambda batch: encoder(batch["ids"], batch["ids_mask"]), self.batch_size)
+
+    def _state(self) -> State:
+        tensors, meta = super()._state()
+        tensors["allowed"] = self._allowed.to(torch.uint8)
+        return tensors, {**meta, "task_of": list(self._task_of)}
+
+    def _restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        super()._restore(tensors, meta)
+        self._allowed = tensors["allowed"].bool()
+        self._task_of = list(meta["task_of"])
+
+
+def mask_vocabulary(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Scores whose softmax gives probability zero to every token that isn't allowed."""
+    return logits.masked_fill(~allowed, float("-inf"))
+
+
+class _Among:
+    """Logits processor that lets only some tokens be written."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        self._allowed = allowed
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return mask_vocabulary(scores, self._allowed)

@@ -1,0 +1,319 @@
+"""Data sets of the paper, and a user's own.
+
+A data set is looked for in ``--data`` / ``KLDA_DATA`` first, then in the user's cache, then
+downloaded into the cache. Text sets come in two splits: ``paper`` (published with the KLDA paper,
+what its tables use) and ``official`` (the data set's own).
+
+Layout of a data folder, and of the cache::
+
+    paper/clinc/train.csv.gz  test.csv.gz             columns text, label
+    paper/cifar10/train.npz   test.npz                arrays images (n, h, w, 3) uint8, labels
+    official/clinc/...                                the same with split="official"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from klda.errors import KldaError
+from klda_bench.data import hub
+from klda_bench.engine import default_cache_folder, read_table
+from klda_bench.environment import UnavailableError, is_unreachable
+
+Modality = Literal["text", "image", "features"]
+Split = Literal["paper", "official"]
+Folder = str | os.PathLike[str]
+
+_SUFFIXES = (
+    *(".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"),
+    *(".parquet", ".npz"),
+)
+
+
+class DatasetInfo(NamedTuple):
+    """What is known of a data set before its rows are read; its sizes are the paper's split's."""
+
+    title: str
+    modality: Modality
+    tasks: int
+    train_rows: int
+    test_rows: int
+    classes: int
+    note: str = ""
+
+
+_OWN_TASKS = "number of tasks chosen here"
+DATASETS = {
+    "clinc": DatasetInfo("CLINC", "text", 10, 10_500, 750, 150),
+    "banking": DatasetInfo("Banking", "text", 7, 10_003, 1_000, 77),
+    "dbpedia": DatasetInfo("DBpedia", "text", 7, 10_000, 1_000, 70),
+    "hwu": DatasetInfo("HWU", "text", 8, 8_954, 1_076, 64),
+    "cifar10": DatasetInfo("CIFAR-10", "image", 5, 50_000, 10_000, 10, _OWN_TASKS),
+    "cifar100": DatasetInfo("CIFAR-100", "image", 10, 50_000, 10_000, 100, _OWN_TASKS),
+    "tiny-imagenet": DatasetInfo("Tiny-ImageNet", "image", 10, 100_000, 10_000, 200, _OWN_TASKS),
+    "cars": DatasetInfo("Stanford Cars", "image", 10, 8_144, 8_041, 196, _OWN_TASKS),
+}
+TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
+IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
+_SUBSETS = {"cifar10": "cifar10_subset"}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs (feature rows, texts or images) and their labels."""
+
+    X: Any
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def of_classes(self, classes: Sequence[str]) -> Samples:
+        """Only the rows of `classes`, in their original order."""
+        return self.take(np.flatnonzero(np.isin(self.y, np.asarray(classes))))
+
+    def take(self, rows: np.ndarray) -> Samples:
+        """Only the given rows."""
+        if isinstance(self.X, np.ndarray):
+            return Samples(self.X[rows], self.y[rows])
+        return Samples([self.X[row] for row in rows], self.y[rows])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of a data set.
+
+    `split` is ``"own"`` for a user's folder. `source` is where it was read from without the
+    machine's part of the path, for result rows. `note` says so when this is not all of it.
+    """
+
+    name: str
+    title: str
+    modality: Modality
+    split: str
+    train: Samples
+    test: Samples
+    tasks: int
+    source: str
+    note: str = ""
+
+    @property
+    def classes(self) -> list[str]:
+        """Labels that occur in the training rows, sorted."""
+        return sorted(set(self.train.y.tolist()))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of all rows: a result belongs to these and to no others."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            digest.update("\0".join(part.y.tolist()).encode())
+            if isinstance(part.X, np.ndarray):
+                digest.update(np.ascontiguousarray(part.X).tobytes())
+            else:
+                digest.update("\0".join(str(item) for item in part.X).encode())
+        return digest.hexdigest()
+
+
+def title(name: str) -> str:
+    """Return a data set's name in tables."""
+    return DATASETS[name].title if name in DATASETS else name
+
+
+def cache_root() -> Path:
+    """Folder of downloaded data sets: ``KLDA_CACHE``, or the platform's cache folder."""
+    return default_cache_folder() / "data"
+
+
+def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Path | None:
+    """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
+    given = data if data is not None else os.environ.get("KLDA_DATA")
+    for root in ([Path(given)] if given else []) + [cache_root()]:
+        for folder in filter(None, (name, _SUBSETS.get(name))):
+            # A bare folder carries no split, so it can only stand for the default one.
+            places = [root / split / folder, *([root / folder] if split == "paper" else [])]
+            for place in places:
+                if _part(place, "train") and _part(place, "test"):
+                    return place
+    return None
+
+
+def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Dataset:
+    """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
+
+    `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets.
+    Raises `UnavailableError` if the data set is not here and cannot be downloaded.
+    """
+    if split not in ("paper", "official"):
+        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
+    if name not in DATASETS:
+        return _load_own(name)
+    if data is not None and not Path(data).is_dir():
+        raise KldaError(
+            f"data={str(data)!r} is not a folder: it must hold paper/clinc/train.csv.gz and so on."
+        )
+    return _read(find(name, data=data, split=split) or _download(name, split), name, split)
+
+
+def listing(*, data: Folder | None = None, split: Split = "paper") -> pd.DataFrame:
+    """Every known data set: its size, its tasks and where it is."""
+    rows = []
+    for name, info in DATASETS.items():
+        place = find(name, data=data, split=split)
+        row: dict[str, Any] = {"name": name, "inputs": info.modality}
+        if place is not None:
+            found = _read(place, name, split)
+            row |= {"train": len(found.train), "test": len(found.test)}
+            row |= {"classes": len(found.classes), "tasks": info.tasks, "here": "yes"}
+            where, note = str(place), found.note or info.note
+        else:
+            # The known sizes of a text set are those of the paper's split.
+            known = split == "paper" or info.modality == "image"
+            sizes = (info.train_rows, info.test_rows, info.classes) if known else (None,) * 3
+            row |= dict(zip(("train", "test", "classes"), sizes, strict=True))
+            row |= {"tasks": info.tasks, "here": "no"}
+            where, note = hub.describe(name, split), info.note
+        rows.append(row | {"where": where + (f" ({note})" if note else "")})
+    return pd.DataFrame(rows, dtype=object)
+
+
+def subset(
+    dataset: Dataset, *, classes: int | None = None, per_class: int | None = None, seed: int = 0
+) -> Dataset:
+    """Keep a part of a data set and say so in its note, for methods too slow for all of it.
+
+    `classes` are drawn by `seed`; of each, the first `per_class` training rows are kept.
+    """
+    train, test, notes = dataset.train, dataset.test, [dataset.note] if dataset.note else []
+    if classes is not None:
+        names = dataset.classes
+        if not 1 <= classes <= len(names):
+            raise KldaError(f"classes={classes} is not within 1 and {len(names)} ({dataset.name}).")
+        kept = [names[i] for i in np.random.default_rng(seed).permutation(len(names))[:classes]]
+        train, test = train.of_classes(kept), test.of_classes(kept)
+        notes.append(f"{classes} of {len(names)} classes")
+    if per_class is not None:
+        if per_class < 1:
+            raise KldaError(f"per_class={per_class} must be at least 1.")
+        position = pd.Series(train.y).groupby(train.y).cumcount()
+        train = train.take(np.flatnonzero(position < per_class))
+        notes.append(f"at most {per_class} training rows a class")
+    tasks = min(dataset.tasks, len(set(train.y.tolist())))
+    return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
+
+
+def _download(name: str, split: Split) -> Path:
+    target = cache_root() / split / name
+    how = (
+        f"Put train and test files into DIR/{split}/{name}/ and pass --data DIR (or set "
+        f"KLDA_DATA), or run once with a network: {hub.describe(name, split)}."
+    )
+    try:
+        hub.download(name, split, target)
+    except (OSError, ImportError, hub.DownloadError) as error:
+        if isinstance(error, OSError) and not is_unreachable(error):
+            raise KldaError(
+                f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "
+                "set KLDA_CACHE to another folder."
+            ) from error
+        raise UnavailableError(
+            f"Data set {name!r} is not on this machine and the download failed ({error}). {how}"
+        ) from error
+    return target
+
+
+def _load_own(folder: str) -> Dataset:
+    place = Path(folder)
+    if not place.is_dir():
+        raise KldaError(
+            f"datasets={folder!r} is neither a folder nor one of {', '.join(DATASETS)}. "
+            "A folder of your own needs train and test files (csv, tsv, jsonl, npz, or one "
+            "folder of images per class)."
+        )
+    own = _own_settings(place / "dataset.json")
+    train, test, modality = _read_parts(place)
+    tasks = own.get("tasks", min(10, len(set(train.y.tolist()))))
+    name = str(own.get("name", place.resolve().name))
+    return Dataset(name, name, modality, "own", train, test, tasks, f"own/{place.name}")
+
+
+def _own_settings(file: Path) -> dict[str, Any]:
+    """Read a user's ``dataset.json``, if there is one."""
+    if not file.exists():
+        return {}
+    example = 'write for instance {"name": "mine", "tasks": 5}.'
+    try:
+        own = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise KldaError(f"{file} is not JSON ({error}): {example}") from error
+    if not isinstance(own, dict):
+        raise KldaError(f"{file} holds a {type(own).__name__}, not an object: {example}")
+    tasks = own.get("tasks", 1)
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
+        raise KldaError(f"{file}: tasks={tasks!r} must be a whole number of at least 1.")
+    return own
+
+
+def _read(place: Path, name: str, split: str) -> Dataset:
+    info = DATASETS[name]
+    train, test, modality = _read_parts(place)
+    note = ""
+    if place.name == _SUBSETS.get(name):
+        note = f"subset: {len(train):,} of {info.train_rows:,} train, {len(test):,} of "
+        note += f"{info.test_rows:,} test images"
+    if modality != info.modality:
+        raise KldaError(f"{place} holds {modality} rows; {name} needs {info.modality} rows.")
+    root = "cache" if cache_root() in place.parents else "data"
+    source = f"{root}/{place.parent.name}/{place.name}"
+    return Dataset(name, info.title, modality, split, train, test, info.tasks, source, note)
+
+
+def _read_parts(place: Path) -> tuple[Samples, Samples, Modality]:
+    train, modality = _read_part(place, "train")
+    test, _ = _read_part(place, "test")
+    if not len(train) or not len(test):
+        raise KldaError(f"{place}: train and test must both have rows.")
+    unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()))
+    if unknown:
+        raise KldaError(
+            f"{place}: test has classes that train has not: {', '.join(unknown[:5])}. "
+            "Remove those rows or add training rows."
+        )
+    return train, test, modality
+
+
+def _part(place: Path, part: str) -> Path | None:
+    files = [place / f"{part}{suffix}" for suffix in _SUFFIXES]
+    found = next((file for file in files if file.is_file()), place / part)
+    return found if found.exists() else None
+
+
+def _read_part(place: Path, part: str) -> tuple[Samples, Modality]:
+    file = _part(place, part)
+    if file is None:
+        raise KldaError(
+            f"{place} has no {part} file: expected {part} with one of {', '.join(_SUFFIXES)}, "
+            f"or a folder {part}/ with one folder of images per class."
+        )
+    inputs, labels, modality = read_table(file)
+    return Samples(inputs, np.asarray(_class_names(place, labels))), modality
+
+
+def _class_names(place: Path, labels: list[str]) -> list[str]:
+    """Names for numbered classes, where the folder gives them."""
+    file = place / "class_names.json"
+    if not file.exists():
+        return labels
+    names = json.loads(file.read_text(encoding="utf-8"))
+    named = names if isinstance(names, dict) else {str(i): name for i, name in enumerate(names)}
+    return [str(named.get(label, label)) for label in labels]

@@ -1,0 +1,135 @@
+"""Downloads: the paper's text splits from its repository, everything else from the hub."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from klda_bench.environment import is_unreachable
+
+_PAPER = "https://raw.githubusercontent.com/SalehMomeni/KLDA/main/data"
+_PAPER_SETS = ("clinc", "banking", "dbpedia", "hwu")
+_TIMEOUT_S = 20.0
+
+
+class DownloadError(RuntimeError):
+    """The network was reached and gave something unusable, or may not be used."""
+
+
+class HubSource(NamedTuple):
+    """Where a data set is on the hub, its columns of inputs and classes, and classes to drop."""
+
+    repository: str
+    text: str
+    label: str
+    config: str | None = None
+    test: str = "test"
+    drop: tuple[str, ...] = ()
+
+
+_HUB = {
+    "clinc": HubSource("clinc/clinc_oos", "text", "intent", config="plus", drop=("oos",)),
+    "banking": HubSource("mteb/banking77", "text", "label_text"),
+    "dbpedia": HubSource("DeveloperOats/DBPedia_Classes", "text", "l2"),
+    "hwu": HubSource("DeepPavlov/hwu64", "utterance", "label"),
+    "cifar10": HubSource("uoft-cs/cifar10", "img", "label"),
+    "cifar100": HubSource("uoft-cs/cifar100", "img", "fine_label"),
+    "tiny-imagenet": HubSource("zh-plus/tiny-imagenet", "image", "label", test="valid"),
+    "cars": HubSource("tanganke/stanford_cars", "image", "label"),
+}
+
+
+def describe(name: str, split: str) -> str:
+    """Say where `name` would be downloaded from."""
+    if split == "paper" and name in _PAPER_SETS:
+        return f"{_PAPER}/{name}_train.csv and {name}_test.csv"
+    return f"hub data set {_HUB[name].repository}"
+
+
+def download(name: str, split: str, target: Path) -> None:
+    """Fetch a data set into a folder, whose files appear complete or not at all."""
+    if os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("KLDA_OFFLINE") == "1":
+        raise DownloadError("offline by HF_HUB_OFFLINE or KLDA_OFFLINE")
+    if split == "paper" and name in _PAPER_SETS:
+        parts = {part: _fetch_csv(f"{_PAPER}/{name}_{part}.csv") for part in ("train", "test")}
+        for part, rows in parts.items():
+            _write_texts(target / f"{part}.csv.gz", rows)
+        return
+    _from_hub(_HUB[name], target)
+
+
+def _fetch_csv(address: str) -> list[tuple[str, str]]:
+    try:
+        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
+            text = answer.read().decode("utf-8")
+    except urllib.error.URLError as error:
+        raise DownloadError(f"{address}: {error.reason}") from error
+    rows = [(row["text"], row["label"]) for row in csv.DictReader(io.StringIO(text))]
+    if not rows:
+        raise DownloadError(f"{address}: no rows")
+    return rows
+
+
+def _from_hub(source: HubSource, target: Path) -> None:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise DownloadError('it needs: pip install -e "bench[hub]" in a clone') from error
+    try:
+        whole = load_dataset(source.repository, source.config)
+    except OSError as error:
+        if is_unreachable(error):
+            raise DownloadError(f"{source.repository}: {error}") from error
+        raise
+    except Exception as error:  # the hub raises many kinds; all mean "not reachable"
+        raise DownloadError(f"{source.repository}: {error}") from error
+    save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
+
+
+def save_parts(source: HubSource, parts: Mapping[str, Any], target: Path) -> None:
+    """Write the parts ``train`` and ``test`` of a hub data set in the loader's layout."""
+    for part, rows in parts.items():
+        names = getattr(rows.features.get(source.label), "names", None)
+        pairs = [
+            (row[source.text], names[row[source.label]] if names else str(row[source.label]))
+            for row in rows
+        ]
+        pairs = [pair for pair in pairs if pair[1] not in source.drop]
+        if pairs and isinstance(pairs[0][0], str):
+            _write_texts(target / f"{part}.csv.gz", pairs)
+        else:
+            _write_images(target / part, pairs)
+
+
+def _write_texts(file: Path, rows: Iterable[tuple[str, str]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.part")
+    with gzip.open(beside, "wt", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), *rows])
+    beside.replace(file)
+
+
+def _write_images(folder: Path, pairs: list[tuple[Any, str]]) -> None:
+    sizes = {np.asarray(image.convert("RGB")).shape for image, _ in pairs[:64]}
+    if len(sizes) == 1:
+        images = np.stack([np.asarray(image.convert("RGB")) for image, _ in pairs])
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = folder.with_name(f".{folder.name}.part.npz")
+        np.savez_compressed(beside, images=images, labels=np.asarray([name for _, name in pairs]))
+        beside.replace(folder.with_suffix(".npz"))
+        return
+    beside = folder.with_name(f".{folder.name}.part")
+    for number, (image, name) in enumerate(pairs):
+        place = beside / name.replace("/", "_")
+        place.mkdir(parents=True, exist_ok=True)
+        image.convert("RGB").save(place / f"{number:06d}.jpg", quality=95)
+    beside.replace(folder)

@@ -1,0 +1,393 @@
+"""Load on a running service, and what must hold under it: ``klda bench service``.
+
+Every figure is a ratio within one run, on whatever else the computer is doing. Each measurement
+starts ``klda serve`` as a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda import KldaError, Learner
+from klda_bench.demo import examples
+
+START_SECONDS = 120.0
+
+
+# ------------------------------------------------------------------ the service as a process
+
+
+class Server:
+    """``klda serve`` as a process, with more options of the command."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        self.port = _free_port()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (held as long as the process)
+        klda = "from klda.cli import main; main()"
+        command = [sys.executable, "-c", klda, "serve", "--model", str(model), "--quiet"]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port), *options], stderr=self._log
+        )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise KldaError(f"The service ended: {self.log()}")
+            with suppress(OSError, EOFError, ValueError):
+                status, _ = asyncio.run(_once(self.port, "GET", "/v1/health"))
+                if status == 200:
+                    return
+            time.sleep(0.05)
+        raise KldaError(f"The service did not start: {self.log()}")
+
+    def log(self) -> str:
+        """Return what it logged so far."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-4000:]
+
+    def kill(self) -> None:
+        """End it without warning."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> int:
+        """End it gracefully; returns its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=120)
+
+
+@contextmanager
+def serving(model: Path, *options: str) -> Iterator[Server]:
+    """Run a service for a while, ready to answer."""
+    server = Server(model, *options)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# ------------------------------------------------------------------ a client that costs little
+
+
+class Connection:
+    """A kept-alive HTTP connection; a full client would take the processor from the service."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def request(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, Any]:
+        """Send a request; returns the status and what the answer says."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = self._streams
+        content = b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}", "", ""]
+        writer.write("\r\n".join(lines).encode() + content)
+        await writer.drain()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        status = int(head[0].split()[1])
+        sizes = [line.split(":")[1] for line in head if line.lower().startswith("content-length:")]
+        answer = await reader.readexactly(int(sizes[0]))
+        return status, json.loads(answer)
+
+    def close(self) -> None:
+        """Close it."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+async def _once(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = Connection(port)
+    try:
+        return await connection.request(method, path, body)
+    finally:
+        connection.close()
+
+
+@dataclass
+class Record:
+    """What the clients saw."""
+
+    predicts: list[float] = field(default_factory=list)
+    learns: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    unsure: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+class Clients:
+    """Clients that ask, and now and then teach a new class.
+
+    `inputs` are ``{"texts": [...]}`` or ``{"features": [...]}`` to choose from.
+    """
+
+    def __init__(self, port: int, inputs: dict[str, list], seed: int = 0) -> None:
+        self.port = port
+        ((self._kind, self._inputs),) = inputs.items()
+        self._random = random.Random(seed)
+        self._made = 0
+        self._version = 0  # of the last learn that was acknowledged
+        self._run = f"{seed}-{time.time_ns():x}"
+
+    async def go(self, clients: int, seconds: float, learn_share: float, record: Record) -> None:
+        """Keep a number of clients busy for a while; `learn_share` of the requests teach."""
+        until = time.monotonic() + seconds
+        await asyncio.gather(*(self._client(until, learn_share, record) for _ in range(clients)))
+
+    async def _client(self, until: float, learn_share: float, record: Record) -> None:
+        connection = Connection(self.port)
+        try:
+            while time.monotonic() < until:
+                if self._random.random() < learn_share:
+                    await self._learn(connection, record)
+                else:
+                    await self._predict(connection, record)
+        except (OSError, EOFError) as error:
+            record.errors.append(repr(error))
+        finally:
+            connection.close()
+
+    async def _predict(self, connection: Connection, record: Record) -> None:
+        known, began = self._version, time.perf_counter()
+        body = {self._kind: [self._random.choice(self._inputs)]}
+        status, answer = await connection.request("POST", "/v1/predict", body)
+        record.predicts.append(time.perf_counter() - began)
+        if status != 200:
+            record.errors.append(f"predict: {status} {answer}")
+        elif answer["version"] < known:
+            record.errors.append(f"predict: answers without change {known}, acknowledged before")
+
+    async def _learn(self, connection: Connection, record: Record) -> None:
+        """Teach one to three samples, of a new class four times out of five."""
+        self._made += 1
+        label, n = f"new-{self._run}-{self._made}", self._random.randint(1, 3)
+        if self._made % 5 == 0:
+            label = f"new-{self._run}-{self._made - 1}"
+        key = f"{self._run}-{self._made}"
+        body = {self._kind: self._random.sample(self._inputs, n), "labels": [label] * n}
+        record.unsure[key] = (label, n)
+        began = time.perf_counter()
+        status, answer = await connection.request("POST", "/v1/learn", body, Idempotency_Key=key)
+        record.learns.append(time.perf_counter() - began)
+        del record.unsure[key]
+        if status == 200:
+            record.acknowledged[label] = record.acknowledged.get(label, 0) + n
+            self._version = max(self._version, answer["version"])
+        else:
+            record.errors.append(f"learn: {status} {answer}")
+
+
+async def counts(port: int) -> dict[str, int]:
+    """Return the classes of a service and their numbers of samples."""
+    _, answer = await _once(port, "GET", "/v1/classes?limit=10000")
+    return {entry["label"]: entry["samples"] for entry in answer["classes"]}
+
+
+def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
+    """Compare what a service has with what it acknowledged; return what is wrong.
+
+    A learn that got no answer may or may not have been made.
+    """
+    wrong = []
+    maybe: dict[str, list[int]] = {}
+    for label, n in record.unsure.values():
+        maybe.setdefault(label, []).append(n)
+    for label in sorted(record.acknowledged.keys() | maybe.keys()):
+        least = record.acknowledged.get(label, 0)
+        possible = {least}
+        for n in maybe.get(label, []):
+            possible |= {p + n for p in possible}
+        if found.get(label, 0) not in possible:
+            wrong.append(f"{label}: {found.get(label, 0)} samples, {sorted(possible)} expected")
+    return wrong
+
+
+# ------------------------------------------------------------------ what is measured
+
+
+def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
+    """Put load on a service: first predicts alone, then with learns.
+
+    With learns it lasts so many `seconds`, without, before, a third of that. Latencies are in
+    milliseconds.
+    """
+    with serving(model) as server:
+        before = asyncio.run(counts(server.port))
+        crowd = Clients(server.port, inputs)
+        warm, quiet, mixed = Record(), Record(), Record()
+        asyncio.run(crowd.go(clients, min(3.0, seconds / 4), 0.1, warm))
+        asyncio.run(crowd.go(clients, seconds / 3, 0.0, quiet))
+        asyncio.run(crowd.go(clients, seconds, 0.1, mixed))
+        after = asyncio.run(counts(server.port))
+    both = Record(acknowledged=dict(Counter(warm.acknowledged) + Counter(mixed.acknowledged)))
+    wrong = lost_or_doubled(after, both)
+    extra = sum(after.values()) - sum(before.values()) - sum(both.acknowledged.values())
+    ratio = _ms(mixed.predicts, 99) / _ms(quiet.predicts, 99)
+    errors = [*warm.errors, *quiet.errors, *mixed.errors]
+    return {
+        "predict_p50_ms": [_ms(quiet.predicts, 50), _ms(mixed.predicts, 50)],
+        "predict_p99_ms": [_ms(quiet.predicts, 99), _ms(mixed.predicts, 99)],
+        "learn_p50_p99_ms": [_ms(mixed.learns, 50), _ms(mixed.learns, 99)],
+        "p99_ratio": round(ratio, 2),
+        "predicts": [len(quiet.predicts), len(mixed.predicts)],
+        "learns": len(mixed.learns),
+        "classes_taught": len(both.acknowledged),
+        "errors": len(errors),
+        "lost_or_doubled": len(wrong) + (extra != 0),
+        "ok": not errors and not wrong and extra == 0 and ratio <= 3,
+        "first_problems": [*errors[:3], *wrong[:3]],
+    }
+
+
+def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict[str, Any]:
+    """Kill a service at random moments under load; compare what it has with what it said."""
+    chance = random.Random(0)
+    total = Record()
+    wrong: list[str] = []
+    retried = 0
+    for turn in range(times):
+        server = Server(model, "--fold-interval", "0.3")
+        server.wait()
+        found = asyncio.run(counts(server.port))
+        wrong += [f"after kill {turn}: {text}" for text in lost_or_doubled(found, total)]
+        retried += len(total.unsure)
+        asyncio.run(_settle(total, found))
+        wait = chance.uniform(0.02, 1.5)
+        asyncio.run(_interrupted(server, Clients(server.port, inputs, turn), clients, wait, total))
+    with serving(model) as server:
+        found = asyncio.run(counts(server.port))
+    wrong += lost_or_doubled(found, total)
+    return {
+        "kills": times,
+        "acknowledged_classes": len(total.acknowledged),
+        "acknowledged_samples": sum(total.acknowledged.values()),
+        "unanswered_when_killed": retried + len(total.unsure),
+        "lost_or_doubled": len(wrong),
+        "ok": not wrong and bool(total.acknowledged),
+        "first_problems": wrong[:3],
+    }
+
+
+async def _settle(record: Record, found: dict[str, int]) -> None:
+    """Take what a restarted service has as the truth about learns that got no answer."""
+    for label, _ in record.unsure.values():
+        if label in found:
+            record.acknowledged[label] = found[label]
+    record.unsure.clear()
+
+
+async def _interrupted(
+    server: Server, crowd: Clients, clients: int, wait: float, record: Record
+) -> None:
+    going = asyncio.create_task(crowd.go(clients, 60.0, 0.1, record))
+    await asyncio.sleep(wait)
+    await asyncio.get_running_loop().run_in_executor(None, server.kill)
+    await going
+    record.errors.clear()  # of connections to a service that was killed
+
+
+def batching(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
+    """Compare micro-batching with one request at a time, twice by turns, each so many `seconds`."""
+    rates: dict[str, list[float]] = {"1": [], "64": []}
+    errors: list[str] = []
+    for batch in ("1", "64", "1", "64"):
+        with serving(model, "--max-batch", batch) as server:
+            crowd, record = Clients(server.port, inputs), Record()
+            asyncio.run(crowd.go(clients, 1.0, 0.0, Record()))
+            asyncio.run(crowd.go(clients, seconds, 0.0, record))
+        rates[batch].append(len(record.predicts) / seconds)
+        errors += record.errors
+    one, many = (sum(rates[batch]) / 2 for batch in ("1", "64"))
+    return {
+        "requests_a_second": {"one_at_a_time": round(one, 1), "batched": round(many, 1)},
+        "ratio": round(many / one, 2),
+        "errors": len(errors),
+        "ok": many >= 3 * one and not errors,
+    }
+
+
+def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str, Any]:
+    """Compare batches of 64 inputs through the service with the Learner alone, by turns.
+
+    The Learner names the likeliest classes only; the service also says whether inputs are known.
+    """
+    ((kind, values),) = inputs.items()
+    learner = Learner.load(model)
+    alone: list[float] = []
+    served: list[float] = []
+
+    def ask(batch: list) -> None:
+        rows = np.array(batch, np.float32) if kind == "features" else batch
+        began = time.perf_counter()
+        learner.predict_top(rows, 3)
+        alone.append(time.perf_counter() - began)
+
+    async def turns(port: int) -> None:
+        connection = Connection(port)
+        for i in range(rounds + 2):
+            batch = [values[(64 * i + j) % len(values)] for j in range(64)]
+            await asyncio.get_running_loop().run_in_executor(None, ask, batch)
+            began = time.perf_counter()
+            status, answer = await connection.request("POST", "/v1/predict", {kind: batch})
+            served.append(time.perf_counter() - began)
+            if status != 200:
+                raise KldaError(f"predict: {status} {answer}")
+        connection.close()
+
+    with serving(model) as server:
+        asyncio.run(turns(server.port))
+    direct, through = _ms(alone[2:], 50), _ms(served[2:], 50)
+    return {
+        "median_ms": {"learner": direct, "service": through},
+        "overhead": round(through / direct - 1, 3),
+        "ok": through <= 1.25 * direct,
+    }
+
+
+def _ms(seconds: list[float], percentile: float) -> float:
+    return round(float(np.percentile(seconds, percentile)) * 1000, 1) if seconds else 0.0
+
+
+@contextmanager
+def demo_model() -> Iterator[tuple[Path, dict[str, list]]]:
+    """Make a model of the demonstration's intents, and texts to ask about."""
+    data = examples()
+    learned = [e for e in data if e.part == "learn"]
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "bot"
+        learner = Learner("minilm")
+        learner.learn([e.text for e in learned], [e.intent for e in learned])
+        learner.save(model)
+        yield model, {"texts": [e.text for e in data]}

@@ -1,0 +1,1 @@
+"""Measurements of klda itself: each is a function that yields rows, and a command."""

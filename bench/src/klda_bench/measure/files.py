@@ -1,0 +1,159 @@
+"""Files larger than memory: made a block at a time, and learned by the real ``klda learn``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda import KldaError, Learner
+from klda_bench.engine import saved_rows
+from klda_bench.measure.common import BLOCK_ROWS, sample_blocks
+from klda_bench.results import Row
+
+KILL_AFTER = 0.4  # of the rows, as the last checkpoint has them
+CHECKPOINTS = 20  # in the run that is killed, so that there is one to go on from
+COMPARED_ROWS = 500
+
+
+def generate(path: Path, n_rows: int, n_features: int, n_classes: int, seed: int = 0) -> None:
+    """Write an .npz file that ``klda learn`` takes; it is never in memory as a whole."""
+    if path.suffix != ".npz":
+        raise KldaError(f"OUT={path} must end in .npz.")
+    if min(n_rows, n_features, n_classes) < 1:
+        raise KldaError("--rows, --features and --classes must be 1 or more.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    blocks = sample_blocks(n_rows, n_features, n_classes, seed)
+    with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
+        with archive.open("features.npy", "w", force_zip64=True) as file:
+            _write_header(file, (n_rows, n_features), "<f4")
+            for samples, _ in blocks:
+                file.write(samples.tobytes())
+        with archive.open("labels.npy", "w", force_zip64=True) as file:
+            _write_header(file, (n_rows,), "<i8")
+            for start in range(0, n_rows, BLOCK_ROWS):
+                rows = np.arange(start, min(start + BLOCK_ROWS, n_rows), dtype="<i8")
+                file.write((rows % n_classes).tobytes())
+    part.replace(path)
+
+
+def _write_header(file: Any, shape: tuple[int, ...], dtype: str) -> None:
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def learn_files(
+    paths: list[Path], rows: list[int], folder: Path, n_components: int
+) -> Iterator[Row]:
+    """Learn files in processes of their own; kill one more run of the last, and resume it.
+
+    The model folders are made again in `folder`.
+    """
+    a_row = []
+    for path, n in zip(paths, rows, strict=True):
+        run = _learn(path, folder / path.stem, n_components)
+        a_row.append(run["seconds"] / n)
+        yield {
+            "what": "learning a file",
+            "rows": n,
+            "bytes": path.stat().st_size,
+            "seconds": run["seconds"],
+            "seconds_in_all": run["wall"],
+            "microseconds_a_row": 1e6 * a_row[-1],
+            "peak_bytes": run["peak"],
+        }
+    yield {"what": "time a row, large file over small", "ratio": a_row[-1] / a_row[0]}
+    large, killed = paths[-1], folder / "killed"
+    resumed = _kill_and_resume(large, killed, n_components, rows[-1], a_row[-1] * rows[-1])
+    error = _largest_difference(folder / large.stem, killed, large)
+    yield {"what": "killed half-way and resumed", **resumed, "relative_error": error}
+
+
+def _command(path: Path, model: Path, n_components: int, *more: str) -> list[str]:
+    main = "import sys; from klda.cli import main; sys.exit(main())"
+    options = ["--components", str(n_components), "--gamma", "0.2", "--device", "cpu", "--json"]
+    return [sys.executable, "-c", main, "learn", str(path), "--model", str(model), *options, *more]
+
+
+def _learn(path: Path, model: Path, n_components: int) -> dict[str, float]:
+    shutil.rmtree(model, ignore_errors=True)
+    start = time.perf_counter()
+    seconds, peak = _finish(_start(_command(path, model, n_components)))
+    return {"seconds": seconds, "wall": time.perf_counter() - start, "peak": peak}
+
+
+def _start(command: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _finish(process: subprocess.Popen) -> tuple[float, int]:
+    """Return the seconds that a learn says it took, and the largest memory that it held."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, complaint = process.stdout.read(), process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise KldaError(f"klda learn failed with status {process.returncode}: {complaint.strip()}")
+    scale = 1 if sys.platform == "darwin" else 1024
+    return float(json.loads(output)["seconds"]), int(usage.ru_maxrss) * scale
+
+
+def _kill_and_resume(
+    path: Path, model: Path, n_components: int, rows: int, seconds: float
+) -> dict[str, float | int]:
+    shutil.rmtree(model, ignore_errors=True)
+    every = ["--checkpoint-every", f"{seconds / CHECKPOINTS:.3f}"]
+    process = _start(_command(path, model, n_components, *every))
+    _kill_after(process, model, int(KILL_AFTER * rows))
+    process = _start(_command(path, model, n_components, "--resume"))
+    output, complaint = process.communicate()
+    if process.returncode != 0:
+        raise KldaError(f"klda learn --resume failed: {complaint.strip()}")
+    report = json.loads(output)
+    if not report["resumed_after"]:
+        raise KldaError("The run was killed before its first checkpoint; use more rows.")
+    return {"resumed_after_rows": report["resumed_after"], "samples": report["samples"]}
+
+
+def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
+    """Kill a learn as soon as a checkpoint has so many rows.
+
+    It stands still while it is looked at: it can't end before the look does, however busy the
+    machine is.
+    """
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGSTOP)
+        if saved_rows(model) >= rows:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.02)
+    raise KldaError("The run ended before it could be killed half-way; use more rows.")
+
+
+def _largest_difference(one: Path, other: Path, path: Path) -> float:
+    """Largest difference of scores of some rows, relative to the largest score."""
+    with zipfile.ZipFile(path) as archive, archive.open("features.npy") as file:
+        version = np.lib.format.read_magic(file)
+        assert version == (1, 0)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        n = min(COMPARED_ROWS, shape[0])
+        rows = np.frombuffer(file.read(n * shape[1] * dtype.itemsize), dtype).reshape(n, -1)
+    first = Learner.load(one, device="cpu").scores(rows)
+    second = Learner.load(other, device="cpu").scores(rows)
+    return float(np.abs(first - second).max() / np.abs(first).max())

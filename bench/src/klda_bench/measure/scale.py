@@ -1,0 +1,303 @@
+"""How the cost of learning and predicting grows, beside the formulas of docs/scaling.md."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from klda import KLDA, KldaError
+from klda_bench.environment import (
+    PeakMemory,
+    allow_tf32,
+    describe_device,
+    in_child,
+    require_device,
+    resolve_device,
+)
+from klda_bench.measure import files
+from klda_bench.measure.common import (
+    ClassCount,
+    Clock,
+    Components,
+    Device,
+    Features,
+    Numbers,
+    Repeats,
+    RowCount,
+    Tf32,
+    make_model,
+    make_samples,
+    numbers,
+)
+from klda_bench.results import Row
+
+WARM_ROWS = 64
+ANSWERED = 1000  # samples
+
+Block = tuple[np.ndarray, np.ndarray]
+
+
+def rows(
+    sizes: Numbers = "20000,40000,80000,160000",
+    features: Features = 384,
+    classes: ClassCount = 100,
+    components: Components = 2000,
+    repeats: Repeats = 3,
+) -> Iterator[Row]:
+    """Measure the time to learn against the number of rows; the exponent should be 1."""
+    counts = numbers("sizes", sizes)
+    if len(counts) < 2:
+        raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
+    samples, labels = make_samples(counts[-1], features, classes)
+    _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
+    runs: dict[int, list[tuple[float, ...]]] = {n: [] for n in counts}
+    for _ in range(repeats):  # in turns: what else the machine does meets all sizes alike
+        for n in counts:
+            runs[n].append(_learn_rows(samples[:n], labels[:n], components))
+    medians = np.array([np.median(runs[n], axis=0) for n in counts])
+    for n, (learning, answering, working) in zip(counts, medians.tolist(), strict=True):
+        yield {
+            "what": "learning rows",
+            "rows": n,
+            "learn_seconds": learning,
+            "first_answer_seconds": answering,
+            "microseconds_a_row": 1e6 * learning / n,
+            "cpu_microseconds_a_row": 1e6 * working / n,
+            "runs": runs[n],
+        }
+    learned, answered, worked = medians.T
+    for what, seconds in (
+        ("exponent of learning in rows", learned),
+        ("exponent, in processor time", worked),
+        ("exponent, first answer included", learned + answered),
+    ):
+        yield {"what": what, "exponent": exponent(counts, seconds)}
+
+
+def exponent(sizes: list[int], seconds: Any) -> float:
+    """Slope of log seconds against log size, by least squares."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> tuple[float, ...]:
+    """Return the seconds of learning, of the first answer, and of processors while learning."""
+    model = make_model(n_components)
+    model.partial_fit(samples[:WARM_ROWS], labels[:WARM_ROWS])  # draws the random features
+    worked, start = time.process_time(), time.perf_counter()
+    model.partial_fit(samples, labels)
+    learned, worked = time.perf_counter(), time.process_time() - worked
+    model.predict(samples[:1])
+    return learned - start, time.perf_counter() - learned, worked
+
+
+def classes(
+    known: Numbers = "100,1000,10000",
+    total: Annotated[int, typer.Option(help="Rows of all known classes together.")] = 30_000,
+    rows: Annotated[int, typer.Option(help="Rows of the class that is added.")] = 40,
+    features: Features = 384,
+    components: Components = 2000,
+    repeats: Annotated[
+        int, typer.Option(help="Answers after a class was added; three times as many without.")
+    ] = 5,
+) -> Iterator[Row]:
+    """Measure the time to add a class against the classes known before, which should not matter."""
+    medians = []
+    for before in numbers("known", known):
+        each = max(2, total // before)  # all models have as many rows
+        model = make_model(components)
+        for samples, labels in _few_rows(before, each, features):
+            model.partial_fit(samples, labels)
+        fresh = _few_rows(10**9, rows, features, seed=1, first=before, step=1)
+        alone = [_add_class(model, *next(fresh))[0] for _ in range(3 * repeats)]
+        model.predict(next(fresh)[0][:1])
+        answered = [_add_class(model, *next(fresh), answer=True) for _ in range(repeats)]
+        medians.append(statistics.median(alone))
+        yield {
+            "what": "adding a class",
+            "classes_before": before,
+            "rows_before": before * each,
+            "add_seconds": medians[-1],
+            "first_answer_seconds": statistics.median(run[1] for run in answered),
+            "runs": {"alone": alone, "answered": answered},
+        }
+    ratio = medians[-1] / medians[0]
+    yield {"what": "adding a class, most classes over fewest", "ratio": ratio}
+
+
+def _add_class(
+    model: KLDA, samples: np.ndarray, labels: np.ndarray, answer: bool = False
+) -> tuple[float, float]:
+    """Return the seconds of learning a class, and of the first answer after it."""
+    start = time.perf_counter()
+    model.partial_fit(samples, labels)
+    learned = time.perf_counter()
+    if answer:
+        model.predict(samples[:1])
+    return learned - start, time.perf_counter() - learned
+
+
+def _few_rows(
+    n_classes: int,
+    rows: int,
+    n_features: int,
+    *,
+    seed: int = 0,
+    first: int = 0,
+    step: int | None = None,
+) -> Iterator[Block]:
+    """Yield a few rows of each of many classes; a block holds complete classes."""
+    rng = np.random.default_rng(seed)
+    step = step or max(1, 6000 // rows)
+    for start in range(first, n_classes, step):
+        labels = np.repeat(np.arange(start, min(start + step, n_classes)), rows)
+        centres = rng.standard_normal((len(labels) // rows, n_features), dtype=np.float32)
+        samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)
+        samples *= 0.5
+        samples += centres.repeat(rows, axis=0)
+        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
+        yield samples, labels
+
+
+def many(
+    classes: ClassCount = 100_000,
+    few: Annotated[int, typer.Option(help="Rows of each class.")] = 3,
+    features: Features = 64,
+    components: Components = 2000,
+) -> Iterator[Row]:
+    """Learn very many classes of few rows and answer with the top five, in a process of its own."""
+    yield {"what": "many classes", **in_child(_many, classes, few, features, components)}
+
+
+def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
+    with PeakMemory() as idle:
+        pass
+    with PeakMemory() as memory:
+        model = make_model(n_components)
+        asked, truth, learning = [], [], 0.0
+        for samples, labels in _few_rows(n_classes, few + 1, n_features):
+            kept = np.arange(len(labels)) % (few + 1) > 0  # one row of each is held out
+            start = time.perf_counter()
+            model.partial_fit(samples[kept], labels[kept])
+            learning += time.perf_counter() - start
+            share = -(-ANSWERED * len(np.unique(labels)) // n_classes)
+            asked.append(samples[~kept][:share])
+            truth.append(labels[~kept][:share])
+        X, y = np.concatenate(asked)[:ANSWERED], np.concatenate(truth)[:ANSWERED]
+        clock = Clock("cpu")
+        first = clock(lambda: model.predict(X[:1]))
+        start = time.perf_counter()
+        labels, _ = model.predict_top(X, 5)
+        answering = time.perf_counter() - start
+    return {
+        "classes": n_classes,
+        "rows": n_classes * few,
+        "learn_seconds": learning,
+        "first_answer_seconds": first,
+        "answered": len(X),
+        "top_5_seconds": answering,
+        "right_first": float((labels[:, 0] == y).mean()),
+        "right_in_5": float((labels == y[:, None]).any(axis=1).mean()),
+        "peak_bytes": memory.peak_bytes,
+        "idle_bytes": idle.peak_bytes,
+    }
+
+
+def device(
+    rows: RowCount = 1_000_000,
+    features: Features = 768,
+    classes: ClassCount = 1000,
+    components: Components = 5000,
+    block: Annotated[int, typer.Option(help="Rows per call.")] = 100_000,
+    side: Annotated[int, typer.Option(help="Side of the bare matrix product.")] = 8192,
+    repeats: Repeats = 3,
+    device: Device = "auto",
+    tf32: Tf32 = False,
+) -> Iterator[Row]:
+    """Learn rows made on the device; compare its rate with that of a bare matrix product."""
+    import torch
+
+    device = resolve_device(device)
+    require_device(device)
+    allow_tf32(tf32)
+    rate = _product_rate(torch, device, side, repeats)
+    where = {"on": describe_device(device), "precision": "tf32" if tf32 else "float32"}
+    yield {"what": "bare matrix product", **where, "flops": rate}
+    generator = torch.Generator(device=device).manual_seed(0)
+    centres = torch.randn(classes, features, device=device, generator=generator)
+
+    def make_block(n: int) -> tuple[Any, np.ndarray]:
+        labels = torch.randint(classes, (n,), device=device, generator=generator)
+        samples = torch.randn(n, features, device=device, generator=generator)
+        samples += 0.7 * centres[labels]
+        return torch.nn.functional.normalize(samples, dim=1), labels.cpu().numpy()
+
+    # Rows must be there before the clock starts; as many calls as blocks, as a stream has.
+    size = min(block, rows)
+    blocks = [make_block(size) for _ in range(max(1, rows // size))]
+    n = size * len(blocks)
+    # The random features, and the half of Z^T Z that a symmetric matrix has.
+    work = 2 * n * features * components + n * components**2
+    clock, seconds = Clock(device), []
+    for _ in range(repeats):
+        model = make_model(components, "auto" if device == "cpu" else device)
+        model.partial_fit(*make_block(4 * components))  # beyond few rows, and the device is awake
+        seconds.append(clock(partial(_learn_blocks, model, blocks)))
+    median = statistics.median(seconds)
+    yield {
+        "what": "learning on the device",
+        **where,
+        "rows": n,
+        "learn_seconds": median,
+        "runs": seconds,
+        "flops": work / median,
+        "share_of_product": work / median / rate,
+    }
+
+
+def _learn_blocks(model: KLDA, blocks: list[tuple[Any, np.ndarray]]) -> None:
+    for samples, labels in blocks:
+        model.partial_fit(samples, labels)
+
+
+def _product_rate(torch: Any, device: str, side: int, repeats: int) -> float:
+    """Multiplications and additions per second of one large matrix product: the median."""
+    a = torch.randn(side, side, device=device)
+    clock, out = Clock(device), torch.empty_like(a)
+    clock(lambda: torch.mm(a, a, out=out))
+    times = [clock(lambda: torch.mm(a, a, out=out)) for _ in range(max(3, repeats))]
+    return 2 * side**3 / statistics.median(times)
+
+
+def file(
+    rows: Numbers = "100000,1000000",
+    features: Features = 384,
+    classes: ClassCount = 1000,
+    components: Components = 2000,
+    folder: Annotated[Path, typer.Option(help="For files and models.")] = Path("out/scale"),
+) -> Iterator[Row]:
+    """Learn two files with the real command; kill one run half-way, resume it and compare."""
+    counts = numbers("rows", rows)
+    paths = [folder / f"features-{n}.npz" for n in counts]
+    for path, n in zip(paths, counts, strict=True):
+        files.generate(path, n, features, classes)
+    yield from files.learn_files(paths, counts, folder, components)
+
+
+def generate(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="An .npz file.")],
+    rows: RowCount = 1_000_000,
+    features: Features = 384,
+    classes: ClassCount = 1000,
+) -> Iterator[Row]:
+    """Write a file of synthetic features."""
+    start = time.perf_counter()
+    files.generate(out, rows, features, classes)
+    size, seconds = out.stat().st_size, time.perf_counter() - start
+    yield {"what": "generated", "file": out.name, "rows": rows, "bytes": size, "seconds": seconds}

@@ -1,0 +1,278 @@
+"""How fast the engine is, beside a plain re-implementation, scikit-learn, and the bare BLAS.
+
+All programs are measured in one run on one machine, on synthetic features of CLINC150's size:
+
+- *klda*: learning is update and solve together, from features to a classifier that answers.
+- *authors' form*: per-class updates, the pseudo-inverse of the scatter, and one sample at a time
+  through the full Mahalanobis form (`klda_bench.methods.authors`). One member is measured; five
+  take five times as long.
+- *scikit-learn*: ``RBFSampler`` and ``LinearDiscriminantAnalysis(solver="lsqr")``; one member.
+- *floor*: the matrix product, Cholesky and solve that no exact method can do without, as bare
+  calls on arrays in memory, with no random features made and nothing checked. It is measured
+  before and after each program of ours, which is compared with the floors next to it: what else
+  the machine does then meets both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import statistics
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from klda import KLDA, KLDAEnsemble
+from klda_bench.environment import (
+    PeakMemory,
+    allow_tf32,
+    describe_device,
+    freed_memory_kept,
+    in_child,
+    require,
+    resolve_device,
+)
+from klda_bench.measure.common import GAMMA, Clock, Device, Tf32, make_model, make_samples
+from klda_bench.methods.authors import AuthorsKLDA
+from klda_bench.results import Row
+
+NEW_CLASS = 70  # samples of the class that is added to a fitted model
+ROUNDS = 5  # all programs in turns; medians count
+ONE_AT_A_TIME = 20  # samples that the authors' form answers
+
+
+class Sizes(NamedTuple):
+    """What is learned: by default as many samples, features and classes as CLINC150 has."""
+
+    samples: int = 10_500
+    features: int = 384
+    classes: int = 150
+    components: int = 5000
+    members: int = 5
+    test: int = 750
+
+
+QUICK = Sizes(3000, 64, 30, 800)
+
+
+def speed(
+    device: Device = "auto",
+    n_components: Annotated[int | None, typer.Option(help="Random features D.")] = None,
+    members: Annotated[int | None, typer.Option(help="Members of the ensemble.")] = None,
+    tf32: Tf32 = False,
+    fresh_memory: Annotated[
+        bool,
+        typer.Option("--fresh-memory", help="Take memory from the system again each time (Linux)."),
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds.")] = False,
+    no_reference: Annotated[
+        bool, typer.Option("--no-reference", help="Leave out the slow programs.")
+    ] = False,
+) -> Iterator[Row]:
+    """Measure the engine beside the authors' form, scikit-learn and the bare BLAS.
+
+    The process keeps freed memory (on Linux), so that no program waits for the system to find
+    some, unless --fresh-memory is given.
+    """
+    sizes, device = QUICK if quick else Sizes(), resolve_device(device)
+    sizes = sizes._replace(components=n_components or sizes.components)
+    sizes = sizes._replace(members=members or sizes.members)
+    if device != "cpu":
+        allow_tf32(tf32)
+    samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
+    with contextlib.nullcontext(False) if fresh_memory else freed_memory_kept() as kept:
+        rows = _in_turns(sizes, device, samples, labels)
+    if not no_reference:
+        rows.append(_authors(sizes, device, samples, labels))
+        if device == "cpu":
+            rows.append(_scikit_learn(sizes, samples, labels))
+    title = (
+        f"N = {sizes.samples}, d = {sizes.features}, D = {sizes.components}, M = {sizes.classes}"
+    )
+    where = f"{describe_device(device)}{' with TF32' if tf32 else ''}"
+    yield from ({"what": f"{title} on {where}", **row} for row in rows)
+    for name, ratio in _ratios(rows).items():
+        yield {"what": name, "ratio": ratio}
+    yield {"what": "freed memory kept", "kept": kept}
+    if device == "cpu":
+        peak = in_child(_peak_memory, sizes)
+        yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
+
+
+def _row(
+    program: str,
+    members: int,
+    learn: float,
+    add_class: float | None = None,
+    predict: float | None = None,
+    over_floor: float | None = None,
+) -> Row:
+    """One measured program; None where it was not measured."""
+    row: Row = {"program": program, "members": members, "learn_seconds": learn}
+    microseconds = None if predict is None else 1e6 * predict
+    row |= {"add_class_seconds": add_class, "predict_microseconds": microseconds}
+    return row | {"over_floor": over_floor}
+
+
+def _in_turns(sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray) -> list[Row]:
+    """Measure the floor and ours, one after another, several times."""
+    floor = _Floor(sizes, device)
+    programs = [_Ours(sizes, device, samples, labels, 1, paper) for paper in (True, False)]
+    if sizes.members > 1:
+        programs.append(_Ours(sizes, device, samples, labels, sizes.members, True))
+    for _ in range(ROUNDS):
+        for program in programs:
+            program.go_round(floor)
+    return [floor.row(), *(program.row() for program in programs)]
+
+
+def _model(sizes: Sizes, device: str, members: int, paper: bool) -> KLDA:
+    options: dict[str, Any] = {"gamma": GAMMA, "random_state": 0, "device": device}
+    options["n_components"] = sizes.components
+    if members > 1:
+        return KLDAEnsemble.paper(n_members=members, **options)
+    return KLDA.paper(**options) if paper else make_model(sizes.components, device, ridge=1e-2)
+
+
+class _Ours:
+    """A model of ours, learned again in each round."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        device: str,
+        samples: np.ndarray,
+        labels: np.ndarray,
+        members: int,
+        paper: bool,
+    ) -> None:
+        self.name = "klda, the paper's mode" if paper else "klda, default, ridge 1e-2"
+        self.members, self._clock = members, Clock(device)
+        self._samples, self._labels = samples, labels
+        self._test = samples[: sizes.test]
+        self._new = (self._test[:NEW_CLASS] + 0.05, np.full(NEW_CLASS, sizes.classes + 1))
+        # The random features are drawn outside the clock: a model that learned a row and lost it.
+        self._empty = _model(sizes, device, members, paper)
+        self._empty.partial_fit(samples[:1], labels[:1]).remove(samples[:1], labels[:1])
+        self._rounds: list[tuple[float, ...]] = []
+
+    def go_round(self, floor: _Floor) -> None:
+        """Learn, between floors that take as long together; predict, add a class."""
+        model, first = copy.deepcopy(self._empty), self._test[:1]
+        n_floors = -(-self.members // 2)
+        floors = [floor.seconds() for _ in range(n_floors)]
+        learn = self._clock(lambda: model.partial_fit(self._samples, self._labels).predict(first))
+        floors += [floor.seconds() for _ in range(n_floors)]
+        predict = self._clock(lambda: model.predict(self._test), repeats=5) / len(self._test)
+        add = self._clock(lambda: model.partial_fit(*self._new).predict(first))
+        over = learn / (self.members * statistics.mean(floors))
+        self._rounds.append((learn, add, predict, over))
+
+    def row(self) -> Row:
+        """Return the medians of all rounds."""
+        return _row(self.name, self.members, *np.median(self._rounds, axis=0).tolist())
+
+
+class _Floor:
+    """What no exact method can do without, on arrays that are there already."""
+
+    def __init__(self, sizes: Sizes, device: str) -> None:
+        self._clock, self._work = Clock(device), _numpy_floor if device == "cpu" else _torch_floor
+        shape = (sizes.samples, sizes.components)
+        rows: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        if device != "cpu":
+            rows = require("torch", "baselines").from_numpy(rows).to(device)
+        self._rows, self._means = rows, rows[: sizes.classes]
+        self._work(rows[:100], self._means)
+        self._seconds: list[float] = []
+
+    def seconds(self) -> float:
+        """Do it once."""
+        self._seconds.append(self._clock(lambda: self._work(self._rows, self._means)))
+        return self._seconds[-1]
+
+    def row(self) -> Row:
+        """Return the median of all."""
+        return _row("floor: product, Cholesky, solve", 1, statistics.median(self._seconds))
+
+
+def _numpy_floor(rows: np.ndarray, means: np.ndarray) -> None:
+    from scipy.linalg import blas, lapack
+
+    size = rows.shape[1]
+    square = np.zeros((size, size), np.float32)
+    blas.ssyrk(1.0, rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1)
+    square[range(size), range(size)] += 1000.0
+    lapack.spotrf(square.T, lower=0, clean=0, overwrite_a=1)
+    lapack.spotrs(square.T, means.copy().T, lower=0, overwrite_b=1)
+
+
+def _torch_floor(rows: Any, means: Any) -> None:
+    import torch
+
+    square = rows.T @ rows
+    square.diagonal().add_(1000.0)
+    torch.cholesky_solve(means.T, torch.linalg.cholesky(square))
+
+
+def _authors(sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray) -> Row:
+    clock = Clock(device)
+    model = AuthorsKLDA(n_components=sizes.components, gamma=GAMMA, device=device)
+
+    def learn() -> None:
+        model.learn_task(samples, labels)
+        model.predict(samples[:1])
+
+    seconds = clock(learn)
+    few = samples[:ONE_AT_A_TIME]
+    predict = statistics.median(clock(lambda: model.predict(few)) for _ in range(3)) / len(few)
+    return _row("authors' form", 1, seconds, seconds, predict)
+
+
+def _scikit_learn(sizes: Sizes, samples: np.ndarray, labels: np.ndarray) -> Row:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    from sklearn.kernel_approximation import RBFSampler
+    from sklearn.pipeline import make_pipeline
+
+    kernel = RBFSampler(gamma=GAMMA, n_components=sizes.components, random_state=0)
+    model = make_pipeline(kernel, LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3))
+    clock, test = Clock("cpu"), samples[: sizes.test]
+    seconds = clock(lambda: model.fit(samples, labels))
+    predict = clock(lambda: model.predict(test), repeats=3) / len(test)
+    return _row("scikit-learn: RBFSampler, LDA (lsqr)", 1, seconds, seconds, predict)
+
+
+def _peak_memory(sizes: Sizes) -> int:
+    """Bytes that learning and answering with all members takes beyond the data."""
+    samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
+    _model(sizes, "cpu", 1, True).fit(samples[:100], labels[:100]).predict(samples[:10])
+    with PeakMemory() as idle:
+        pass
+    with PeakMemory() as memory:
+        model = _model(sizes, "cpu", sizes.members, True)
+        model.partial_fit(samples, labels).predict(samples[: sizes.test])
+    return memory.peak_bytes - idle.peak_bytes
+
+
+def _ratios(rows: list[Row]) -> dict[str, float]:
+    """Return the ratios that the project promises, ours in the denominator where faster."""
+    paper = {row["members"]: row for row in rows if "paper's mode" in row["program"]}
+    default = next(row for row in rows if "default" in row["program"])
+    most, one = paper[max(paper)], paper[1]
+    ratios = {
+        "learning, one member, over the floor": one["over_floor"],
+        "learning, all members, over the floor for as many": most["over_floor"],
+        "learning, default, over the floor": default["over_floor"],
+        "adding a class, over learning, one member": one["add_class_seconds"]
+        / one["learn_seconds"],
+    }
+    authors = next((row for row in rows if row["program"] == "authors' form"), None)
+    if authors is not None:
+        n, same = most["members"], "authors' form over ours, as many members"
+        alone = "learning, authors' five members over our one, default"
+        for verb, value in (("learning", "learn_seconds"), ("predicting", "predict_microseconds")):
+            ratios[f"{verb}, {same}"] = authors[value] * n / most[value]
+        ratios[alone] = 5 * authors["learn_seconds"] / default["learn_seconds"]
+    return {name: round(float(value), 3) for name, value in ratios.items()}

@@ -1,0 +1,15 @@
+"""Closed-form peers of KLDA, written from their papers' formulas.
+
+Each module holds one method behind the protocol's interface, on NumPy and SciPy alone. They are
+here to be compared with, not to be used: no removal, no merge, no saved models.
+"""
+
+from __future__ import annotations
+
+from klda_bench.methods.peers.anacp import AnaCP
+from klda_bench.methods.peers.fecam import FeCAM
+from klda_bench.methods.peers.gacl import GACL
+from klda_bench.methods.peers.ranpac import RanPAC
+from klda_bench.methods.peers.slda import SLDA
+
+__all__ = ["GACL", "SLDA", "AnaCP", "FeCAM", "RanPAC"]

@@ -1,0 +1,96 @@
+"""RanPAC: random projection, ReLU, and a ridge classifier whose ridge is chosen at each task.
+
+M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad and A. van den Hengel, "RanPAC: Random
+Projections and Pre-trained Models for Continual Learning", NeurIPS 2023. Its first-session
+adaptation fine-tunes the network and is left out: this is the frozen-feature method (its
+Algorithm 1 without phase 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from klda_bench.methods.peers.linear import (
+    Classes,
+    add_gram,
+    empty_gram,
+    one_hot,
+    ridge_solve,
+    widen,
+)
+
+RIDGES = tuple(10.0**exponent for exponent in range(-8, 9))
+
+
+@dataclass(kw_only=True, eq=False)
+class RanPAC:
+    """Gram matrix and class sums of ReLU random features, solved as a ridge regression.
+
+    `n_components` is the paper's M; `random_state` seeds the projection and the split that chooses
+    the ridge.
+    """
+
+    n_components: int = 10_000
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        self.ridge = RIDGES[0]
+        self._classes = Classes()
+        self._projection: np.ndarray | None = None
+
+    def _project(self, X: np.ndarray) -> np.ndarray:
+        assert self._projection is not None
+        return np.maximum(np.asarray(X, dtype=np.float32) @ self._projection, 0.0)
+
+    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Add the task's rows to the Gram matrix and choose the ridge on them."""
+        if self._projection is None:
+            self._rng = np.random.default_rng(self.random_state)
+            shape = (np.shape(X)[1], self.n_components)
+            self._projection = self._rng.standard_normal(shape, dtype=np.float32)
+            self._gram = empty_gram(self.n_components)
+            self._sums = np.zeros((self.n_components, 0), dtype=np.float32)
+        columns = self._classes.indices(y)
+        targets = one_hot(columns, len(self._classes))
+        H = self._project(X)
+        self._sums = widen(self._sums, len(self._classes)) + H.T @ targets
+        self._gram = add_gram(self._gram, H)
+        order = self._rng.permutation(len(H))
+        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._gram))
+        self.ridge = choose_ridge(H[order], targets[order], least=rounding)
+        self._weights: np.ndarray | None = None
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Largest regression output."""
+        if self._weights is None:
+            self._weights = ridge_solve(self._gram, self._sums, self.ridge)
+        return self._classes.names((self._project(X) @ self._weights).argmax(axis=1))
+
+
+def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:
+    """Find the ridge of :data:`RIDGES` with the least squared error on the last fifth of the rows.
+
+    The paper solves the M x M system once a ridge. With fewer rows than M the same predictions
+    come from the n x n system, H_val H^T (H H^T + ridge I)^-1 Y, whose eigenvectors serve all
+    ridges. That system is exact for ridges that the M x M system in float32 could not carry: it
+    would show them as large errors, so ridges below `least`, the rounding error of the summed Gram
+    matrix, are not offered.
+    """
+    cut = int(len(H) * 0.8)
+    offered = [ridge for ridge in RIDGES if ridge >= least] or [RIDGES[-1]]
+    if cut == 0 or cut == len(H):
+        return max(1.0, offered[0])
+    kernel = (H[:cut] @ H[:cut].T).astype(np.float64)
+    values, vectors = np.linalg.eigh(kernel)
+    values = np.maximum(values, 0.0)
+    left = (H[cut:] @ H[:cut].T).astype(np.float64) @ vectors
+    right = vectors.T @ targets[:cut].astype(np.float64)
+    # Directions that float32 features do not determine would be divided by a tiny ridge alone.
+    floor = values.max() * np.finfo(np.float32).eps
+    losses = []
+    for ridge in offered:
+        scale = np.where(values > floor, 1.0 / (values + ridge), 0.0)
+        losses.append(np.mean((left * scale @ right - targets[cut:]) ** 2))
+    return offered[int(np.argmin(losses))]

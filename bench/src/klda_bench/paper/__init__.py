@@ -1,0 +1,1 @@
+"""The paper: its figures, and its tables and plots made again from runs."""

@@ -1,0 +1,185 @@
+"""Plots, as PNG files: axes with units, the spread over seeds, a legend beside the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from klda_bench import data
+from klda_bench.report.table import Table
+from klda_bench.results import Row
+from klda_bench.runs.metrics import FINAL, METRICS
+
+# Okabe and Ito's colours: told apart with any colour vision.
+_COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914"),
+    *("#6A3D9A", "#7F7F7F", "#B2182B", "#1B7837"),
+)
+_MARKERS = "osD^vP*Xh<>p"
+_DPI = 150
+_WIDEST = 30.0  # points; beyond, a method is written at the edge of the panel instead of drawn
+_STYLE = {
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.constrained_layout.use": True,
+}
+
+
+def pyplot() -> Any:
+    """Return pyplot in this package's style, drawing to files only."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update(_STYLE)
+    return plt
+
+
+def save(figure: Any, file: Path) -> Path:
+    """Write a figure as a PNG file and close it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=_DPI)
+    pyplot().close(figure)
+    return file
+
+
+def _style(position: int) -> dict[str, Any]:
+    look = {"color": _COLOURS[position % len(_COLOURS)], "markersize": 4.5, "linewidth": 1.4}
+    return look | {"marker": _MARKERS[position % len(_MARKERS)]}
+
+
+def draw_table(table: Table, file: Path) -> Path:
+    """Draw a table, one panel per column: mean, spread over seeds, and the paper's figure."""
+    plt = pyplot()
+    rows, columns = table.rows, table.columns
+    size = (2.5 * len(columns) + 3.0, 1.2 + 0.3 * len(rows))
+    figure, axes = plt.subplots(1, len(columns), figsize=size, sharey=True)
+    positions = np.arange(len(rows))[::-1]
+    for axis, (column, title) in zip(np.atleast_1d(axes), columns.items(), strict=True):
+        cells = [table.cell(row, column) for row in rows]
+        low = _left_edge(cells) if table.metric in tuple(METRICS)[:2] else None
+        for position, cell in zip(positions, cells, strict=True):
+            _draw_cell(axis, cell, position, low)
+        if low is not None:
+            axis.set_xlim(left=low)
+        axis.set_title(title)
+        axis.set_xlabel(METRICS[table.metric])
+        axis.set_yticks(positions, list(rows.values()))
+        axis.set_ylim(-0.6, len(rows) - 0.4)
+    label = "measured here (bar: standard deviation over seeds)"
+    ours = plt.Line2D([], [], color=_COLOURS[0], marker="o", linestyle="-", label=label)
+    theirs = {"color": _COLOURS[1], "marker": "D", "fillstyle": "none", "linestyle": ""}
+    handles = [ours, plt.Line2D([], [], label="paper", **theirs)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(table.title, fontsize=10)
+    return save(figure, file)
+
+
+def _left_edge(cells: list[Row]) -> float | None:
+    """Where the axis starts, if far lower methods would squeeze the others together."""
+    means = [cell["mean"] for cell in cells if cell["mean"] is not None]
+    if not means or max(means) - min(means) < _WIDEST:
+        return None
+    published = [cell["paper"] for cell in cells if cell["paper"] is not None]
+    return min(value for value in (*means, *published) if value > max(means) - _WIDEST) - 3.0
+
+
+def _draw_cell(axis: Any, cell: Row, position: float, low: float | None) -> None:
+    mean, blue = cell["mean"], _COLOURS[0]
+    if mean is not None and low is not None and mean < low:
+        text, place = f"\N{LEFTWARDS ARROW} {mean:.1f}", ("axes fraction", "data")
+        axis.annotate(text, (0.02, position), xycoords=place, va="center", color=blue)
+    elif mean is not None:
+        axis.errorbar(mean, position, xerr=cell["std"] or 0.0, fmt="o", color=blue, capsize=3, ms=5)
+    if cell["paper"] is not None and (low is None or cell["paper"] >= low):
+        axis.plot(cell["paper"], position, "D", color=_COLOURS[1], fillstyle="none", ms=6)
+
+
+def draw_curves(
+    curves: pd.DataFrame,
+    titles: Mapping[str, str],
+    seeds: int,
+    file: Path,
+    n_components: int | None,
+    title: str,
+) -> Path:
+    """Draw the accuracy on the classes seen after each task, one panel per data set.
+
+    A line is drawn where as many samples as random features have been seen. A method with fewer
+    runs than `seeds` says so: another order of classes is another curve.
+    """
+    plt = pyplot()
+    panels = list(curves.groupby("dataset", sort=False))
+    wide = min(2, len(panels))
+    high = -(-len(panels) // wide)
+    size = (5.2 * wide + 1.4, 3.4 * high + 0.4)
+    figure, axes = plt.subplots(high, wide, figsize=size, squeeze=False)
+    names: dict[str, int] = {}
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (dataset, rows) in zip(axes.flat, panels, strict=False):
+        for method, runs in rows.groupby("method", sort=False):
+            n = runs.seed.nunique()
+            name = titles[method] + (f" ({n} of {seeds} seeds)" if n < seeds else "")
+            # Tasks hold different classes in different seeds: the samples seen differ a little.
+            x = runs.samples_seen.astype(float).groupby(runs.task).mean()
+            style = _style(names.setdefault(name, len(names)))
+            _line(axis, x, runs.accuracy.astype(float).groupby(runs.task), name, style)
+        if n_components is not None:
+            axis.axvline(n_components, color="black", linestyle=":", linewidth=1)
+            text, at = f"N = D = {n_components:,}", (n_components, 0.02)
+            how: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7}
+            axis.annotate(text, at, xycoords=("data", "axes fraction"), **how)
+        axis.set_title(data.title(str(dataset)))
+        axis.set_xlabel("training samples seen")
+        axis.set_ylabel("accuracy on classes seen (%)")
+    handles = [plt.Line2D([], [], label=name, **_style(i)) for name, i in names.items()]
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
+    figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)", fontsize=10)
+    return save(figure, file)
+
+
+def _line(axis: Any, x: Any, groups: Any, name: str, style: dict[str, Any]) -> None:
+    """Draw the mean of each group, and a band from its lowest to its highest value."""
+    axis.plot(x, groups.mean(), label=name, **style)
+    axis.fill_between(x, groups.min(), groups.max(), color=style["color"], alpha=0.15, lw=0)
+
+
+def draw_sweep(sweep: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path:
+    """Draw final accuracy over a parameter (columns dataset, value, accuracy)."""
+    figure, axis = pyplot().subplots(figsize=(7.4, 4.0))
+    for position, (dataset, rows) in enumerate(sweep.groupby("dataset", sort=False)):
+        groups = rows.groupby("value").accuracy
+        _line(axis, sorted(groups.groups), groups, str(dataset), _style(position))
+    axis.set_xscale("log")
+    values = sorted(sweep.value.unique())
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.minorticks_off()
+    axis.set_xlabel(f"{xlabel} (logarithmic)")
+    axis.set_ylabel(METRICS[FINAL])
+    figure.legend(loc="outside right center", frameon=False)
+    axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)", fontsize=10)
+    return save(figure, file)
+
+
+def draw_bars(bars: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path:
+    """Draw the columns of a frame as bars beside each other, on a logarithmic axis."""
+    figure, axis = pyplot().subplots(figsize=(7.4, 1.4 + 0.42 * len(bars)))
+    positions = np.arange(len(bars))[::-1]
+    for i, (name, values) in enumerate(bars.items()):
+        colour = _COLOURS[4 * i]
+        axis.barh(positions + 0.2 - 0.4 * i, values, 0.36, color=colour, label=name)
+    axis.set_xscale("log")
+    axis.set_yticks(positions, list(bars.index))
+    axis.set_xlabel(xlabel)
+    axis.set_title(title)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return save(figure, file)

@@ -1,0 +1,82 @@
+"""Data frames and rows as tables on a terminal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.table import Table as RichTable
+
+from klda_bench.results import Row
+
+_DIM = ("paper", "diff.")
+_HIDDEN = ("what", "runs", "ok")
+
+
+def text_of(value: Any, name: str = "") -> str:
+    """Write one value; the name of its column may tell its unit."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "-"
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if name.endswith("bytes"):
+        return f"{value / 1e9:.2f} GB"
+    if name == "flops":
+        return f"{value / 1e12:.3g} TFLOP/s"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame of what is shown, values as text and names without underscores."""
+    columns = [
+        [text_of(value, str(name)) for value in frame.iloc[:, i].tolist()]
+        for i, name in enumerate(frame.columns)
+    ]
+    names = [str(name).replace("_", " ") for name in frame.columns]
+    return pd.DataFrame(dict(enumerate(columns))).set_axis(names, axis="columns")
+
+
+def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
+    """Draw a frame, one line per row; words on the left, numbers on the right."""
+    table = RichTable(title=title, title_justify="left")
+    for i, name in enumerate(as_text(frame).columns):
+        words = any(isinstance(value, str) for value in frame.iloc[:, i]) and not _figures(frame, i)
+        table.add_column(
+            name,
+            justify="left" if words else "right",
+            style="dim" if name in _DIM else None,
+            overflow="fold",
+            no_wrap=not words,
+        )
+    for _, row in as_text(frame).iterrows():
+        table.add_row(*row)
+    return table
+
+
+def _figures(frame: pd.DataFrame, column: int) -> bool:
+    """Whether most of a column of texts are figures, such as a mean and its spread."""
+    texts = [str(text) for text in frame.iloc[:, column] if text != "-"]
+    return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) > len(texts)
+
+
+def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
+    """Yield what a console prints of rows: those of one kind (``what``) make one table.
+
+    A single value makes a line; a single row is shown as one line per value.
+    """
+    for what, group in itertools.groupby(rows, key=lambda row: row["what"]):
+        kept = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in group]
+        if len(kept) == len(kept[0]) == 1:
+            ((name, value),) = kept[0].items()
+            yield f"{what}: {text_of(value, name)}"
+        elif len(kept) == 1:
+            grid = RichTable(show_header=False, title=what, title_justify="left")
+            for name, value in kept[0].items():
+                grid.add_row(name.replace("_", " "), text_of(value, name))
+            yield grid
+        else:
+            yield rich_table(pd.DataFrame(kept, dtype=object), what)

@@ -1,0 +1,126 @@
+"""Rows of plain values in a JSON Lines file that only grows.
+
+A line is written in one piece and flushed to the disk. A process killed while writing leaves at
+most one torn line; the next writer closes it with a newline and readers skip it, so that nothing
+finished is lost and nothing unfinished counts.
+
+A run of the grid is named by the key of its settings: everything that determines its numbers, and
+nothing else. A default that is a word ("auto") means something that a version may change, so the
+settings hold that meaning too. Lines written before they did are read as if they had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from klda.errors import KldaError
+from klda_bench.engine import AUTO_MEANINGS
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "checkpoint_dir", "progress")
+"""Parameters of a method that are no setting of its own, or change no number."""
+
+# Lines without meanings that are younger than this were made with these. Older ones were made
+# with others, some of which no line tells.
+_SINCE = "2026-11-16T08:54:10"
+_THEN: dict[str, Any] = {"gamma": 0.075, "ridge": [0.1, 0.01], "priors": [2.0, 0.1]}
+# Options that came later, with the value that stands for what a method did without them.
+_CAME_LATER: dict[str, dict[str, Any]] = {"l2p": {"diversify": False}}
+
+
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Return the name of a run: the same settings give the same key, whatever their order."""
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def meaning_of_auto(options: Mapping[str, Any]) -> Row:
+    """Return the numbers behind each option that is ``"auto"``: others make another run."""
+    return {name: value for name, value in AUTO_MEANINGS.items() if options.get(name) == "auto"}
+
+
+def upgrade(row: Row) -> Row:
+    """Read a run's line of an earlier version as this one would have written it."""
+    settings = row.get("settings")
+    if not isinstance(settings, dict) or "auto" in settings or "options" not in settings:
+        return row
+    tuned, options = row.get("method_settings"), dict(settings["options"])
+    auto = {}
+    if tuned is not None:
+        own = {name: value for name, value in tuned.items() if name not in NOT_OPTIONS}
+        options = _CAME_LATER.get(settings["method"], {}) | own | options
+    else:
+        known = row.get("finished", "") >= _SINCE
+        auto = {
+            name: value if known else "unknown"
+            for name, value in _THEN.items()
+            if options.get(name) == "auto"
+        }
+    settings = settings | {"options": options, "auto": auto}
+    return row | {"settings": settings, "key": key_of(settings)}
+
+
+class Results:
+    """An append-only file of rows, created with its folder on the first write."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def of(cls, output: str | os.PathLike[str]) -> Results:
+        """Return the runs of the grid in an output folder."""
+        return cls(Path(output) / "results.jsonl")
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one row, which JSON must be able to hold."""
+        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        try:
+            self._write(line)
+        except OSError as error:
+            raise KldaError(
+                f"output={str(self.path.parent)!r}: a result can't be written ({error}). Make room "
+                "or give another --output; finished results are kept."
+            ) from error
+
+    def _write(self, line: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"), self.path.open("a+b", buffering=0) as file:
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                line = b"\n" + line
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all finished runs, oldest first, in this version's form; torn lines are skipped."""
+        if not self.path.exists():
+            return
+        for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                logger.warning("%s:%d: skipped a torn line", self.path, number)
+                continue
+            if isinstance(row, dict) and "key" in row:
+                yield upgrade(row)
+
+    def latest(self, accept: Callable[[Row], bool] = lambda row: True) -> dict[str, Row]:
+        """Pick the row of each key that counts: the last one, unless it measured less."""
+        found: dict[str, Row] = {}
+        for row in filter(accept, self.rows()):
+            old = found.get(row["key"])
+            if old is None or row.get("evaluate") == "each" or old.get("evaluate") != "each":
+                found[row["key"]] = row
+        return found

@@ -1,0 +1,70 @@
+"""Frozen features of data sets, computed once for a foundation model and a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from klda.errors import KldaError
+from klda_bench.data import Dataset, Samples
+from klda_bench.engine import MODELS, OfflineModelError, load_encoder
+
+
+class FeatureSource:
+    """Encodes data sets and keeps the last one; `notify` is told what is being computed."""
+
+    def __init__(self, cache: str | None, device: str, notify: Callable[[str], None]) -> None:
+        self._cache, self._device, self._notify = cache, device, notify
+        self._encoders: dict[tuple[str, str], Any] = {}
+        self._absent: dict[tuple[str, str], OfflineModelError] = {}
+        self._held: tuple[tuple[str, str, str], tuple[Samples, Samples]] | None = None
+
+    def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
+        """Identity of the features, if their encoder was needed."""
+        encoder = self._encoders.get((backbone, layers))
+        return None if encoder is None else dict(encoder.fingerprint())
+
+    def of(self, dataset: Dataset, backbone: str, layers: str) -> tuple[Samples, Samples]:
+        """Feature rows of both parts."""
+        if dataset.modality == "features":
+            return dataset.train, dataset.test
+        key = (dataset.sha256, backbone, layers)
+        if self._held is None or self._held[0] != key:
+            encoder = self._encoder(backbone, layers, dataset.modality)
+            self._notify(f"features of {dataset.title} from {backbone}")
+            train, test = (
+                Samples(encoder.encode(part.X, progress=True), part.y)
+                for part in (dataset.train, dataset.test)
+            )
+            self._held = (key, (train, test))
+        return self._held[1]
+
+    def fetch(self, backbone: str) -> None:
+        """Make sure that a named model is here, or can be fetched."""
+        info = MODELS.get(backbone)
+        if info is not None and not info.available_offline():
+            self._encoder(backbone, "last", info.modality)
+
+    def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
+        key = (backbone, layers)
+        if key in self._absent:
+            raise self._absent[key]
+        if key not in self._encoders:
+            info = MODELS.get(backbone)
+            # The same features on every device, but for the models that need half precision to fit.
+            precision = "auto" if info is not None and info.wide_range else "float32"
+            options: dict[str, Any] = {"device": self._device, "cache": self._cache or True}
+            try:
+                encoder = load_encoder(backbone, layers=layers, precision=precision, **options)
+            except OfflineModelError as error:
+                # Asking the hub again for every run would take minutes of time-outs.
+                self._absent[key] = error
+                raise
+            self._encoders[key] = encoder
+        encoder = self._encoders[key]
+        if encoder.modality != modality:
+            raise KldaError(
+                f"backbone={backbone!r} encodes {encoder.modality} inputs; the data set holds "
+                f"{modality} inputs."
+            )
+        return encoder

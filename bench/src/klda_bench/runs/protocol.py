@@ -1,0 +1,104 @@
+"""The class-incremental protocol of the paper.
+
+Classes are shuffled by a seed and split into tasks whose sizes differ by at most one. Tasks arrive
+one after another; a method sees each task's rows once, keeps none of them, and is never told at
+test time which task a row belongs to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from klda.errors import KldaError
+from klda_bench.data import Samples
+from klda_bench.environment import PeakMemory
+from klda_bench.methods import Method
+from klda_bench.runs.metrics import accuracy, summarise
+
+Evaluate = Literal["each", "end"]
+
+
+def split_classes(classes: Sequence[str], n_tasks: int, seed: int) -> list[list[str]]:
+    """Shuffle the classes by a seed and split them into tasks whose sizes differ by at most one."""
+    names = sorted(set(classes))
+    if not 1 <= n_tasks <= len(names):
+        raise KldaError(
+            f"tasks={n_tasks} does not fit {len(names)} classes: give a number from 1 to "
+            f"{len(names)}."
+        )
+    order = np.random.default_rng(seed).permutation(len(names))
+    return [[names[i] for i in part] for part in np.array_split(order, n_tasks)]
+
+
+@dataclass
+class Outcome:
+    """What one run produced, with one entry per task in each list.
+
+    Where accuracy was not measured, `seen_accuracy` (over the classes seen), `matrix` (by task) and
+    `predict_seconds` hold ``None``. A lazy method solves its system in the first prediction, so
+    that time is in `predict_seconds`. `correct` says of each test row whether it was answered
+    correctly at the end.
+    """
+
+    tasks: list[list[str]]
+    seen_accuracy: list[float | None] = field(default_factory=list)
+    matrix: list[list[float] | None] = field(default_factory=list)
+    samples_seen: list[int] = field(default_factory=list)
+    learn_seconds: list[float] = field(default_factory=list)
+    predict_seconds: list[float | None] = field(default_factory=list)
+    correct: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    peak_memory_bytes: int = 0
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Final accuracy, average incremental accuracy, forgetting, backward transfer."""
+        return summarise(self.seen_accuracy, self.matrix)
+
+
+def run(
+    method: Method,
+    train: Samples,
+    test: Samples,
+    tasks: list[list[str]],
+    *,
+    evaluate: Evaluate = "each",
+) -> Outcome:
+    """Put a fresh method through the tasks; measure after each of them, or at the end only.
+
+    A method with ``joint = True`` is the upper bound: it is handed all tasks at once, at the end.
+    """
+    outcome = Outcome(tasks=tasks)
+    joint = bool(getattr(method, "joint", False))
+    with PeakMemory() as memory:
+        for i, task in enumerate(tasks):
+            last = i == len(tasks) - 1
+            seen = [name for part in tasks[: i + 1] for name in part]
+            outcome.samples_seen.append(len(train.of_classes(seen)))
+            rows = train.of_classes(seen if joint else task)
+            start = time.perf_counter()
+            if last or not joint:
+                method.learn_task(rows.X, rows.y)
+            outcome.learn_seconds.append(time.perf_counter() - start)
+            if last or (evaluate == "each" and not joint):
+                _measure(method, test.of_classes(seen), tasks[: i + 1], outcome)
+            else:
+                outcome.seen_accuracy.append(None)
+                outcome.matrix.append(None)
+                outcome.predict_seconds.append(None)
+    outcome.peak_memory_bytes = memory.peak_bytes
+    return outcome
+
+
+def _measure(method: Method, rows: Samples, tasks: list[list[str]], outcome: Outcome) -> None:
+    start = time.perf_counter()
+    predicted = np.asarray(method.predict(rows.X)).astype(str)
+    outcome.predict_seconds.append(time.perf_counter() - start)
+    outcome.correct = predicted == rows.y
+    outcome.seen_accuracy.append(accuracy(rows.y, predicted))
+    masks = (np.isin(rows.y, np.asarray(task)) for task in tasks)
+    outcome.matrix.append([accuracy(rows.y[mask], predicted[mask]) for mask in masks])

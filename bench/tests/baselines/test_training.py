@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.toys import NAMES, accuracy, make_task
+from klda.errors import KldaError
+from klda_bench.baselines import METHODS, make
+from klda_bench.baselines.backbones import TextEncoder, TextGenerator, resolve_backbone
+from klda_bench.baselines.training import Head, Rows
+
+CPU = torch.device("cpu")
+
+
+def rows_of(lengths):
+    sequences = [[i + 1] * length for i, length in enumerate(lengths)]
+    columns = {"labels": torch.arange(len(lengths))}
+    return Rows(sequences={"ids": sequences}, padding={"ids": 0}, columns=columns, device=CPU)
+
+
+def test_an_epoch_holds_every_sample_once_with_its_own_label_and_mask():
+    lengths = np.random.default_rng(0).integers(1, 20, 101)
+    rows = rows_of(lengths)
+    seen = []
+    for batch in rows.batches(8, np.random.default_rng(1)):
+        assert batch["ids"].shape == batch["ids_mask"].shape
+        assert batch["ids"].shape[1] == lengths[batch["index"].numpy()].max()
+        for ids, mask, label in zip(batch["ids"], batch["ids_mask"], batch["labels"], strict=True):
+            assert int(mask.sum()) == lengths[label]
+            assert set(ids[mask.bool()].tolist()) == {int(label) + 1}
+            assert set(ids[~mask.bool()].tolist()) <= {0}
+            seen.append(int(label))
+    assert sorted(seen) == list(range(101))
+
+
+def test_batches_differ_between_epochs_and_pad_little():
+    lengths = np.random.default_rng(0).integers(1, 60, 512)
+    rows, rng = rows_of(lengths), np.random.default_rng(1)
+    first = [batch["labels"].tolist() for batch in rows.batches(16, rng)]
+    second = list(rows.batches(16, rng))
+    assert first != [batch["labels"].tolist() for batch in second]
+    padded = sum(batch["ids"].numel() for batch in second)
+    assert padded < 1.25 * lengths.sum()
+
+
+def test_map_answers_in_the_samples_order():
+    rows = rows_of([5, 1, 9, 3, 3, 7])
+    assert rows.map(lambda batch: batch["labels"] * 10, 2).tolist() == [0, 10, 20, 30, 40, 50]
+
+
+def test_a_grown_head_keeps_its_old_rows_bit_for_bit():
+    head = Head(4)
+    head.resize(3)
+    weight, bias = head.weight.detach().clone(), head.bias.detach().clone()
+    head.resize(5)
+    assert head.weight.shape == (5, 4)
+    assert torch.equal(head.weight[:3], weight)
+    assert torch.equal(head.bias[:3], bias)
+    features = torch.randn(2, 4)
+    torch.testing.assert_close(head(features)[:, :3], features @ weight.T + bias)
+
+
+@pytest.mark.parametrize("kind", ["bert", "bart", "t5"])
+def test_pooling_ignores_padding(tiny, kind):
+    encoder = TextEncoder(tiny[kind]).eval()
+    ids = encoder.tokenize(["redfox0 the redfox1", "the redfox0 and redfox1 of redfox2"], 16)
+    alone = encoder(torch.tensor(ids[:1]), torch.ones(1, len(ids[0]), dtype=torch.long))
+    rows = Rows(sequences={"ids": ids}, padding={"ids": 0}, device=CPU)
+    batch = rows.take(np.array([0, 1]))
+    together = encoder(batch["ids"], batch["ids_mask"])
+    torch.testing.assert_close(together[:1], alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5", "llama"])
+def test_generation_in_a_padded_batch_is_generation_alone(tiny, kind):
+    torch.manual_seed(3)
+    generator = TextGenerator(tiny[kind]).eval()
+    prompts = [generator.ids("redfox0 the"), generator.ids("blueowl1 and of the redfox2 to")]
+    together = generator.generate(prompts, max_new_tokens=6)
+    alone = [generator.generate([prompt], max_new_tokens=6)[0] for prompt in prompts]
+    assert together == alone
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5", "llama"])
+def test_new_tokens_start_at_the_mean_and_leave_the_others(tiny, kind):
+    generator = TextGenerator(tiny[kind])
+    before = generator.model.get_input_embeddings().weight.detach().clone()
+    token = generator.add_tokens(["<new>"])
+    assert generator.add_tokens(["<new>"]) == token
+    after = generator.model.get_input_embeddings().weight
+    assert torch.equal(after[: len(before)], before)
+    assert generator.ids("the <new> of")[1] == token[0]
+    if token[0] >= len(before):
+        torch.testing.assert_close(after[token[0]], before.mean(0))
+
+
+def test_an_encoder_only_backbone_cannot_write(tiny):
+    with pytest.raises(KldaError, match="writes no text"):
+        make("vag", tiny["bert"], "cpu")
+
+
+def test_names_resolve_to_folders_and_hub_ids(tmp_path):
+    assert resolve_backbone(str(tmp_path)) == str(tmp_path)
+    assert resolve_backbone("some-organisation/some-model") == "some-organisation/some-model"
+
+
+def test_an_absent_backbone_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(KldaError, match="backbone='nobody/nothing'"):
+        make("vanilla", "nobody/nothing", "cpu")
+
+
+def test_unknown_method_and_options_are_named():
+    with pytest.raises(KldaError, match="'lwf'"):
+        make("lwf")
+    with pytest.raises(KldaError, match="schedule='cosine'"):
+        make("vanilla", "anything", "cpu", schedule="cosine")
+    with pytest.raises(KldaError, match="epochs=0"):
+        make("vanilla", "anything", "cpu", epochs=0)
+
+
+@pytest.mark.parametrize(
+    "texts, labels, message",
+    [
+        ([], [], "at least one sample"),
+        (["a"], ["x", "y"], "texts has 1 rows and labels 2"),
+        (["a", 3], ["x", "y"], r"texts\[1\] is a int"),
+    ],
+)
+def test_bad_samples_are_refused_and_change_nothing(tiny, fast, texts, labels, message):
+    method = make("vanilla", tiny["bert"], **fast)
+    with pytest.raises(KldaError, match=message):
+        method.learn_task(texts, labels)
+    assert method.classes_ == []
+    with pytest.raises(KldaError, match="no task yet"):
+        method.predict(["a"])
+
+
+def test_a_task_that_breaks_off_leaves_the_method_as_it_was(tiny, fast, tasks, monkeypatch):
+    method = make("ewc", tiny["bert"], **fast, fisher_samples=4)
+    method.learn_task(*tasks.first)
+    before, meta = method._state()
+    steps = iter(range(10))
+    loss = method._loss
+
+    def breaks(batch):
+        if next(steps) == 4:
+            raise KeyboardInterrupt
+        return loss(batch)
+
+    monkeypatch.setattr(method, "_loss", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        method.learn_task(*tasks.second)
+    after, meta_after = method._state()
+    assert meta_after == meta
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_divergence_is_an_error_that_names_the_learning_rates(tiny, fast, tasks):
+    method = make("vanilla", tiny["bert"], **{**fast, "backbone_lr": 1e30})
+    with pytest.raises(KldaError, match=r"backbone_lr=1e\+30"):
+        method.learn_task(*tasks.first)
+
+
+def test_the_same_seed_gives_the_same_model_and_spares_the_global_one(tiny, fast, tasks):
+    states = []
+    for _ in range(2):
+        torch.manual_seed(123)
+        expected = torch.rand(3)
+        torch.manual_seed(123)
+        method = make("vanilla", tiny["bert"], **{**fast, "epochs": 2}, seed=5)
+        method.learn_task(*tasks.first)
+        method.predict(tasks.first_test[0])
+        assert torch.equal(torch.rand(3), expected)
+        states.append(method._state()[0])
+        torch.rand(7)
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+KINDS = {name: "llama" if name in ("lamol", "vag") else "bert" for name in METHODS}
+
+
+@pytest.mark.filterwarnings("ignore:lamol wrote")  # six epochs make a poor writer
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"joint"}))
+def test_resumed_after_an_interruption_equals_uninterrupted(tiny, fast, tasks, tmp_path, name):
+    options = {**fast, "epochs": 6}
+
+    def new(folder=None):
+        return make(name, tiny[KINDS[name]], **options, checkpoint_dir=folder)
+
+    plain = new()
+    interrupted = new(tmp_path)
+    for task in (tasks.first, tasks.second):
+        plain.learn_task(*task)
+    interrupted.learn_task(*tasks.first)
+    after_first = interrupted.predict(tasks.all_test[0])
+
+    def stop(texts, labels):
+        raise AssertionError("a finished task was trained again")
+
+    resumed = new(tmp_path)
+    train, resumed._learn = resumed._learn, stop
+    resumed.learn_task(*tasks.first)
+    assert np.array_equal(resumed.predict(tasks.all_test[0]), after_first)
+    resumed._learn = train
+    resumed.learn_task(*tasks.second)
+    wanted, meta = plain._state()
+    got, got_meta = resumed._state()
+    assert {**meta, "history": ""} == {**got_meta, "history": ""}
+    assert wanted.keys() == got.keys()
+    assert all(torch.equal(wanted[key], got[key]) for key in wanted)
+
+    again = new(tmp_path)
+    again._learn = stop
+    again.learn_task(*tasks.first)
+    again.learn_task(*tasks.second)
+    assert np.array_equal(again.predict(tasks.all_test[0]), plain.predict(tasks.all_test[0]))
+
+
+def test_a_checkpoint_of_other_data_or_settings_is_not_used(tiny, fast, tasks, tmp_path):
+    options = {**fast, "epochs": 1}
+    make("vanilla", tiny["bert"], **options, checkpoint_dir=tmp_path).learn_task(*tasks.first)
+    state = json.loads((tmp_path / "task-0001" / "state.json").read_text())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["task-0001"]
+    other = make("vanilla", tiny["bert"], **{**options, "head_lr": 1.0}, checkpoint_dir=tmp_path)
+    other.learn_task(*tasks.first)
+    assert other._history != state["history"]
+    other = make("vanilla", tiny["bert"], **options, checkpoint_dir=tmp_path)
+    other.learn_task(*make_task(NAMES[2:]))
+    assert set(other.classes_) == set(NAMES[2:])
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+def test_joint_learns_all_classes_at_once_and_only_once(tiny, fast, tasks, kind):
+    method = make("joint", tiny[kind], **fast)
+    method.learn_task(*tasks.all)
+    assert method.joint
+    assert accuracy(method, tasks.all_test) > 0.9
+    with pytest.raises(KldaError, match="one call"):
+        method.learn_task(*tasks.first)

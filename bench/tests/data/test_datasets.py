@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from types import MappingProxyType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from klda.errors import KldaError
+from klda_bench import data as datasets
+from klda_bench.data import hub
+from klda_bench.environment import UnavailableError
+
+SIZES = {
+    "clinc": (10_500, 750, 150, 10),
+    "banking": (10_003, 1_000, 77, 7),
+    "dbpedia": (10_000, 1_000, 70, 7),
+    "hwu": (8_954, 1_076, 64, 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_other_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KLDA_OFFLINE", "1")
+
+
+def write_texts(folder, rows, part, suffix=".csv.gz"):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows)
+    data = text.encode()
+    (folder / f"{part}{suffix}").write_bytes(gzip.compress(data) if suffix[-3:] == ".gz" else data)
+
+
+ROWS = [("no", "a"), ("null", "b"), ("a, comma", "a")]
+
+
+def tiny(folder):
+    write_texts(folder, ROWS, "train")
+    write_texts(folder, ROWS[:2], "test")
+    return folder
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", list(SIZES))
+def test_the_papers_text_sets_have_their_published_sizes(name, data_dir):
+    dataset = datasets.load(name, data=data_dir)
+    found = (len(dataset.train), len(dataset.test), len(dataset.classes), dataset.tasks)
+    assert found == SIZES[name]
+    assert dataset.modality == "text"
+    assert dataset.source == f"data/paper/{name}"
+
+
+@pytest.mark.data
+def test_the_cifar_subset_says_that_it_is_one(data_dir):
+    dataset = datasets.load("cifar10", data=data_dir)
+    assert dataset.train.X.shape == (5000, 32, 32, 3)
+    assert "subset" in dataset.note
+    assert "airplane" in dataset.classes
+
+
+@pytest.mark.data
+def test_the_listing_has_every_set_with_its_rows_and_place(data_dir):
+    lines = datasets.listing(data=data_dir).set_index("name").T.to_dict()
+    assert set(lines) == set(datasets.DATASETS)
+    clinc = lines["clinc"]
+    sizes = tuple(clinc[name] for name in ("train", "test", "classes", "tasks"))
+    assert sizes == SIZES["clinc"]
+    assert clinc["here"] == "yes"
+    assert clinc["where"].startswith(str(data_dir))
+    assert lines["cars"]["here"] == "no"
+    assert "hub" in lines["cars"]["where"]
+
+
+def test_words_that_look_like_missing_values_stay_words(tmp_path):
+    tiny(tmp_path / "paper" / "clinc")
+    dataset = datasets.load("clinc", data=tmp_path)
+    assert dataset.train.X == ["no", "null", "a, comma"]
+    assert dataset.train.y.tolist() == ["a", "b", "a"]
+
+
+def test_the_given_folder_comes_before_the_variable_and_that_before_the_cache(
+    tmp_path, monkeypatch
+):
+    given, variable = tmp_path / "given", tmp_path / "variable"
+    cached = tiny(datasets.cache_root() / "paper" / "hwu")
+    assert datasets.find("hwu") == cached
+    monkeypatch.setenv("KLDA_DATA", str(variable))
+    assert datasets.find("hwu") == cached
+    named = tiny(variable / "paper" / "hwu")
+    assert datasets.find("hwu") == named
+    assert datasets.find("hwu", data=given) == cached
+    own = tiny(given / "paper" / "hwu")
+    assert datasets.find("hwu", data=given) == own
+
+
+def test_the_official_split_is_not_taken_from_the_papers(tmp_path):
+    tiny(tmp_path / "paper" / "hwu")
+    assert datasets.find("hwu", data=tmp_path, split="official") is None
+    tiny(tmp_path / "official" / "hwu")
+    assert datasets.load("hwu", data=tmp_path, split="official").split == "official"
+
+
+@pytest.mark.parametrize("name", ["clinc", "cars"])
+def test_absent_and_offline_says_what_to_do(name, tmp_path):
+    with pytest.raises(UnavailableError) as error:
+        datasets.load(name, data=tmp_path)
+    for part in (repr(name), "--data", "KLDA_DATA", f"paper/{name}"):
+        assert part in str(error.value)
+
+
+def test_a_data_folder_that_is_none_is_named(tmp_path):
+    with pytest.raises(KldaError, match="is not a folder"):
+        datasets.load("clinc", data=tmp_path / "nowhere")
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(KldaError, match="clinc, banking"):
+        datasets.load("clink")
+
+
+def test_an_unknown_split_is_named():
+    with pytest.raises(KldaError, match="split='mine'"):
+        datasets.load("clinc", split="mine")
+
+
+def test_a_users_own_folder_of_texts(tmp_path):
+    folder = tiny(tmp_path / "tickets")
+    (folder / "dataset.json").write_text(json.dumps({"tasks": 2}))
+    dataset = datasets.load(str(folder))
+    assert (dataset.name, dataset.tasks, dataset.modality) == ("tickets", 2, "text")
+    assert str(tmp_path) not in dataset.source
+
+
+def test_a_users_own_folder_of_features(tmp_path):
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        np.savez(
+            tmp_path / f"{part}.npz",
+            features=rng.normal(size=(6, 3)).astype(np.float32),
+            labels=np.array(["a", "b"] * 3),
+        )
+    dataset = datasets.load(str(tmp_path))
+    assert dataset.modality == "features"
+    assert dataset.train.X.shape == (6, 3)
+
+
+def test_a_folder_without_a_test_file_is_named(tmp_path):
+    write_texts(tmp_path, ROWS, "train")
+    with pytest.raises(KldaError, match="has no test file"):
+        datasets.load(str(tmp_path))
+
+
+def test_test_classes_without_training_rows_are_named(tmp_path):
+    write_texts(tmp_path, ROWS, "train")
+    write_texts(tmp_path, [("x", "zebra")], "test")
+    with pytest.raises(KldaError, match="zebra"):
+        datasets.load(str(tmp_path))
+
+
+def test_the_digest_changes_with_any_row(tmp_path):
+    first = datasets.load(str(tiny(tmp_path / "one"))).sha256
+    write_texts(tmp_path / "one", [*ROWS[:2], ("a, comma", "b")], "train")
+    assert datasets.load(str(tmp_path / "one")).sha256 != first
+
+
+def test_a_subset_is_stated(tmp_path):
+    dataset = datasets.load(str(tiny(tmp_path / "own")))
+    part = datasets.subset(dataset, classes=1, per_class=1)
+    assert len(part.train) == 1
+    assert set(part.test.y) == set(part.train.y)
+    assert "1 of 2 classes" in part.note
+    assert "at most 1 training rows" in part.note
+    with pytest.raises(KldaError, match="classes=9"):
+        datasets.subset(dataset, classes=9)
+
+
+class Part(list):
+    """Rows of a hub data set, with their features."""
+
+    features = MappingProxyType({"intent": SimpleNamespace(names=["greet", "oos", "pay"])})
+
+
+def test_hub_rows_are_written_in_the_layout_that_is_read(tmp_path):
+    source = hub.HubSource("somewhere/clinc", "text", "intent", drop=("oos",))
+    rows = Part([{"text": "hello", "intent": 0}, {"text": "?", "intent": 1}])
+    rows.append({"text": "pay\nthe bill", "intent": 2})
+    hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "clinc")
+    dataset = datasets.load("clinc", data=tmp_path)
+    assert dataset.train.X == ["hello", "pay\nthe bill"]
+    assert dataset.train.y.tolist() == ["greet", "pay"]
+
+
+def test_hub_images_of_one_size_become_one_array(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    source = hub.HubSource("somewhere/cifar", "img", "intent")
+    pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
+    rows = Part([{"img": image.fromarray(pixels), "intent": i} for i in (0, 2)])
+    hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "cifar10")
+    dataset = datasets.load("cifar10", data=tmp_path)
+    np.testing.assert_array_equal(dataset.train.X[0], pixels)
+    assert dataset.classes == ["greet", "pay"]
+    assert dataset.note == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"tasks": "two"}', "tasks='two'"),
+        ('{"tasks": 0}', "tasks=0"),
+        ('{"tasks": true}', "tasks=True"),
+        ("{tasks: 2}", "is not JSON"),
+        ("[]", "holds a list"),
+    ],
+)
+def test_a_wrong_dataset_file_is_named(tmp_path, content, message):
+    folder = tiny(tmp_path / "mine")
+    (folder / "dataset.json").write_text(content)
+    with pytest.raises(KldaError, match=message) as caught:
+        datasets.load(str(folder))
+    assert "dataset.json" in str(caught.value)
+
+
+def test_a_full_disk_is_not_called_offline(monkeypatch):
+    def full(name, split, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(hub, "download", full)
+    with pytest.raises(KldaError, match="No space left") as caught:
+        datasets.load("clinc")
+    assert not isinstance(caught.value, UnavailableError)
+
+
+def test_a_network_that_is_not_there_is_called_offline(monkeypatch):
+    def unreachable(name, split, target):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(hub, "download", unreachable)
+    with pytest.raises(UnavailableError, match="timed out"):
+        datasets.load("clinc")
+
+
+def test_the_package_that_downloads_need_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delenv("KLDA_OFFLINE")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(UnavailableError, match=r'pip install -e "bench\[hub\]"'):
+        datasets.load("cars")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda import KLDA
+from klda_bench.data import Samples
+from klda_bench.methods import Estimator
+from klda_bench.runs.protocol import run, split_classes
+
+pytest.importorskip("torch")
+from klda_bench.methods.authors import AuthorsKLDA
+
+
+def stream(n_classes=20, per_class=30, dimension=16, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_classes, dimension))
+    names = np.asarray([f"c{i:02d}" for i in range(n_classes)])
+
+    def part(rows):
+        X = np.concatenate([c + 0.7 * rng.normal(size=(rows, dimension)) for c in centres])
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+        return Samples(X.astype(np.float32), np.repeat(names, rows))
+
+    return part(per_class), part(15)
+
+
+def test_the_authors_form_is_its_formulas_on_a_small_case():
+    train, test = stream(n_classes=4, per_class=60)
+    method = AuthorsKLDA(n_components=20, gamma=0.5, random_state=2)
+    for task in split_classes(train.y.tolist(), 2, 0):
+        rows = train.of_classes(task)
+        method.learn_task(rows.X, rows.y)
+    omega, beta = method._omega.numpy().astype(float), method._beta.numpy().astype(float)
+    assert omega.std() == pytest.approx(1.0, abs=0.1), "N(0, 2 gamma) with gamma = 0.5"
+
+    def lift(X):
+        return np.sqrt(2 / 20) * np.cos(X.astype(float) @ omega + beta)
+
+    Z, labels = lift(train.X), np.unique(train.y)
+    means = np.stack([Z[train.y == label].mean(axis=0) for label in labels])
+    centred = Z - means[np.searchsorted(labels, train.y)]
+    inverse = np.linalg.pinv(centred.T @ centred)
+    difference = lift(test.X)[:, None, :] - means[None]
+    distance = np.einsum("nkd,de,nke->nk", difference, inverse, difference)
+    np.testing.assert_array_equal(method.predict(test.X), labels[distance.argmin(axis=1)])
+
+
+def test_a_class_in_two_parts_is_centred_on_the_running_mean():
+    # The defect that the engine does not share: the first part is never centred anew.
+    train, _ = stream(n_classes=2)
+    whole, parts = AuthorsKLDA(n_components=20), AuthorsKLDA(n_components=20)
+    whole.learn_task(train.X, train.y)
+    for half in (slice(None, None, 2), slice(1, None, 2)):
+        parts.learn_task(train.X[half], train.y[half])
+    difference = (whole._scatter - parts._scatter).abs().max()
+    assert difference > 1e-4
+
+
+def test_while_samples_are_fewer_than_components_ours_holds_and_the_authors_form_falls():
+    """N passes through D = 400 in the middle of the stream."""
+    train, test = stream()
+    tasks = split_classes(train.y.tolist(), 10, 0)
+    outcome = run(AuthorsKLDA(n_components=400, gamma=0.5), train, test, tasks)
+    early = np.asarray(outcome.samples_seen) < 400
+    assert early.sum() == 6
+    authors = np.asarray(outcome.seen_accuracy)
+    for estimator in (
+        KLDA.paper(gamma=0.5, n_components=400, random_state=0),
+        KLDA(n_components=400, random_state=0),
+    ):
+        ours = np.asarray(run(Estimator(estimator), train, test, tasks).seen_accuracy)
+        assert np.all(ours > 85), ours
+        assert np.all((ours - authors)[early] > 20), (ours, authors)

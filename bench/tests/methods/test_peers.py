@@ -1,0 +1,319 @@
+"""Each peer against its formula: a dense one-shot solve, a plain loop, or numbers by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.covariance import OAS
+
+from klda_bench.methods.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
+from klda_bench.methods.peers.anacp import gelu, separate
+from klda_bench.methods.peers.fecam import normalise, shrink
+from klda_bench.methods.peers.linear import (
+    Classes,
+    ClassMeans,
+    add_gram,
+    empty_gram,
+    ridge_solve,
+)
+from klda_bench.methods.peers.ranpac import RIDGES, choose_ridge
+
+N_CLASSES, DIMENSION = 6, 8
+
+
+@pytest.fixture
+def tasks():
+    """Three tasks of two overlapping classes each."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(N_CLASSES, DIMENSION)) * 1.5
+    parts = []
+    for task in range(3):
+        columns = np.repeat([2 * task, 2 * task + 1], 30)
+        X = centres[columns] + rng.normal(size=(60, DIMENSION))
+        order = rng.permutation(60)
+        labels = np.asarray([f"c{column}" for column in columns])
+        parts.append((X[order].astype(np.float32), labels[order]))
+    return parts
+
+
+@pytest.fixture
+def queries():
+    return np.random.default_rng(9).normal(size=(200, DIMENSION)).astype(np.float32) * 1.5
+
+
+def joined(tasks):
+    X = np.concatenate([part for part, _ in tasks])
+    y = np.concatenate([labels for _, labels in tasks])
+    return X, y
+
+
+def one_hot(y):
+    return (y[:, None] == np.unique(y)[None]).astype(np.float64)
+
+
+def labels_of(scores):
+    return np.asarray([f"c{column}" for column in scores.argmax(axis=1)])
+
+
+def learn(method, tasks):
+    for X, y in tasks:
+        method.learn_task(X, y)
+    return method
+
+
+# --- Deep SLDA -----------------------------------------------------------------------------------
+
+
+def slda_by_the_papers_loop(X, columns, shrinkage, n_classes, start=None):
+    """One sample after another, as the paper's equations 1 to 3 stand."""
+    d = X.shape[1]
+    means, counts, covariance, t = (
+        np.zeros((n_classes, d)),
+        np.zeros(n_classes),
+        np.zeros((d, d)),
+        0,
+    )
+    if start is not None:
+        means, counts, covariance, t = start
+    for z, k in zip(X.astype(np.float64), columns, strict=True):
+        delta = t / (t + 1) * np.outer(z - means[k], z - means[k])
+        covariance = (t * covariance + delta) / (t + 1)
+        means[k] = (counts[k] * means[k] + z) / (counts[k] + 1)
+        counts[k] += 1
+        t += 1
+    precision = np.linalg.inv((1 - shrinkage) * covariance + shrinkage * np.eye(d))
+    weights = precision @ means.T
+    return weights, -0.5 * np.sum(means * weights.T, axis=1), covariance
+
+
+def test_slda_is_the_papers_one_sample_loop(tasks, queries):
+    X, y = joined(tasks)
+    columns = np.asarray([int(label[1:]) for label in y])
+    weights, bias, covariance = slda_by_the_papers_loop(X, columns, 1e-4, N_CLASSES)
+    method = learn(SLDA(base_initialisation=False), tasks)
+    expected = queries @ weights + bias
+    np.testing.assert_array_equal(method.predict(queries), labels_of(expected))
+    np.testing.assert_allclose(method._covariance, covariance, rtol=1e-10)
+    np.testing.assert_allclose(method._weights, weights, rtol=1e-8)
+    np.testing.assert_allclose(method._bias, bias, rtol=1e-8)
+
+
+def test_slda_starts_from_the_shrunk_covariance_of_the_first_task(tasks):
+    (X0, y0), (X1, y1), _ = tasks
+    columns0 = np.asarray([int(label[1:]) for label in y0])
+    means = np.zeros((N_CLASSES, DIMENSION))
+    for k in (0, 1):
+        means[k] = X0[columns0 == k].astype(np.float64).mean(axis=0)
+    residuals = X0 - means[columns0]
+    start = (means, np.bincount(columns0, minlength=N_CLASSES).astype(float))
+    start = (*start, OAS(assume_centered=True).fit(residuals).covariance_, len(X0))
+    columns1 = np.asarray([int(label[1:]) for label in y1])
+    _, _, covariance = slda_by_the_papers_loop(X1, columns1, 1e-4, N_CLASSES, start)
+    method = learn(SLDA(), tasks[:2])
+    np.testing.assert_allclose(method._covariance, covariance, rtol=1e-6)
+
+
+# --- RanPAC --------------------------------------------------------------------------------------
+
+
+def test_ranpac_is_one_ridge_regression_on_all_rows(tasks, queries):
+    method = learn(RanPAC(n_components=64, random_state=3), tasks)
+    W = np.random.default_rng(3).standard_normal((DIMENSION, 64), dtype=np.float32)
+    X, y = joined(tasks)
+    H = np.maximum(X.astype(np.float64) @ W, 0)
+    weights = np.linalg.solve(H.T @ H + method.ridge * np.eye(64), H.T @ one_hot(y))
+    scores = np.maximum(queries @ W, 0) @ weights
+    np.testing.assert_array_equal(method.predict(queries), labels_of(scores))
+    np.testing.assert_allclose(method._weights, weights, atol=2e-3)
+
+
+def test_ranpac_chooses_the_ridge_that_the_papers_search_chooses():
+    rng = np.random.default_rng(1)
+    chosen = set()
+    for noise in (0.01, 1.0, 30.0):
+        H = np.maximum(rng.normal(size=(100, 40)), 0).astype(np.float32)
+        targets = H @ rng.normal(size=(40, 3)) + noise * rng.normal(size=(100, 3))
+        targets = targets.astype(np.float32)
+        train, hold = H[:80].astype(np.float64), H[80:].astype(np.float64)
+        losses = []
+        for ridge in RIDGES:
+            W = np.linalg.solve(train.T @ train + ridge * np.eye(40), train.T @ targets[:80])
+            losses.append(np.mean((hold @ W - targets[80:]) ** 2))
+        best = losses[RIDGES.index(choose_ridge(H, targets))]
+        assert best == pytest.approx(min(losses), rel=1e-4)
+        chosen.add(choose_ridge(H, targets))
+        assert choose_ridge(H, targets, least=5e6) == 1e7
+    assert len(chosen) > 1, "the cases must ask for different ridges"
+
+
+# --- GACL / ACIL ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_gacl_recursion_is_one_ridge_regression_on_all_rows(tasks, queries, chunk):
+    method = learn(GACL(n_components=50, ridge=2.0, random_state=4, chunk=chunk), tasks)
+    B = np.random.default_rng(4).standard_normal((DIMENSION, 50), dtype=np.float32)
+    X, y = joined(tasks)
+    H = np.maximum(X.astype(np.float64) @ B, 0)
+    weights = np.linalg.solve(H.T @ H + 2.0 * np.eye(50), H.T @ one_hot(y))
+    np.testing.assert_allclose(method._weights, weights, atol=2e-4)
+    scores = np.maximum(queries @ B, 0) @ weights
+    np.testing.assert_array_equal(method.predict(queries), labels_of(scores))
+
+
+def test_gacl_covers_a_class_that_comes_again(tasks):
+    X, y = joined(tasks)
+    whole = learn(GACL(n_components=50, ridge=2.0), [(X, y)])
+    halves = learn(GACL(n_components=50, ridge=2.0), [(X[::2], y[::2]), (X[1::2], y[1::2])])
+    np.testing.assert_allclose(halves._weights, whole._weights, atol=2e-4)
+
+
+# --- FeCAM ---------------------------------------------------------------------------------------
+
+
+def test_fecam_shrinks_and_normalises_as_by_hand():
+    covariance = np.array([[4.0, 1.0], [1.0, 2.0]])
+    shrunk = shrink(covariance, 1.0, 1.0)
+    np.testing.assert_allclose(shrunk, [[4 + 3, 1 + 1], [1 + 1, 2 + 3]])
+    expected = 2 / math.sqrt(7 * 5)
+    np.testing.assert_allclose(normalise(shrunk), [[1, expected], [expected, 1]])
+
+
+def test_fecam_is_the_mahalanobis_distance_of_its_formula(tasks, queries):
+    method = learn(FeCAM(), tasks)
+    X, y = joined(tasks)
+
+    def unit(rows):
+        return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+    rows, points = unit(X.astype(np.float64)), unit(queries.astype(np.float64))
+    distances = []
+    for label in np.unique(y):
+        own = rows[y == label]
+        cov = np.cov(own.T)
+        cov = cov + np.mean(np.diag(cov)) * np.eye(DIMENSION)
+        sd = np.sqrt(np.diag(cov))
+        inverse = np.linalg.pinv(cov / np.outer(sd, sd))
+        difference = points - unit(own.mean(axis=0))
+        distances.append(np.sum(difference @ inverse * difference, axis=1))
+    np.testing.assert_array_equal(method.predict(queries), labels_of(-np.stack(distances, 1)))
+
+
+def test_fecam_takes_the_square_root_of_features_without_negative_entries(tasks):
+    positive = [(np.abs(X), y) for X, y in tasks]
+    method = learn(FeCAM(), positive)
+    assert (method._power, method._gamma2) == (0.5, 1.0)
+    rooted = [(np.sqrt(X), y) for X, y in positive]
+    plain = learn(FeCAM(tukey=1.0, gamma2=1.0), rooted)
+    X = np.abs(np.random.default_rng(5).normal(size=(50, DIMENSION)))
+    np.testing.assert_array_equal(method.predict(X), plain.predict(np.sqrt(X)))
+    assert learn(FeCAM(), tasks)._power == 1.0
+
+
+def test_fecam_survives_a_class_of_one_sample():
+    method = FeCAM()
+    method.learn_task(np.eye(3), np.array(["a", "b", "c"]))
+    assert method.predict(np.eye(3)).tolist() == ["a", "b", "c"]
+
+
+# --- AnaCP ---------------------------------------------------------------------------------------
+
+
+def test_anacp_is_its_regressions_solved_in_one_piece(tasks, queries):
+    method = AnaCP(n_components=40, ridge=3.0, n_heads=2, samples_per_class=20, random_state=6)
+    learn(method, tasks)
+    answers = method.predict(queries)
+
+    X, y = joined(tasks)
+    rows = X.astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    columns = np.asarray([int(label[1:]) for label in y])
+    means = np.stack([rows[columns == k].mean(axis=0) for k in range(N_CLASSES)])
+    centred = rows - means[columns]
+    covariance = centred.T @ centred / len(rows) + 1e-4 * np.eye(DIMENSION)
+    targets = separate(means, covariance)
+
+    rng = np.random.default_rng(6)
+    shape = (DIMENSION, 40)
+    head_layer = rng.standard_normal(shape, dtype=np.float32).astype(np.float64)
+    layers = [rng.standard_normal(shape, dtype=np.float32).astype(np.float64) for _ in range(2)]
+
+    def contrast(inputs):
+        outputs = []
+        for layer in layers:
+            Z = gelu(rows @ layer)
+            theta = np.linalg.solve(Z.T @ Z + 3.0 * np.eye(40), Z.T @ targets[columns])
+            out = gelu(inputs @ layer) @ theta
+            outputs.append(out / np.linalg.norm(out, axis=1, keepdims=True))
+        return np.mean(outputs, axis=0)
+
+    noise_rng = np.random.default_rng((6, N_CLASSES))
+    drawn = np.repeat(np.arange(N_CLASSES), 20)
+    noise = noise_rng.standard_normal((len(drawn), DIMENSION))
+    samples = means[drawn] + noise @ np.linalg.cholesky(covariance).T
+    H = gelu(contrast(samples) @ head_layer)
+    head = np.linalg.solve(H.T @ H + 3.0 * np.eye(40), H.T @ np.eye(N_CLASSES)[drawn])
+    points = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    scores = gelu(contrast(points) @ head_layer) @ head
+    np.testing.assert_array_equal(answers, labels_of(scores))
+    np.testing.assert_allclose(method._head, head, atol=5e-3)
+
+
+def test_anacp_separation_raises_each_singular_value_by_one():
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(3, 4))
+    # With a unit covariance whitening is nothing, and both ways back agree.
+    found = separate(means, np.eye(4))
+    centre = means.mean(axis=0)
+    U, S, Vt = np.linalg.svd(means - centre, full_matrices=False)
+    assert S[2] < 1e-12, "three centred means span two directions"
+    expected = U @ np.diag([S[0] + 1, S[1] + 1, 0]) @ Vt + centre
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(separate(means, np.eye(4), "inverse"), expected, atol=1e-6)
+
+
+def test_gelu_by_hand():
+    x = np.array([-1.0, 0.0, 2.0])
+    expected = [v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x]
+    np.testing.assert_allclose(gelu(x), expected)
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+def test_ridge_solve_reads_the_lower_triangle_only():
+    rng = np.random.default_rng(0)
+    H = rng.normal(size=(30, 10)).astype(np.float32)
+    gram = add_gram(empty_gram(10), H)
+    assert np.all(np.triu(gram, 1) == 0)
+    right = rng.normal(size=(10, 2)).astype(np.float32)
+    expected = np.linalg.solve(H.T @ H + 0.5 * np.eye(10), right)
+    np.testing.assert_allclose(ridge_solve(gram, right, 0.5), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ridge_solve_of_a_singular_matrix_is_finite():
+    H = np.ones((4, 6), dtype=np.float32)
+    solved = ridge_solve(add_gram(empty_gram(6), H), np.ones((6, 1), dtype=np.float32), 1e-8)
+    assert np.all(np.isfinite(solved))
+
+
+def test_class_means_are_exact_for_a_class_in_parts():
+    rng = np.random.default_rng(0)
+    X, columns = rng.normal(size=(40, 3)), rng.integers(0, 4, size=40)
+    columns[:4] = range(4)
+    whole, parts = ClassMeans(3), ClassMeans(3)
+    whole.add(X, columns)
+    for start in range(0, 40, 8):
+        parts.add(X[start : start + 8], columns[start : start + 8])
+    np.testing.assert_allclose(parts.means, whole.means)
+    np.testing.assert_allclose(parts.scatter, whole.scatter)
+
+
+def test_classes_keep_their_column():
+    classes = Classes()
+    assert classes.indices(np.array(["b", "a"])).tolist() == [1, 0]
+    assert classes.indices(np.array(["c", "a"])).tolist() == [2, 0]
+    assert classes.names(np.array([0, 2])).tolist() == ["a", "c"]

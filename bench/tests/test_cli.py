@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from klda.errors import KldaError
+from klda_bench.cli import app
+from klda_bench.cli.paper import method_options
+from toy_grid import write_features
+
+runner = CliRunner()
+
+
+def call(*arguments):
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def test_table1_prints_the_table_and_a_second_call_runs_nothing(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = write_features(tmp_path / "blobs")
+    arguments = ("table1", "--methods", "ncm,lda", "--datasets", folder, "--seeds", 2)
+    arguments = (*arguments, "--device", "cpu", "--output", tmp_path / "out")
+    first, second = call(*arguments), call(*arguments)
+    assert first.exit_code == second.exit_code == 0, first.output
+    assert re.search(r"LDA\s+│\s+\d\d\.\d\d ± 0\.00", first.stdout)
+    assert first.stdout == second.stdout
+    assert "4 runs made, 0 found" in first.stderr
+    assert "0 runs made, 4 found" in second.stderr
+    assert call("report", tmp_path / "out").exit_code == 0
+
+
+@pytest.mark.data
+def test_datasets_are_listed(data_dir, monkeypatch, tmp_path):
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
+    listed = call("datasets", "--data", data_dir)
+    assert listed.exit_code == 0
+    assert re.search(r"clinc\s+│ text\s+│\s+10,500 │\s+750 │\s+150 │\s+10 │ yes", listed.stdout)
+    assert re.search(r"cars\s+│ image\s+│.*│ no", listed.stdout)
+
+
+def test_methods_are_listed():
+    listed = call("methods").stdout
+    for name in ("klda-e", "ranpac", "fine-tuned"):
+        assert name in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "nothing"], "methods='nothing'"),
+        (["--split", "mine"], "split='mine'"),
+        (["--curve", "some"], "curve='some'"),
+        (["--set", "klda"], "METHOD.NAME=VALUE"),
+        (["--datasets", "nowhere"], "nowhere"),
+        (["--data", "/no/such/folder"], "is not a folder"),
+        (["--datasets", ""], "datasets is empty"),
+        (["--metric", "speed"], "metric='speed'"),
+    ],
+)
+def test_errors_are_one_line_that_names_the_value(arguments, message):
+    answer = call("table1", "--methods", "ncm", *arguments)
+    assert answer.exit_code == 1
+    assert message in answer.stderr
+    assert "Traceback" not in answer.output
+
+
+def test_a_failed_run_is_in_the_table_and_in_the_status(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def broken(self, X, y):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("klda_bench.methods.peers.SLDA.learn_task", broken)
+    folder = write_features(tmp_path / "blobs")
+    arguments = ("table1", "--methods", "slda,lda", "--datasets", folder, "--seeds", 1)
+    answer = call(*arguments, "--device", "cpu", "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert re.search(r"Deep SLDA\s+│\s+failed", answer.stdout)
+    assert re.search(r"LDA\s+│\s+\d\d\.\d\d", answer.stdout)
+    assert "1 of 2 runs failed" in answer.stderr
+    assert "RuntimeError: out of luck" in answer.stderr
+
+
+def test_empty_backbones_are_named():
+    answer = call("table2", "--backbone", "")
+    assert answer.exit_code == 1
+    assert "backbone is empty" in answer.stderr
+
+
+def test_sizes_of_a_split_that_is_not_here_are_not_made_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    official = call("datasets", "--split", "official").stdout
+    assert re.search(r"clinc\s+│ text\s+│\s+- │\s+- │\s+- │", official)
+    assert re.search(r"clinc\s+│ text\s+│\s+10,500 │", call("datasets").stdout)
+
+
+def test_settings_of_methods():
+    found = method_options(["joint.epochs=30", "klda.gamma=0.1", "l2p.mode=fast", "kd.x=None"])
+    assert found == {
+        "joint": {"epochs": 30},
+        "klda": {"gamma": 0.1},
+        "l2p": {"mode": "fast"},
+        "kd": {"x": None},
+    }
+    with pytest.raises(KldaError):
+        method_options(["epochs=30"])

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from klda_bench import results
+from klda_bench.methods import Context, registry
+from klda_bench.results import Results, key_of, meaning_of_auto, upgrade
+from klda_bench.runs.grid import walk
+from toy_grid import plan, write_features
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench" / "results.jsonl"
+
+
+def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
+    folder, store = write_features(tmp_path / "blobs"), Results(tmp_path / "results.jsonl")
+    grid = plan(folder, "klda-default", seeds=1, options={"klda-default": {"n_components": 60}})
+    assert [cell.status for cell in walk(grid, store)] == ["done"]
+    assert [cell.status for cell in walk(grid, store)] == ["found"]
+    for name, value in (("gamma", 0.3), ("ridge", [1.0, 0.5]), ("priors", [1.0, 0.1])):
+        with monkeypatch.context() as patch:
+            patch.setitem(results.AUTO_MEANINGS, name, value)
+            assert [cell.status for cell in walk(grid, store)] == ["done"]
+
+
+def test_only_words_have_a_meaning():
+    assert meaning_of_auto({"gamma": 0.2, "ridge": "auto"}) == {"ridge": [0.1, 0.01]}
+
+
+def line(options, **more):
+    settings = {"method": "klda", "options": options, "seed": 0}
+    return {"key": "old", "settings": settings, "finished": "2026-11-16T05:00:00+00:00", **more}
+
+
+def test_a_line_that_does_not_say_what_auto_meant_is_not_found():
+    record = upgrade(line({"gamma": "auto"}))
+    assert record["settings"]["auto"] == {"gamma": "unknown"}
+    assert record["key"] == key_of(record["settings"])
+    assert upgrade(record) is record
+
+
+def test_a_line_without_auto_stays_what_it_is():
+    record = upgrade(line({"gamma": 0.2}))
+    assert record["settings"] == line({"gamma": 0.2})["settings"] | {"auto": {}}
+
+
+def test_a_fine_tuned_line_is_named_by_what_was_used():
+    used = {"epochs": 30, "max_length": 64, "seed": 0, "backbone": "minilm"}
+    record = upgrade(line({"epochs": 30}, method_settings=used))
+    assert record["settings"]["options"] == {"epochs": 30, "max_length": 64}
+
+
+def test_the_options_of_a_fine_tuned_method_hold_its_defaults():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    options = registry()["joint"].options(Context(options={"epochs": 30}))
+    assert options["epochs"] == 30
+    assert (options["head_lr"], options["max_length"]) == (1e-3, 128)
+    assert not {"device", "seed", "checkpoint_dir", "progress"} & set(options)
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="the results are not part of an installation")
+def test_published_fine_tuned_runs_are_found_by_their_settings():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    published = [
+        record
+        for record in Results(RESULTS).latest().values()
+        if record["method_settings"] is not None
+    ]
+    assert len(published) >= 22
+    known = registry()
+    for record in published:
+        settings = record["settings"]
+        spec = known[settings["method"]]
+        given = {"epochs", "max_length", "batch_size", "diversify"} & set(settings["options"])
+        asked = {name: settings["options"][name] for name in given}
+        options = spec.options(Context(settings["backbone"], options=asked))
+        again = json.loads(json.dumps(settings | {"options": options}))
+        assert key_of(again) == record["key"], settings

@@ -1,0 +1,54 @@
+"""``klda merge``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from klda.cli import options
+from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.errors import KldaError
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Merge models that were trained separately, exactly.
+
+    The result is the model that would have learned everything itself. The models must have the same
+    foundation model and the same random features, which they have by default, unless --seed,
+    --gamma or --components differed.
+
+    **klda merge** north/ south/ **--output** all/
+
+    **klda merge** all/ west/ **--output** all/
+    """
+    if len(models) < 2:
+        raise typer.BadParameter("Give at least two model folders to merge.")
+    from klda.learner import Learner, folder
+
+    if folder.exists(output) and output.resolve() not in {path.resolve() for path in models}:
+        raise KldaError(
+            f"{output} already holds a model, which would be lost. Name a new folder, or merge "
+            "that model, too."
+        )
+    replaced = folder.exists(output) and output.resolve() != models[0].resolve()
+    with folder.writer_lock(output, timeout=wait):
+        merged = Learner.load(models[0])
+        for path in models[1:]:
+            merged.merge(Learner.load(path))
+        with interrupts_ignored():
+            merged.save(output, overwrite=replaced)
+    classes = len(merged.classes)
+    if json:
+        print_json({"model": str(output), "classes": classes, "samples": merged.samples})
+        return
+    say(
+        f"Merged {len(models)} models into {output}: {counted(classes, 'class', 'classes')} from "
+        f"{counted(merged.samples, 'sample')}."
+    )

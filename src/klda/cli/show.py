@@ -1,0 +1,140 @@
+"""``klda show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from klda.cli import label_set_report, options
+from klda.cli.console import counted, print_json, printable, results, say, table
+
+if TYPE_CHECKING:
+    from klda.learner.folder import StoredModel
+
+LATEST = 20  # entries of the history
+
+
+def show(
+    model: options.Model,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also read every file and compare its checksum.")
+    ] = False,
+    confusable: Annotated[
+        bool,
+        typer.Option(
+            "--confusable",
+            help="Show which classes are easily confused, too small, or two in one.",
+        ),
+    ] = False,
+    map_file: Annotated[
+        Path | None,
+        typer.Option("--map", help="Draw a map of the classes here (.html, .png, .svg, .pdf)."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Show what a model is, what it knows and how it came to be.
+
+    **klda show --model** bot/
+
+    --confusable looks at the label set instead: pairs of classes whose means are close, with the
+    fraction of samples expected to be confused (no test data needed), classes with fewer than ten
+    samples, and, for a model made with --keep features, classes that fall into two groups. --map
+    draws the classes so that those near each other are easily confused.
+
+    **klda show --model** bot/ **--confusable --map** classes.html
+    """
+    from klda.learner import folder
+
+    if confusable or map_file is not None:
+        label_set_report.report(
+            model, confusable=confusable, map_file=map_file, verify=verify, as_json=json
+        )
+    else:
+        stored = folder.load(model, verify=verify)
+        with folder.damage_named(model):
+            parts = _summary(model, stored), _classes(stored), _history(stored)
+        if json:
+            print_json(stored.document)
+        else:
+            _print(parts)
+    if verify:
+        say("All files agree with their checksums.")
+
+
+def _print(parts: tuple[RichTable, ...]) -> None:
+    console = results()
+    for i, part in enumerate(parts):
+        if i:
+            console.print()
+        console.print(part)
+
+
+def _summary(model: Path, stored: StoredModel) -> RichTable:
+    document = stored.document
+    foundation, classifier = document["foundation_model"], document["classifier"]
+    size = sum(file["bytes"] for file in document["files"])
+    parameters = ", ".join(f"{name}={value}" for name, value in classifier["parameters"].items())
+    entries = {
+        "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
+        "foundation model": f"{foundation['name']}, {foundation['modality']}, "
+        f"{classifier['n_features']} features",
+        "classifier": f"{classifier['kind']}({parameters})",
+        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        f"{counted(document['samples'], 'sample')}",
+        "keeps": _kept(stored),
+        "size": f"{size / 1e6:.1f} MB",
+        "saved": f"{document['saved']} by klda {document['klda_version']}",
+    }
+    summary = RichTable(box=None, pad_edge=False, show_header=False)
+    summary.add_column(style="bold")
+    summary.add_column(overflow="fold")
+    for name, value in entries.items():
+        summary.add_row(name, Text(value))
+    return summary
+
+
+def _kept(stored: StoredModel) -> str:
+    """Say what the folder holds of single samples; never a text or an image."""
+    if "ledger" in stored.document:
+        samples = counted(stored.document["ledger"]["samples"], "sample")
+        return f"the features of {samples} (--keep features), no text, no image"
+    rows = next((a for n, a in stored.arrays.items() if n.endswith("/rows")), None)
+    if rows is not None:
+        return (
+            "one row of numbers per sample, no text, no image; with more than "
+            f"{rows.shape[1] // 2:,} samples only statistics"
+        )
+    pending = stored.arrays.get("learn/pending")
+    if pending is not None:
+        samples = counted(len(pending), "sample")
+        return f"statistics, and the features of {samples} until probabilities are calibrated"
+    return "statistics only: counts, means and what all classes share"
+
+
+def _classes(stored: StoredModel) -> RichTable:
+    classes = table("class", "samples", numbers=("samples",))
+    for label, count in stored.document["classes"].items():
+        classes.add_row(Text(label), f"{count:,}")
+    return classes
+
+
+def _history(stored: StoredModel) -> RichTable:
+    entries = stored.document["history"]
+    numbers = ("samples", "classes")
+    history = table("when", "action", "samples", "classes", "source", numbers=numbers)
+    if len(entries) > LATEST:
+        history.add_row("...", f"{len(entries) - LATEST} earlier", "", "", "")
+    for entry in entries[-LATEST:]:
+        change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
+        history.add_row(
+            Text(entry["when"]),
+            Text(entry["action"]),
+            f"{entry['samples']:+,}",
+            f"{change:+,}",
+            Text(printable(entry.get("source", ""))),
+        )
+    return history

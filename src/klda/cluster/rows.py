@@ -1,0 +1,209 @@
+"""Where rows come from: files, read as on one machine, or the blocks of a Ray Data dataset.
+
+The driver reads files and puts their batches into Ray's object store; the blocks of a dataset are
+there already. What it hands to workers are references, cut into parts of consecutive rows.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.cluster.connection import ClusterError
+from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
+from klda.data.arrow import input_values
+from klda.data.batch import RawBatch
+from klda.data.columns import check_label_type, choose_columns
+from klda.errors import KldaError, require
+from klda.labels import Label
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows ``start`` to ``stop`` of a `Batch` or of a dataset's block, encoded at once.
+
+    ``fraction`` is how much of all data ends with them; None for a dataset, whose end is unknown.
+    """
+
+    ref: Any
+    start: int
+    stop: int
+    n_bytes: int = 0
+    fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows that one worker turns into one result; rows are numbered from 0."""
+
+    first_row: int
+    blocks: list[Block]
+    fraction: float | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows."""
+        return sum(block.stop - block.start for block in self.blocks)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What workers are given: the first row, which rows of each block, and the blocks."""
+        spans = [(block.start, block.stop) for block in self.blocks]
+        return [self.first_row, spans, *(block.ref for block in self.blocks)]
+
+    def __str__(self) -> str:
+        return f"rows {self.first_row + 1:,} to {self.first_row + self.n_rows:,}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files or the dataset that rows come from."""
+
+    ray: Any
+    modality: Any
+    tables: Sequence[Table]
+    dataset: Any = None
+
+    @classmethod
+    def open(
+        cls, ray: Any, data: Any, modality: Any, columns: Columns, classes: Collection[Label] = ()
+    ) -> Source:
+        """Open files, or take a dataset; see `klda.data.open_tables` for the parameters."""
+        if isinstance(data, ray.data.Dataset):
+            data.context.enable_progress_bars = False  # there is one for all
+            return cls(ray, modality, [], data)
+        given = [data] if isinstance(data, str | Path) else data
+        if not isinstance(given, Sequence) or not all(isinstance(i, str | Path) for i in given):
+            raise KldaError(
+                f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
+            )
+        if not given:
+            raise KldaError("data is empty: name at least one file.")
+        # Workers, which open images themselves, have other working directories.
+        paths = [path.resolve() for path in find_files(given)]
+        tables = open_tables(paths, modality=modality, columns=columns, classes=classes)
+        return cls(ray, modality, tables)
+
+    def __str__(self) -> str:
+        return ", ".join(table.path.name for table in self.tables) or "dataset"
+
+    def blocks(self, *, labels: bool) -> Iterator[Block]:
+        """Yield all rows in order; those of a dataset as Ray Data delivers them."""
+        if self.dataset is not None:
+            yield from _dataset_blocks(self.dataset, BATCH_ROWS[self.modality])
+            return
+        for batch in read(self.tables, labels=labels):
+            size = _n_bytes(batch.inputs)
+            yield Block(self.ray.put(batch), 0, len(batch), size, batch.fraction)
+
+
+def _n_bytes(inputs: Any) -> int:
+    return int(inputs.nbytes) if isinstance(inputs, np.ndarray) else sum(map(len, map(str, inputs)))
+
+
+def _dataset_blocks(dataset: Any, most_rows: int) -> Iterator[Block]:
+    for bundle in dataset.iter_internal_ref_bundles():
+        for ref, known, part in zip(bundle.block_refs, bundle.metadata, bundle.slices, strict=True):
+            first = 0 if part is None else part.start_offset
+            end = known.num_rows if part is None else part.end_offset
+            row_bytes = (known.size_bytes or 0) / max(1, known.num_rows)
+            for start in range(first, end, most_rows):
+                stop = min(start + most_rows, end)
+                yield Block(ref, start, stop, int(row_bytes * (stop - start)))
+
+
+def cut(
+    blocks: Iterable[Block], workers: int, least: int, most: int, most_bytes: float = float("inf")
+) -> Iterator[Part]:
+    """Cut rows into parts that shrink towards the end, so that all workers finish together.
+
+    A part takes a quarter of the rows that are left for one worker (guided self-scheduling), but
+    at least and at most so many, and no more once it has `most_bytes`. Where the number of rows is
+    unknown, half of them are taken to be left. Few rows are divided evenly.
+    """
+    held: list[Block] = []
+    taken = first_row = n_bytes = 0
+    before = 0.0
+
+    def part() -> Part:
+        end = held[-1].fraction
+        return Part(first_row, held, None if end is None else end - before)
+
+    for block in blocks:
+        held.append(block)
+        taken += block.stop - block.start
+        n_bytes += block.n_bytes
+        total = taken / (block.fraction or 0.5)
+        wanted = max(min(least, total / workers), (total - taken) / (4 * workers))
+        if taken - first_row >= min(most, wanted) or n_bytes >= most_bytes:
+            yield part()
+            held, first_row, n_bytes, before = [], taken, 0, block.fraction or 0.0
+    if held:
+        yield part()
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """How inputs, and labels if there must be any, are read from a block.
+
+    Columns of a dataset are guessed from their names as in files.
+    """
+
+    modality: Any
+    columns: Columns
+    labels: bool
+
+    def batches(
+        self, first_row: int, spans: Sequence[tuple[int, int]], blocks: Sequence[Any]
+    ) -> Iterator[tuple[Any, list[Label], Any]]:
+        """Yield inputs, labels, and the rows of a dataset as an Arrow table, block by block."""
+        for block, (start, stop) in zip(blocks, spans, strict=True):
+            yield self.read(block, start, stop, first_row)
+            first_row += stop - start
+
+    def read(
+        self, block: Any, start: int, stop: int, first_row: int = 0
+    ) -> tuple[Any, list[Label], Any]:
+        """Return inputs, labels and rows of a block; ``first_row`` is for errors."""
+        if isinstance(block, Batch):
+            inputs, rows = block.inputs[start:stop], None
+            labels = block.labels[start:stop] if self.labels and block.labels else []
+        else:
+            accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(block)
+            rows = accessor.to_arrow().slice(start, stop - start).combine_chunks()
+            table = Table(Path("dataset"), "dataset", self.modality, self.columns)
+            column, label = choose_columns(table, rows.column_names, self.labels)
+            inputs = self._inputs(rows, column, table, first_row)
+            labels = self._labels(rows.column(label), table, first_row) if self.labels else []
+        if self.modality == "image":
+            _check_visible(inputs)
+        return inputs, labels, rows
+
+    def _inputs(self, rows: Any, name: str, table: Table, first_row: int) -> Any:
+        column = rows.column(name)
+        if self.modality == "image" and str(column.type) not in ("string", "large_string", "null"):
+            accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(rows)
+            return list(accessor.to_numpy(name))
+        values = input_values([column], table, first_row)
+        return table.check(RawBatch(values, None), first_row).inputs
+
+    def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:
+        labels: list[Label] = column.to_pylist()
+        for row, label in enumerate(labels, first_row + 1):
+            check_label_type(label, table, f"row {row}")
+        return labels
+
+
+def _check_visible(inputs: Sequence[Any]) -> None:
+    for path in inputs:
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise ClusterError(
+                f"{path}: there is no such file on the machine {socket.gethostname()}. Images are "
+                "read where they are encoded: put them where all machines of the cluster see them "
+                "under the same path."
+            )

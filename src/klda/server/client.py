@@ -1,0 +1,403 @@
+"""A client with the Learner's verbs, for a model that ``klda serve`` serves."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from klda.errors import KldaError, require
+from klda.labels import Label, plain
+
+if TYPE_CHECKING:
+    from klda.learner.evaluation import Evaluation
+
+BATCH = 500
+BATCH_IMAGES = 16
+BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
+MAX_TOP = 100  # classes that the service returns for an input
+RETRIES = 4
+REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
+_NOT_DONE = (429, 503)  # the service refused the request and has done nothing
+_ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
+_READS = ("/v1/predict", "/v1/explain")
+
+
+class ServerError(KldaError):
+    """The service refused a request, or can't be reached.
+
+    Attributes
+    ----------
+    status : int
+        HTTP status; 0 if there was no response.
+    code : str
+        The kind of error, for programs.
+    """
+
+    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Client:
+    """A learner on a server: methods of the same name do what the Learner's do.
+
+    Large inputs are sent in several requests. Changes carry an idempotency key, so that a request
+    can be sent again after a lost connection without counting twice.
+
+    Parameters
+    ----------
+    url : str
+        Where the service is, such as ``"http://127.0.0.1:8000"``.
+    key : str, optional
+        An API key.
+    timeout : float
+        Seconds to wait for a response.
+    transport : httpx.BaseTransport, optional
+        How requests are sent; by default over the network.
+
+    Examples
+    --------
+    >>> from klda import Client
+    >>> client = Client("http://127.0.0.1:8000")
+    >>> client.learn(["where is my card?"], ["card_arrival"])  # doctest: +SKIP
+    >>> client.predict(["has my card been sent?"])  # doctest: +SKIP
+    array(['card_arrival'], dtype='<U12')
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 60.0,
+        transport: Any = None,
+    ) -> None:
+        httpx = require("httpx", "server")
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(
+            base_url=url.rstrip("/"), headers=headers, timeout=timeout, transport=transport
+        )
+        self._lost = httpx.TransportError
+        self._modality: str | None = None
+        self._last_forget: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # ---------------------------------------------------------------- what it is
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """A description of the model."""
+        return self._call("GET", "/v1/model")
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
+        if self._modality is None:
+            self._modality = str(self.info["modality"])
+        return self._modality
+
+    @property
+    def classes(self) -> dict[Label, int]:
+        """Number of samples learned of each class."""
+        found: dict[Label, int] = {}
+        while True:
+            path = f"/v1/classes?limit=10000&offset={len(found)}"
+            answer = self._call("GET", path)
+            found |= {entry["label"]: entry["samples"] for entry in answer["classes"]}
+            if not answer["classes"] or len(found) >= answer["total"]:
+                return found
+
+    @property
+    def samples(self) -> int:
+        """Number of samples learned."""
+        return int(self.info["samples"])
+
+    # ---------------------------------------------------------------- changes
+
+    def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
+        """Learn samples, one label per input; on disk when this returns."""
+        inputs = _checked(inputs)
+        names = _one_each(inputs, labels)
+        for part in self._parts(inputs):
+            self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
+        return self
+
+    def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
+        """Forget classes, or with `inputs`: exactly these samples, with one label each or for all.
+
+        Forgetting classes can be undone for a while; see :meth:`undo`.
+        """
+        names = _plain([labels] if isinstance(labels, str | int | np.integer) else labels)
+        if inputs is None:
+            self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
+            return self
+        inputs = _checked(inputs)
+        names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
+        for part in self._parts(inputs):
+            self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
+        return self
+
+    def undo(self, number: int | None = None) -> Self:
+        """Restore the classes of a forget, by default this client's last one.
+
+        Parameters
+        ----------
+        number : int, optional
+            The version of the model that the forget made.
+
+        Returns
+        -------
+        self
+        """
+        number = self._last_forget if number is None else number
+        if number is None:
+            raise KldaError("number is missing: this client has not forgotten any class.")
+        self._call("POST", "/v1/undo", {"undo": number})
+        return self
+
+    def rename(self, old: Label, new: Label) -> Self:
+        """Give a class a name that no other class has."""
+        body = dict(zip(("old", "new"), _plain([old, new]), strict=True))
+        try:
+            self._call("POST", "/v1/rename", body)
+        except ServerError as error:
+            if error.status not in _ANSWER_LOST or not self._is_renamed(**body):
+                raise
+        return self
+
+    def _is_renamed(self, old: Label, new: Label) -> bool:
+        classes = self.classes
+        return old not in classes and new in classes
+
+    # ---------------------------------------------------------------- answers
+
+    def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
+        """Return the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float, optional
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything learned.
+            The service decides this at 0.05, so give 0.05.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        if reject is not None and reject != REFUSED:
+            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
+        answers = self._ask(inputs, 1)
+        labels = np.array([answer["label"] for answer in answers])
+        if reject is None:
+            return labels
+        from klda.learner import UNKNOWN, UNKNOWN_INTEGER  # loads scikit-learn
+
+        unknown = UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER
+        return np.where(_known(answers), labels, unknown)
+
+    def predict_proba(self, inputs: Any) -> np.ndarray:
+        """Return the probability of every class, for a model of at most 100 classes.
+
+        Columns are in the order of :attr:`classes`.
+        """
+        column = {label: i for i, label in enumerate(self.classes)}
+        if len(column) > MAX_TOP:
+            raise KldaError(
+                f"The model has {len(column)} classes, and the service returns at most {MAX_TOP} "
+                "per input: use predict_top."
+            )
+        answers = self._ask(inputs, max(1, len(column)))
+        probabilities = np.zeros((len(answers), len(column)))
+        for i, answer in enumerate(answers):
+            named = {entry["label"]: entry["probability"] for entry in answer["top"]}
+            if named.keys() != column.keys():
+                raise KldaError("The classes changed between two requests: ask again.")
+            probabilities[i, [column[label] for label in named]] = list(named.values())
+        return probabilities
+
+    def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
+        """Return the `k` likeliest classes of each input and their probabilities."""
+        return [
+            [(entry["label"], entry["probability"]) for entry in answer["top"]]
+            for answer in self._ask(inputs, k)
+        ]
+
+    def is_known(self, inputs: Any) -> np.ndarray:
+        """Return whether each input is like anything learned.
+
+        True also where the model has learned too little to tell.
+        """
+        return _known(self._ask(inputs, 1))
+
+    def novelty(self, inputs: Any) -> np.ndarray:
+        """Return how unlike anything learned each input is; larger is less known."""
+        found = [answer["novelty"] for answer in self._ask(inputs, 1)]
+        if all(value is None for value in found):
+            raise KldaError(
+                "This model can't tell known inputs from unknown ones; use a KLDA, KLDAEnsemble or "
+                "LDA."
+            )
+        return np.array(found, float)
+
+    def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
+        """Compare the answers with the true labels; classes never learned count as wrong."""
+        inputs = _checked(inputs)
+        names = _one_each(inputs, labels)
+        answers = self._ask(inputs, 1)
+        from klda.learner.evaluation import Evaluation  # loads scikit-learn
+
+        sure = np.array([answer["probability"] for answer in answers])
+        return Evaluation.of(names, [answer["label"] for answer in answers], sure)
+
+    def explain(self, value: Any) -> dict[str, Any]:
+        """Explain the answer for one input.
+
+        Parameters
+        ----------
+        value : object
+            A text, an image or a feature row.
+
+        Returns
+        -------
+        dict
+            The nearest classes, and for a text how much each word contributes to the answer.
+        """
+        body = self._body([value])
+        ((kind, values),) = body.items()
+        name = {"texts": "text", "images": "image"}.get(kind, kind)
+        return self._call("POST", "/v1/explain", {name: values[0]})
+
+    # ---------------------------------------------------------------- inside
+
+    def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
+        inputs = _checked(inputs)
+        answers: list[dict[str, Any]] = []
+        for part in self._parts(inputs):
+            body = {**self._body(inputs[part]), "top": top}
+            answers += self._call("POST", "/v1/predict", body)["predictions"]
+        return answers
+
+    def _parts(self, inputs: Any) -> list[slice]:
+        size = BATCH
+        if self.modality == "image":
+            size = BATCH_IMAGES
+        if self.modality == "features":
+            size = max(1, min(BATCH, BATCH_NUMBERS // len(inputs[0])))
+        return [slice(start, start + size) for start in range(0, len(inputs), size)]
+
+    def _body(self, inputs: Any) -> dict[str, Any]:
+        if self.modality == "text":
+            return {"texts": list(inputs)}
+        if self.modality == "image":
+            return {"images": [_encode_image(image) for image in inputs]}
+        return {"features": np.asarray(inputs, np.float32).tolist()}
+
+    def _change(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._call("POST", path, body, **{"Idempotency-Key": uuid.uuid4().hex})
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
+    ) -> dict[str, Any]:
+        # Without a key, a change whose response was lost may have been made: don't send it again.
+        repeatable = "Idempotency-Key" in headers or method == "GET" or path in _READS
+        again = _NOT_DONE + (_ANSWER_LOST if repeatable else ())
+        for attempt in range(RETRIES + 1):
+            try:
+                return self._once(method, path, body, headers)
+            except ServerError as error:
+                if error.status not in again or attempt == RETRIES:
+                    raise
+            time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _once(
+        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]
+    ) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, json=body, headers=headers)
+        except self._lost as error:
+            raise ServerError(
+                f"No response from {self._http.base_url}: {error}. Is klda serve running?"
+            ) from error
+        return _read(answer)
+
+
+def _read(answer: Any) -> dict[str, Any]:
+    try:
+        content = answer.json()
+    except ValueError:
+        content = {}
+    if answer.status_code == 200 and isinstance(content, dict):
+        return content
+    error = content.get("error", {}) if isinstance(content, dict) else {}
+    message = error.get("message", f"The service responded with status {answer.status_code}.")
+    raise ServerError(message, answer.status_code, error.get("code", "unknown"))
+
+
+def _checked(inputs: Any) -> Any:
+    """Return inputs as a sequence; what else is wrong with them the service says."""
+    if isinstance(inputs, str | bytes):
+        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
+    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
+        inputs = list(inputs)
+    if not len(inputs):
+        raise KldaError("inputs is empty: give at least one.")
+    return inputs
+
+
+def _known(answers: list[dict[str, Any]]) -> np.ndarray:
+    return np.array([answer["known"] is not False for answer in answers])
+
+
+def _plain(labels: Any) -> list[Label]:
+    """Return labels as JSON holds them."""
+    if isinstance(labels, str | bytes):
+        raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
+    return [plain(label) for label in labels]
+
+
+def _one_each(inputs: Any, labels: Any) -> list[Label]:
+    names = _plain(labels)
+    if len(inputs) != len(names):
+        raise KldaError(
+            f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label per "
+            "input."
+        )
+    return names
+
+
+def _encode_image(image: Any) -> str:
+    if isinstance(image, str | Path):
+        return base64.b64encode(Path(image).read_bytes()).decode()
+    pillow = require("PIL.Image", "images")
+    if isinstance(image, np.ndarray):
+        image = pillow.fromarray(image)
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

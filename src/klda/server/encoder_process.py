@@ -1,0 +1,88 @@
+"""An encoder in a process of its own (``klda serve --workers N``)."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.learner import Learner, folder
+from klda.server.errors import BusyError
+
+STOP_SECONDS = 10
+
+log = logging.getLogger("klda.server")
+
+
+class EncoderProcess:
+    """Encodes inputs in another process, for one thread; a process that dies is replaced.
+
+    Parameters
+    ----------
+    model : Path
+        The model folder, for the foundation model in it.
+    new : str or None
+        The foundation model, if the folder has no model yet.
+    options : dict
+        Options of :meth:`klda.learner.Learner.load`.
+    """
+
+    def __init__(self, model: Path, new: str | None, options: dict[str, Any]) -> None:
+        self._source = (model, new, options)
+        self._start()
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_work, args=(theirs, *self._source), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def encode(self, inputs: Any) -> np.ndarray:
+        """Return the feature rows of inputs."""
+        for _ in range(2):
+            try:
+                self._connection.send(inputs)
+                outcome = self._connection.recv()
+            except (EOFError, OSError):
+                log.error("worker ended", extra={"code": self._process.exitcode})
+                self._start()
+                continue
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        raise BusyError("A worker ended while it encoded: try again in a moment.")
+
+    def stop(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def _work(connection: Connection, model: Path, new: str | None, options: dict[str, Any]) -> None:
+    """Encode what comes, until the other end is closed: by a stop, or because it was killed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
+    if folder.exists(model):
+        encoder = Learner.load(model, **options).encoder
+    else:
+        assert new is not None
+        encoder = Learner(new, **options).encoder
+    try:
+        while True:
+            inputs = connection.recv()
+            try:
+                connection.send(encoder.encode(inputs))
+            except OSError:
+                raise
+            except Exception as error:
+                connection.send(error)
+    except (EOFError, OSError):
+        return

@@ -1,0 +1,78 @@
+"""The model folder of a running service: locked, loaded, saved to in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.encoders import Encoder
+from klda.learner import Learner
+from klda.learner import folder as storage
+from klda.server.threads import lower_priority
+
+
+class LockedFolder:
+    """Holds a model folder's lock.
+
+    One thread does all the work, because the lock belongs to a thread.
+
+    Parameters
+    ----------
+    path : Path
+        The model folder; it may not exist yet.
+    new : str, optional
+        Foundation model of a new model, if the folder has none. Without it there must be one.
+    options : dict
+        Options of :meth:`Learner.load`.
+    """
+
+    def __init__(self, path: Path, new: str | None, options: dict[str, Any]) -> None:
+        self.path = path
+        self._new, self._options = new, options
+        self._thread = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
+        self._held = ExitStack()
+        self._encoder: Encoder | None = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model was saved to it."""
+        return storage.exists(self.path)
+
+    def lock(self) -> None:
+        """Lock the folder; raises ModelBusyError if another process writes to it."""
+        self._thread.submit(self._lock).result()
+
+    def load(self) -> tuple[Learner, storage.StoredModel | None]:
+        """Return the learner, and what the folder holds; a new learner if there is no model."""
+        return self._thread.submit(self._load).result()
+
+    def save(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> Future:
+        """Save what :meth:`Learner.pack` returned, in the background."""
+        # Overwriting is safe: nobody else can have saved while this process holds the lock.
+        return self._thread.submit(storage.save, self.path, arrays, document)
+
+    def close(self) -> None:
+        """Finish saving and release the lock."""
+        self._thread.submit(self._held.close).result()
+        self._thread.shutdown()
+
+    def _lock(self) -> None:
+        if self._new is None and not self.has_model:
+            storage.load(self.path)  # raises the error that says how to make one
+        self._held.enter_context(storage.writer_lock(self.path, timeout=2.0))
+
+    def _load(self) -> tuple[Learner, storage.StoredModel | None]:
+        if self.has_model:
+            # The encoder is opened once: loading the model again must not load the network again.
+            learner = Learner.load(self.path, model=self._encoder, **self._options)
+            stored = storage.load(self.path)
+        else:
+            assert self._new is not None
+            learner, stored = Learner(self._encoder or self._new, **self._options), None
+        self._encoder = learner.encoder
+        return learner, stored

@@ -1,0 +1,32 @@
+"""How the service's threads share the processors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+from threadpoolctl import ThreadpoolController
+
+LOW_PRIORITY = 5
+
+
+def lower_priority() -> None:
+    """Let the other threads of this process run first, where the system can do that."""
+    if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+
+
+def limit_blas_threads() -> None:
+    """Keep learning from holding up answers inside the linear algebra libraries.
+
+    OpenBLAS lets one caller at a time use its threads: an answer would wait for a factorisation to
+    finish. NumPy and SciPy bring a copy each. Answers use NumPy's, on one thread, which waits for
+    nobody; SciPy's, which only learning uses, leaves one processor free.
+    """
+    spare = max(1, (os.cpu_count() or 2) - 1)
+    for library in ThreadpoolController().lib_controllers:
+        if library.user_api == "blas":
+            most = 1 if "numpy" in library.filepath else spare
+            library.set_num_threads(min(most, library.num_threads))

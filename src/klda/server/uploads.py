@@ -1,0 +1,119 @@
+"""Tables that are taught in the background, row by row, while the page shows the progress."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from klda.errors import KldaError
+from klda.labels import Label
+from klda.server.changes import Acknowledgement, digest
+from klda.server.errors import InternalError, NotFoundError, ServiceError
+from klda.server.pasted import PastedRows
+from klda.server.service import Service
+
+CHUNK = 64
+MAX_UPLOADS = 20
+
+log = logging.getLogger("klda.server")
+
+
+@dataclass
+class Upload:
+    """Rows that are being taught."""
+
+    texts: list[str]
+    labels: list[Label]
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    done: int = 0
+    new: set[Label] = field(default_factory=set)
+    error: str = ""
+
+    @property
+    def total(self) -> int:
+        """Number of rows."""
+        return len(self.texts)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return bool(self.error) or self.done >= self.total
+
+    async def teach(self, service: Service) -> None:
+        """Teach the rows, chunk by chunk; an error ends it."""
+        absent = set(self.labels) - set(service.snapshot.counts)
+        try:
+            for start in range(0, self.total, CHUNK):
+                part = slice(start, start + CHUNK)
+                content = [start, self.texts[part], self.labels[part]]
+                done = await self._teach_once(service, content, absent)
+                self.new.update(done.new)
+                self.done += len(self.labels[part])
+        except KldaError as error:
+            self.error = str(error)
+        except Exception:
+            log.exception("upload")
+            self.error = str(InternalError())
+
+    async def _teach_once(
+        self, service: Service, content: list[Any], absent: set[Label]
+    ) -> Acknowledgement:
+        """Teach some rows, but only once if a table is sent again because it was interrupted.
+
+        Rows of classes in `absent` that were taught before were forgotten: they are taught again.
+        """
+        _, texts, labels = content
+        key = digest("table", content)
+        done = await service.learn(texts, labels, key, content)
+        again = [i for i, label in enumerate(labels) if label in absent] if done.repeated else []
+        if again:
+            some, theirs = [texts[i] for i in again], [labels[i] for i in again]
+            done = await service.learn(some, theirs, f"{key}-{self.id}", content)
+        return done
+
+
+class Uploads:
+    """The uploads of an application, the latest last."""
+
+    def __init__(self) -> None:
+        self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._tasks: set[asyncio.Task] = set()
+
+    def get(self, upload_id: str) -> Upload:
+        """Return an upload."""
+        if upload_id not in self._uploads:
+            raise NotFoundError("There is no such upload.")
+        return self._uploads[upload_id]
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether none is under way."""
+        return all(upload.finished for upload in self._uploads.values())
+
+    def begin(self, service: Service, table: PastedRows) -> Upload:
+        """Start to teach a table."""
+        if not self.all_finished:
+            raise ServiceError("Another table is being taught: wait until it is done.")
+        upload = Upload(table.texts, table.labels)
+        self._uploads[upload.id] = upload
+        while len(self._uploads) > MAX_UPLOADS:
+            self._uploads.popitem(last=False)
+        task = asyncio.create_task(upload.teach(service))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return upload
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until the tables are taught; after some seconds, cancel what is left."""
+        if not self._tasks:
+            return
+        _, left = await asyncio.wait(self._tasks, timeout=seconds)
+        for task in left:
+            task.cancel()
+        if left:
+            log.warning("a table was interrupted: send it again, rows already taught count once")
+            await asyncio.wait(left)

@@ -1,0 +1,137 @@
+"""The thread that encodes: batches, how they are divided, and errors of single requests."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from klda.engine.solution import Answer
+from klda.server.batching import SLICE, Batcher, Encoding, divide_batch
+
+
+class Model:
+    """Stands for a snapshot; refuses to answer for rows above 100."""
+
+    counts = {"a": 1}  # noqa: RUF012
+
+    def answer(self, rows, top):
+        if (rows > 100).any():
+            raise ArithmeticError(f"too far: {rows.max():g}")
+        return [Answer([("a", float(row[0]))], None, None) for row in rows]
+
+    def compare(self, rows, labels):
+        if (rows > 100).any():
+            raise ArithmeticError(f"too far: {rows.max():g}")
+        return [0] * len(labels)
+
+
+@pytest.fixture
+def batcher():
+    made = Batcher(Model, max_batch=64, wait=0.0, max_queue=1000)
+    yield made
+    made.stop()
+
+
+def rows(*values):
+    return np.array(values, np.float32)[:, None]
+
+
+def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
+    asked = [batcher.ask(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
+    learned = batcher.encode(rows(7, 8), ["a", "a"])
+    batcher.start([lambda rows: rows])
+    assert [a.top[0][1] for a in asked[0].result(5)[1]] == [1, 2]
+    assert [a.top[0][1] for a in asked[2].result(5)[1]] == [3]
+    for future, value in ((asked[1], 500), (asked[3], 600)):
+        with pytest.raises(ArithmeticError, match=f"too far: {value}"):
+            future.result(5)
+    assert learned.result(5)[0].tolist() == [[7], [8]]
+    assert batcher.waiting == 0
+    assert batcher.ask(rows(9), 1).result(5)[1][0].top[0][1] == 9
+
+
+def test_a_comparison_that_fails_is_the_error_of_its_learn_only(batcher):
+    bad, good = batcher.encode(rows(500), ["a"]), batcher.encode(rows(5), ["a"])
+    batcher.start([lambda rows: rows])
+    with pytest.raises(ArithmeticError):
+        bad.result(5)
+    assert good.result(5)[1] == (1, 0, 0)
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
+    def fail(size):
+        raise ZeroDivisionError
+
+    batcher.on_batch = fail
+    batcher.start([lambda rows: rows])
+    with pytest.raises(ZeroDivisionError):
+        batcher.ask(rows(1), 1).result(5)
+    batcher.on_batch = lambda size: None
+    assert batcher.ask(rows(1), 1).result(5)[1]
+
+
+def taken(room, *lengths):
+    return [n for _, n in divide_batch([Encoding(range(n)) for n in lengths], room)]
+
+
+def test_short_requests_go_whole_and_long_ones_share_what_is_left():
+    assert taken(64, 300) == [64]
+    assert taken(64, 3, 2, 1) == [3, 2, 1]
+    assert taken(64, *[1] * 100) == [1] * 64
+    assert sum(taken(64, 300, 300)) == 64
+    assert min(taken(64, 300, 300)) >= SLICE
+    assert taken(64, 300, 1) == [SLICE, 1]
+    assert taken(64, 1, 300) == [1, SLICE]
+    assert taken(SLICE, 300, 1) == [SLICE - 1, 1]
+    assert taken(1, 300, 1) == [1]
+
+
+def test_the_oldest_request_is_never_left_behind():
+    assert taken(64, 300, *[1] * 100)[0] == SLICE
+
+
+def test_a_small_predict_does_not_wait_for_a_large_one():
+    begun, steps = threading.Event(), threading.Semaphore(0)
+    sizes, values = [], [i / 2 for i in range(160)]
+
+    def encode(inputs):
+        begun.set()
+        assert steps.acquire(timeout=20)
+        sizes.append(len(inputs))
+        return inputs
+
+    batcher = Batcher(Model, max_batch=64, wait=0.0, max_queue=1000)
+    batcher.start([encode])
+    large = batcher.ask(rows(*values), 1)
+    assert begun.wait(20)
+    small = batcher.ask(rows(5), 1)
+    steps.release(2)
+    assert small.result(20)[1][0].top[0][1] == 5
+    assert sizes == [64, 1 + SLICE]
+    steps.release(10)
+    assert [a.top[0][1] for a in large.result(20)[1]] == values
+    batcher.stop()
+
+
+def test_several_threads_share_a_large_request_and_keep_its_order():
+    both, used = threading.Barrier(2, timeout=20), set()
+
+    def encode(inputs):
+        if threading.get_ident() not in used:
+            used.add(threading.get_ident())
+            both.wait()  # until the other thread has a part, too
+        return inputs
+
+    batcher = Batcher(Model, max_batch=8, wait=0.0, max_queue=1000)
+    asked = batcher.ask(rows(*range(100)), 1)
+    learned = batcher.encode(rows(*range(50)), ["a"] * 50)
+    batcher.start([encode, encode])
+    assert [answer.top[0][1] for answer in asked.result(20)[1]] == list(range(100))
+    found, tally = learned.result(20)
+    assert found[:, 0].tolist() == list(range(50))
+    assert tally == (50, 0, 0)
+    assert len(used) == 2
+    assert batcher.waiting == 0
+    batcher.stop()

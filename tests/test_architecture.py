@@ -1,0 +1,116 @@
+"""The shape that docs/architecture.md promises, computed from the source."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import klda
+
+SOURCE = Path(klda.__file__).parent
+# A room imports only rooms above it: lazily or not, for types or not.
+ROOMS = ["errors", "labels", "engine", "classifiers", "encoders", "data", "learner"]
+DOORS = ["cli", "server", "cluster"]  # what users meet; the command line opens the other two
+MOST_LINES = 500
+
+
+def modules():
+    return sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def name_of(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def nodes(path):
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def imports(path):
+    """Yield the modules and names that a module imports from klda, wherever in it."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.startswith("klda"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "klda":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def allowed(room):
+    if room in DOORS:
+        return {*ROOMS, room, *(DOORS if room == "cli" else [])}
+    return set(ROOMS[: ROOMS.index(room) + 1])
+
+
+def test_a_room_imports_only_rooms_above_it():
+    for path in modules():
+        room = room_of(name_of(path))
+        if not room:  # klda itself hands out the public names of all rooms, when asked for them
+            continue
+        for module, imported in imports(path):
+            target = room_of(module) or (imported if imported in [*ROOMS, *DOORS] else "")
+            found = f"{name_of(path)} imports {module}.{imported}"
+            assert not target or target in allowed(room), found
+
+
+def test_no_module_imports_a_private_name_of_another():
+    for path in modules():
+        for module, imported in imports(path):
+            private = imported.startswith("_") and not imported.startswith("__")
+            assert not private, f"{name_of(path)} imports {module}.{imported}"
+
+
+def test_a_module_can_be_read_in_one_sitting():
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+def test_modules_import_each_other_in_one_direction():
+    known = {name_of(path): path for path in modules()}
+    graph = {}
+    for name, path in known.items():
+        targets = set()
+        for module, imported in imports(path):
+            full = f"{module}.{imported}"
+            target = full if full in known else module
+            if target != name and not _for_types_only(path, module):
+                targets.add(target)
+        graph[name] = targets
+    visiting, done = [], set()
+
+    def visit(name):
+        assert name not in visiting, " -> ".join([*visiting[visiting.index(name) :], name])
+        if name in done:
+            return
+        visiting.append(name)
+        for target in sorted(graph.get(name, ())):
+            visit(target)
+        visiting.pop()
+        done.add(name)
+
+    for name in graph:
+        visit(name)
+
+
+def _for_types_only(path, module):
+    """Whether a module is imported under TYPE_CHECKING only."""
+    guarded = {
+        node
+        for block in nodes(path)
+        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found = [n for n in nodes(path) if isinstance(n, ast.ImportFrom) and n.module == module]
+    return bool(found) and all(node in guarded for node in found)
+
+
+def test_few_modules_stand_beside_the_rooms():
+    beside = [path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"]
+    assert set(beside) <= {"errors", "labels", "__main__"}
