@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from klda import encoders
-from klda.cli.app import app
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "unknown-and-forgetting.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "unknown-and-forgetting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
@@ -36,6 +35,8 @@ def test_the_code_runs_and_prints_what_the_page_says(tmp_path):
 def test_the_commands_have_these_options():
     """Each is parsed; none is run."""
     import typer
+
+    from klda.cli.app import app
 
     group = typer.main.get_command(app)
     lines = re.findall(r"^    klda (.*)$", TEXT, re.MULTILINE)

@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from klda.tables import open_table
+
+from klda.data import open_table
 
 LABELS = [" pin", "pin ", "\tpin"]
 
@@ -37,5 +38,5 @@ WRITE = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet, "npz"
 def test_blanks_around_a_label_are_left_out(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     WRITE[suffix](path)
-    (chunk,) = open_table(path).chunks(labels=True)
-    assert chunk.labels == ["pin"] * 3
+    (batch,) = open_table(path).batches(labels=True)
+    assert batch.labels == ["pin"] * 3

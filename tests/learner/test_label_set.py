@@ -7,7 +7,8 @@ import pytest
 from klda.server.pictures import MARGIN, WIDTH
 from scipy.special import ndtr, xlogy
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, arrangement, labelset
+from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
+from klda.learner import class_map, label_set
 from klda.learner.ledger import Ledger
 
 
@@ -24,7 +25,7 @@ def test_distances_are_mahalanobis_distances_of_the_means():
     model = LDA(ridge=1e-8, dtype="float64", small_sample_correction=False).fit(X, y)
     delta = model.means_[:, None] - model.means_
     expected = np.einsum("ijk,kl,ijl->ij", delta, np.linalg.inv(model.covariance_), delta)
-    found = labelset.squared_distances(model)
+    found = label_set.squared_distances(model)
     np.testing.assert_array_equal(found, found.T)
     upper = np.triu_indices(6, 1)
     ratios = found[upper] / expected[upper]
@@ -39,7 +40,7 @@ def test_the_expected_confusion_of_normal_classes_is_what_fresh_samples_show(see
     centres[1, 0] = distance
     X, y = clouds(centres, 1500, seed)
     model = LDA().fit(X, y)
-    (pair,) = labelset.confusable(model)
+    (pair,) = label_set.confusable(model)
     assert (pair.first, pair.second) == ("c00", "c01")
     assert pair.confusion == pytest.approx(ndtr(-distance / 2), abs=0.03)
     assert pair.confusion == pytest.approx(ndtr(-pair.distance / 2))
@@ -62,7 +63,7 @@ def test_the_closest_pair_comes_first_and_predicts_the_real_confusions(model):
     centres[7] = centres[4] + 0.3 * rng.normal(size=12)
     X, y = clouds(centres, 60)
     model.fit(X, y)
-    pairs = labelset.confusable(model, limit=None, at_least=0)
+    pairs = label_set.confusable(model, limit=None, at_least=0)
     assert (pairs[0].first, pairs[0].second) == ("c04", "c07")
     confusions = [pair.confusion for pair in pairs]
     assert confusions == sorted(confusions, reverse=True)
@@ -76,29 +77,29 @@ def test_the_closest_pair_comes_first_and_predicts_the_real_confusions(model):
 def test_limits_of_the_list():
     X, y = clouds(np.eye(4) * 3, 50)
     model = LDA().fit(X, y)
-    assert len(labelset.confusable(model, limit=2, at_least=0)) == 2
-    assert labelset.confusable(model, at_least=0.49) == []
-    assert labelset.confusable(LDA().fit(X[:50], y[:50])) == []
+    assert len(label_set.confusable(model, limit=2, at_least=0)) == 2
+    assert label_set.confusable(model, at_least=0.49) == []
+    assert label_set.confusable(LDA().fit(X[:50], y[:50])) == []
 
 
 def test_a_model_without_probes_has_distances_too():
     X, y = clouds(np.eye(3) * 5, 30)
-    assert labelset.squared_distances(LDA(calibrated=False).fit(X, y))[0, 1] > 0
+    assert label_set.squared_distances(LDA(calibrated=False).fit(X, y))[0, 1] > 0
 
 
 def test_nearest_means_have_no_whitened_space():
     X, y = clouds(np.eye(3) * 5, 30)
     with pytest.raises(KldaError, match="NCM"):
-        labelset.confusable(NCM().fit(X, y))
+        label_set.confusable(NCM().fit(X, y))
 
 
 def test_small_classes_are_listed_the_smallest_first():
     X, y = clouds(np.eye(4) * 5, 30)
     keep = np.r_[0:30, 30:34, 60:90, 90:92]
     model = LDA().fit(X[keep], y[keep])
-    found = labelset.small_classes(model)
+    found = label_set.small_classes(model)
     assert [(one.label, one.samples) for one in found] == [("c03", 2), ("c01", 4)]
-    assert labelset.small_classes(model, below=3) == found[:1]
+    assert label_set.small_classes(model, below=3) == found[:1]
 
 
 # ------------------------------------------------------------------------------- two in one
@@ -110,7 +111,7 @@ def test_classes_put_together_look_like_two_and_single_ones_do_not():
     names = y.astype(object)
     names[(y == "c03") | (y == "c08")] = "both"
     ledger, _ = Ledger().add(X.astype(np.float32), names.tolist())
-    found = labelset.two_in_one(ledger)
+    found = label_set.two_in_one(ledger)
     assert [one.label for one in found] == ["both"]
     assert sorted(found[0].sizes) == pytest.approx([80, 80], abs=6)
     # One typical sample of each of the two classes.
@@ -124,13 +125,13 @@ def test_stretched_clouds_do_not_look_like_two(seed):
     X, y = clouds(rng.normal(size=(8, 10)) * 3, 100, seed)
     X[y == "c02"] += rng.normal(size=(100, 1)) * 6 * np.eye(10)[0]
     ledger, _ = Ledger().add(X.astype(np.float32), y.tolist())
-    assert labelset.two_in_one(ledger) == []
+    assert label_set.two_in_one(ledger) == []
 
 
 def test_few_samples_tell_nothing_of_two():
     X, y = clouds(np.eye(3) * 20, 8)
     ledger, _ = Ledger().add(X.astype(np.float32), ["a"] * 16 + ["b"] * 8)
-    assert labelset.two_in_one(ledger) == []
+    assert label_set.two_in_one(ledger) == []
     assert len(y) == 24
 
 
@@ -141,7 +142,7 @@ def test_principal_axes_restore_points_of_a_plane():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(9, 2)) * (3, 1)
     squared = ((points[:, None] - points) ** 2).sum(axis=-1)
-    places = arrangement.principal_axes(squared)
+    places = class_map.principal_axes(squared)
     found = ((places[:, None] - places) ** 2).sum(axis=-1)
     scale = squared.sum() / found.sum()
     np.testing.assert_allclose(found * scale, squared, atol=1e-9)
@@ -151,28 +152,28 @@ def test_principal_axes_restore_points_of_a_plane():
 def test_rounding_does_not_choose_the_sides_of_two_classes(seed):
     """Both are equally far out; the first is the one to the right."""
     wobble = 1 + 1e-12 * np.random.default_rng(seed).normal(size=(2, 2))
-    places = arrangement.principal_axes(np.array([[0.0, 4.0], [4.0, 0.0]]) * (wobble + wobble.T))
+    places = class_map.principal_axes(np.array([[0.0, 4.0], [4.0, 0.0]]) * (wobble + wobble.T))
     np.testing.assert_allclose(places, [[1, 0], [-1, 0]], atol=1e-5)
 
 
 def test_the_gradient_of_an_arrangement_is_its_slope():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(20, 5))
-    neighbours = arrangement.affinities(((points[:, None] - points) ** 2).sum(axis=-1))
+    neighbours = class_map.affinities(((points[:, None] - points) ** 2).sum(axis=-1))
     assert neighbours.sum() == pytest.approx(1)
     places, step = rng.uniform(-1, 1, (20, 2)), 1e-5 * rng.normal(size=(20, 2))
-    _, gradient = arrangement.cross_entropy(neighbours, places)
-    ahead, behind = (arrangement.cross_entropy(neighbours, places + s)[0] for s in (step, -step))
+    _, gradient = class_map.cross_entropy(neighbours, places)
+    ahead, behind = (class_map.cross_entropy(neighbours, places + s)[0] for s in (step, -step))
     # What is left of the central difference is of the third order in the step.
     assert (ahead - behind) / 2 == pytest.approx((gradient * step).sum(), rel=1e-5)
 
 
 def test_each_point_has_as_many_neighbours_as_the_perplexity_says():
     points = np.random.default_rng(0).normal(size=(60, 5)) * np.geomspace(0.01, 100, 60)[:, None]
-    weights = arrangement.conditional_affinities(((points[:, None] - points) ** 2).sum(axis=-1))
+    weights = class_map.conditional_affinities(((points[:, None] - points) ** 2).sum(axis=-1))
     np.testing.assert_allclose(weights.sum(axis=1), 1)
     perplexity = np.exp(-xlogy(weights, weights).sum(axis=1))
-    np.testing.assert_allclose(perplexity, arrangement.PERPLEXITY, rtol=1e-6)
+    np.testing.assert_allclose(perplexity, class_map.PERPLEXITY, rtol=1e-6)
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 3, 12, 40])
@@ -183,11 +184,11 @@ def test_a_map_keeps_neighbours_together_and_is_the_same_each_time(n_classes):
         centres[1::2] = centres[::2] + 0.4 * rng.normal(size=centres[::2].shape)  # couples
     X, y = clouds(centres, 30)
     model = LDA().fit(X, y)
-    found = labelset.class_map(model)
+    found = label_set.class_map(model)
     assert found.labels == model.classes_.tolist()
     assert found.places.shape == (n_classes, 2)
     assert np.abs(found.places).max() <= 1 + 1e-9
-    np.testing.assert_array_equal(found.places, labelset.class_map(model).places)
+    np.testing.assert_array_equal(found.places, label_set.class_map(model).places)
     if n_classes >= 12:
         apart = ((found.places[:, None] - found.places) ** 2).sum(axis=-1)
         np.fill_diagonal(apart, np.inf)
@@ -199,11 +200,11 @@ def test_a_map_keeps_neighbours_together_and_is_the_same_each_time(n_classes):
 def test_rounding_does_not_move_a_map(n_classes):
     """Distances of a model in float32, off by as much as another CPU's rounding makes them."""
     X, y = clouds(np.random.default_rng(2).normal(size=(n_classes, 16)), 20)
-    looked = labelset.Neighbourhood.of(LDA().fit(X, y))
+    looked = label_set.Neighbourhood.of(LDA().fit(X, y))
     wobble = 1e-6 * np.random.default_rng(0).normal(size=looked.squared.shape)
     other = replace(looked, squared=looked.squared * (1 + (wobble + wobble.T) / 2))
     moved = np.linalg.norm(other.map().places - looked.map().places, axis=1)
-    pixel = 2 / (WIDTH - 2 * MARGIN)
+    pixel = 2 / 560  # where a picture is 560 pixels wide, as on the page
     assert np.median(moved) < pixel
 
 
@@ -211,9 +212,9 @@ def grown(n_classes, samples=20):
     """Map a model; teach it one class more; return that map and the new distances."""
     X, y = clouds(np.random.default_rng(2).normal(size=(n_classes, 16)), samples)
     model = LDA().fit(X, y)
-    first = labelset.class_map(model)
+    first = label_set.class_map(model)
     model.partial_fit(X[:10] + 3, ["new"] * 10)
-    looked = labelset.Neighbourhood.of(model)
+    looked = label_set.Neighbourhood.of(model)
     assert looked.labels == [*first.labels, "new"]
     return first, looked
 
@@ -222,14 +223,14 @@ def test_classes_move_only_as_far_as_it_makes_a_better_map():
     """The cost falls from the start on: what the ways cost is at most what the map gains."""
     first, looked = grown(30)
     second = looked.map(first)
-    neighbours = arrangement.affinities(looked.squared)
+    neighbours = class_map.affinities(looked.squared)
     nearest = looked.squared[30, :30].argmin()
     start = np.vstack([first.places, first.places[nearest]])
-    before, after = (arrangement.cross_entropy(neighbours, p)[0] for p in (start, second.places))
+    before, after = (class_map.cross_entropy(neighbours, p)[0] for p in (start, second.places))
     ways = ((second.places[:30] - first.places) ** 2).sum(axis=1)
-    assert 0 < labelset.PULL_TO_EARLIER * ways.sum() / 31 <= before - after
+    assert 0 < label_set.PULL_TO_EARLIER * ways.sum() / 31 <= before - after
     divergence = before + xlogy(neighbours, neighbours).sum()
-    assert np.sqrt(ways.mean()) <= np.sqrt(divergence / labelset.PULL_TO_EARLIER * 31 / 30)
+    assert np.sqrt(ways.mean()) <= np.sqrt(divergence / label_set.PULL_TO_EARLIER * 31 / 30)
     assert np.linalg.norm(second.places[30] - start[30]) > 0  # the new one is free to go
 
 

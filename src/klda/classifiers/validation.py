@@ -151,6 +151,7 @@ def checked_batch(
         values = values.to_list()  # pandas' own integers would become floats
     if isinstance(values, list | tuple):  # NumPy would turn them into one kind
         check_labels([plain(value) for value in values])
+        check_lengths(values, "y")  # before an array gives each label the length of the longest
     values = column_or_1d(values, warn=True)
     if len(values) != len(samples):
         raise KldaError(
@@ -160,6 +161,7 @@ def checked_batch(
     if values.dtype.kind == "O":
         found = [plain(value) for value in values.tolist()]
         check_labels(found)
+        check_lengths(found, "y")
         values = np.array(found)
     if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
         check_classification_targets(values)

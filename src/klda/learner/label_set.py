@@ -125,7 +125,7 @@ def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndar
     ndarray of shape (M, M)
         Symmetric, in the order of ``classes_``.
     """
-    if not hasattr(estimator, "temperature_"):
+    if estimator.nearest_mean:
         raise KldaError(
             f"{type(estimator).__name__} has no whitened space; use a KLDA, KLDAEnsemble or LDA."
         )
