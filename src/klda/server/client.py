@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
 from klda.labels import Label, plain
 
