@@ -71,9 +71,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self._start(X, y)
-        self.solution_  # noqa: B018  solves, so that all errors of the data come from fit
-        return self
+        return self._start(X, y, solved=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn more samples, of known classes or of new ones, at any time.
@@ -98,15 +96,18 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             model.add(*batch, gather=settings.calibrated)
         return self
 
-    def _start(self, X: Any, y: Any) -> Self:
+    def _start(self, X: Any, y: Any, *, solved: bool = False) -> Self:
         """Learn the first batch into a new model; on an error the old one stays."""
         settings = self._settings()
         samples, groups, labels = checked_batch(self, X, y, first=True)
         backend = choose_backend(self.device, self.dtype, samples)
         model = Model.of_maps(self._maps(samples, backend), with_scatter=not self.nearest_mean)
         model.add(samples, groups, labels, gather=settings.calibrated)
+        fitted = Fitted(model)
+        if solved:
+            fitted.judged_solution(settings)
         validate_data(self, X=X, reset=True, skip_check_array=True)
-        self._fitted = Fitted(model)
+        self._fitted = fitted
         return self
 
     def remove(self, X: Any, y: Any) -> Self:
@@ -269,18 +270,15 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Probabilities ``(n_samples, n_classes)``; rows sum to one, columns as in `scores`."""
-        scores = self.scores(X, among)
-        return softmax(scores.astype(np.float64) / self.temperature_)
+        solution, columns = self._ask(among, judged=True)
+        scores = solution.scores(checked_samples(self, X), columns)
+        return softmax(scores.astype(np.float64) / solution.temperature)
 
     # ---------------------------------------------------------------- known and unknown
 
     @available_if(_has_scatter)
     def novelty(self, X: Any) -> np.ndarray:
-        """How unlike anything learned samples are: the larger, the less known.
-
-        The relative Mahalanobis distance: from the nearest class, less the distance from all
-        classes together.
-        """
+        """Relative Mahalanobis distance: how unlike anything learned samples are."""
         solution, _ = self._ask()
         return solution.novelty(checked_samples(self, X))
 
@@ -316,11 +314,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         -------
         ndarray of bool, shape (n_samples,)
         """
+        solution, samples = self.solution_, checked_samples(self, X)
         limit: Any = self.threshold(refused)
         if by_class:
-            own = self.solution_.class_thresholds(refused)
-            limit = np.array([own.get(label, limit) for label in self.predict(X).tolist()])
-        return self.novelty(X) <= limit
+            own = solution.class_thresholds(refused)
+            answers = solution.classes[solution.best(samples, 1)[0][:, 0]].tolist()
+            limit = np.array([own.get(label, limit) for label in answers])
+        return solution.novelty(samples) <= limit
 
     def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
         """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
@@ -496,5 +496,5 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return solution, None if among is None else columns_of(solution, among)
 
     def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the array of the only member, or those of all members of an ensemble."""
+        """Return the array of the only member, or of all members of an ensemble."""
         return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]

@@ -54,7 +54,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 _interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
-_holding = False
+_handler: Any = None  # whom they are handed to in the end; None while none is held back
 
 
 @contextmanager
@@ -64,27 +64,31 @@ def held_back() -> Iterator[None]:
     Only the main thread is ever interrupted; elsewhere, and inside another such block, this does
     nothing.
     """
-    global _holding
+    global _handler
     handler = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
-    if _holding or not main or not callable(handler):
+    if not main or _handler is not None or not callable(handler):
         yield
         return
-    _holding = True
+    _handler = handler
     signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        _holding = False
+        _handler = None
         caught, _interrupts[:] = _interrupts[:], []
         if caught:
             handler(*caught[0])
 
 
 def let_interrupts_through() -> None:
-    """Raise an interrupt that is being held back: called where a change can be undone."""
-    if _interrupts and threading.current_thread() is threading.main_thread():
+    """Raise an interrupt that is being held back: called where a change can be undone.
+
+    A handler other than Python's own, which may not raise, is called when the block is done.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and _interrupts and _handler is signal.default_int_handler:
         _interrupts.clear()
         raise KeyboardInterrupt
 

@@ -153,12 +153,17 @@ class TorchBackend:
         # The faster the products, the more it costs to start them.
         exact = self._torch.get_float32_matmul_precision() == "highest"
         height = BLOCK if exact else 2 * BLOCK
+        room = square.new_empty(
+            (height, height)
+        )  # all the memory it takes, before anything changes
         for start in range(0, len(square), height):
             stop = min(start + height, len(square))
             here = rows[:, start:stop].T
             square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
+            corner = room[: stop - start, : stop - start]
+            self._torch.mm(here, here.T, out=corner)
             # The corner's upper half belongs to the factor.
-            square[start:stop, start:stop].add_((here @ here.T).tril_(), alpha=sign)
+            square[start:stop, start:stop].add_(corner.tril_(), alpha=sign)
 
     def add_lower(self, square: Array, other: Array) -> None:
         """Add the lower triangle of another square, in place."""
@@ -170,8 +175,10 @@ class TorchBackend:
         diagonal = square.diagonal()
         of_scatter = diagonal.clone()
         diagonal += rho
-        factor, info = torch.linalg.cholesky_ex(square)
-        diagonal.copy_(of_scatter)
+        try:
+            factor, info = torch.linalg.cholesky_ex(square)
+        finally:  # it may run out of memory
+            diagonal.copy_(of_scatter)
         roots = factor.diagonal().clone()
 
         def finish() -> Array | None:

@@ -1,4 +1,4 @@
-"""What turns a feature row x into the row z that statistics are kept of.
+"""Feature maps, from a row x to the row z in the kernel's space: random Fourier features, or none.
 
 For KLDA these are random Fourier features of the RBF kernel ``K(x, y) = exp(-gamma ||x - y||^2)``.
 The paper writes ``omega ~ N(0, sigma^-2 I)``, but the values it gives for sigma are values of

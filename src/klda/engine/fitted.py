@@ -92,7 +92,7 @@ class Fitted:
     def changing(self) -> Iterator[Model]:
         """Change the model within this block: the solution is made again when it is asked for.
 
-        An interrupt comes before the change, or where the model undoes it, or after all of this.
+        Ctrl-C is delivered before the change, where it can be undone, or after the block.
         """
         model = self.model
         with held_back():
@@ -103,12 +103,13 @@ class Fitted:
 
     def copy(self) -> Fitted:
         """Return an independent copy; the solution, which never changes, is shared."""
-        twin = Fitted(self.model.copy(), self._solution, self._solved_with)
-        twin._judged_with = self._judged_with
+        with self._lock:  # solving borrows the diagonal of the scatter for a moment
+            twin = Fitted(self.model.copy(), self._solution, self._solved_with)
+            twin._judged_with = self._judged_with
         return twin
 
     def solution(self, settings: Settings) -> Solution:
-        """Return the solution: the labels it answers with are right, its doubt may be outdated."""
+        """Return the solution: labels are current, probabilities and thresholds may be stale."""
         with self._lock:
             if self._solution is None or self._solved_with != settings:
                 self._solution, self._solved_with = solve(self.model, settings), settings
@@ -120,8 +121,9 @@ class Fitted:
             solution, model = self.solution(settings), self._model
             if model is None or not settings.calibrated:
                 return solution
-            if self._judged_with != _judging(settings):  # the evidence is of another classifier
-                model.evidence, self._judged_with = Evidence(), _judging(settings)
+            if self._judged_with not in ((), _judging(settings)):  # with other settings
+                model.evidence = Evidence()
+            self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.solve_again(settings)
                 solution, nothing = self.solution(settings), Waiting(model.waiting.rows[:0])
@@ -139,7 +141,7 @@ class Fitted:
 
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
-        with self._lock:  # solving borrows the diagonal for a moment
+        with self._lock:
             scatters = [member.statistics.scatter for member in self.model.members]
             found = [scatter.dense() for scatter in scatters if scatter is not None]
         return [each / max(self.model.statistics.n_scattered, 1) for each in found]
@@ -151,16 +153,17 @@ class Fitted:
 
         Not ``solved``, the model alone, without the time that solving takes.
         """
-        if not solved:
-            arrays, meta = self.model.pack()
-            return arrays, meta | {"compact": False}
-        arrays, meta = self.judged_solution(settings).pack()
-        if not compact:
-            learned, of_model = self.model.pack()
-            members = zip(meta["members"], of_model["members"], strict=True)
-            arrays |= learned
-            meta |= of_model | {"members": [solved | known for solved, known in members]}
-        return arrays, meta | {"compact": compact}
+        with self._lock:
+            if not solved:
+                arrays, meta = self.model.pack()
+                return arrays, meta | {"compact": False}
+            arrays, meta = self.judged_solution(settings).pack()
+            if not compact:
+                learned, of_model = self.model.pack()
+                members = zip(meta["members"], of_model["members"], strict=True)
+                arrays |= learned
+                meta |= of_model | {"members": [rule | known for rule, known in members]}
+            return arrays, meta | {"compact": compact}
 
     @classmethod
     def unpack(

@@ -1,7 +1,7 @@
 """The model: all that was learned, as one value with verbs.
 
-A model is one or more members (feature map, statistics) and what leaving samples out has told. All
-its verbs are exact: order, batches, removal and merging leave the same statistics behind.
+A model is one or more members (feature map, statistics) and leave-one-out evidence for calibration.
+All its verbs are exact: order, batches, removal and merging leave the same statistics behind.
 
 Each verb happens completely or not at all. Adding and removing samples changes the scatter, D x D
 numbers, in place, because a copy would cost more than the change: `Model.change` says how that is
@@ -262,13 +262,13 @@ class Model:
 
     def remove(self, rows: Array, groups: np.ndarray, labels: list[Label]) -> None:
         """Undo what learning these samples did; a class without samples left is dropped."""
-        before, n_removed = self.counts, np.bincount(groups).tolist()
-        self.change(rows, groups, labels, -1)
-        pairs = zip(labels, n_removed, strict=True)
+        before, pairs = self.counts, zip(labels, np.bincount(groups).tolist(), strict=True)
         fractions = {label: n / before[label] for label, n in pairs}
-        self.evidence = self.evidence.drop(fractions)
+        evidence = self.evidence.drop(fractions)
         waiting = self.waiting.drop({label for label, part in fractions.items() if part >= 1})
-        self.waiting = waiting.remove(rows, [labels[group] for group in groups.tolist()])
+        waiting = waiting.remove(rows, [labels[group] for group in groups.tolist()])
+        self.change(rows, groups, labels, -1)
+        self.evidence, self.waiting = evidence, waiting
 
     def change(self, rows: Array, groups: np.ndarray, labels: list[Label], sign: int) -> None:
         """Let all members add or remove samples, block by block, completely or not at all.
