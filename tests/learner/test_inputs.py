@@ -57,8 +57,7 @@ def test_a_table_of_numbers_holds_feature_rows():
 
 def test_the_client_refuses_a_table_as_the_learner_does(bot, tmp_path):
     pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
-    from klda.client import Client
-
+    from klda import Client
     from tests.server.conftest import listening
 
     bot.save(tmp_path / "bot")

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from klda.server.pictures import MARGIN, WIDTH
 from scipy.special import ndtr, xlogy
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError

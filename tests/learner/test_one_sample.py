@@ -67,7 +67,7 @@ def test_a_stored_model_and_the_service_say_the_same(clinc, tmp_path):
     rows = clinc["strange"][:20]
     again = Learner.load(tmp_path / "m")
     np.testing.assert_allclose(again.predict_proba(rows), learner.predict_proba(rows), rtol=1e-4)
-    answers = Snapshot(again, 0).answer(rows, 1)
+    answers = Snapshot.of(again, 0).answer(rows, 1)
     assert [answer.known for answer in answers] == learner.is_known(rows).tolist()
 
 

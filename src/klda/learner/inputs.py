@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from klda import encoders
+from klda.data.inputs import checked_inputs
 from klda.encoders.base import Modality
 from klda.errors import KldaError
 from klda.labels import Label, plain_labels
@@ -20,48 +21,6 @@ EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
 
 class FoundationModelError(KldaError):
     """The foundation model at hand is not the one that a model was made with."""
-
-
-def checked_inputs(inputs: Any, modality: str) -> Any:
-    """Return inputs that have a length and an order.
-
-    Parameters
-    ----------
-    inputs : sequence or iterable
-        Texts, images or feature rows.
-    modality : {"text", "image", "features"}
-        What they are.
-
-    Returns
-    -------
-    sequence or array
-        At least one input.
-
-    Raises
-    ------
-    KldaError
-        If it is a single text, a table of texts or images, a mapping, or empty.
-    """
-    if isinstance(inputs, str | bytes):
-        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-    if isinstance(inputs, Mapping):
-        raise KldaError(f"inputs is a {type(inputs).__name__}; give a list of its values.")
-    if modality != "features" and hasattr(inputs, "columns"):
-        names = [str(name) for name in getattr(inputs, "column_names", inputs.columns)]
-        some = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-        raise KldaError(
-            f"inputs is a table with the columns {some}; give the one column that holds the inputs"
-            + (f": inputs[{names[0]!r}]." if names else ".")
-        )
-    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-        inputs = list(inputs)
-    if len(inputs) == 0:
-        raise KldaError("inputs is empty: give at least one.")
-    if modality == "text":
-        for i, text in enumerate(inputs):
-            if isinstance(text, str) and not text.strip():
-                raise KldaError(f"inputs[{i}] is an empty text: leave it out.")
-    return inputs
 
 
 class InputEncoder:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
 from klda.labels import Label, plain
 
@@ -139,7 +140,7 @@ class Client:
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""
-        inputs = _checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
             self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
@@ -154,7 +155,7 @@ class Client:
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
-        inputs = _checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
         for part in self._parts(inputs):
             self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
@@ -267,7 +268,7 @@ class Client:
 
     def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
         """Compare the answers with the true labels; classes never learned count as wrong."""
-        inputs = _checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         answers = self._ask(inputs, 1)
         from klda.learner.evaluation import Evaluation  # loads scikit-learn
@@ -296,7 +297,7 @@ class Client:
     # ---------------------------------------------------------------- inside
 
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        inputs = _checked(inputs)
+        inputs = checked_inputs(inputs, self.modality)
         answers: list[dict[str, Any]] = []
         for part in self._parts(inputs):
             body = {**self._body(inputs[part]), "top": top}
@@ -358,17 +359,6 @@ def _read(answer: Any) -> dict[str, Any]:
     error = content.get("error", {}) if isinstance(content, dict) else {}
     message = error.get("message", f"The service responded with status {answer.status_code}.")
     raise ServerError(message, answer.status_code, error.get("code", "unknown"))
-
-
-def _checked(inputs: Any) -> Any:
-    """Return inputs as a sequence; what else is wrong with them the service says."""
-    if isinstance(inputs, str | bytes):
-        raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")
-    if not isinstance(inputs, Sequence) and not hasattr(inputs, "shape"):
-        inputs = list(inputs)
-    if not len(inputs):
-        raise KldaError("inputs is empty: give at least one.")
-    return inputs
 
 
 def _known(answers: list[dict[str, Any]]) -> np.ndarray:
