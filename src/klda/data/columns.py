@@ -11,10 +11,10 @@ import numpy as np
 
 from klda.data.batch import TableError
 from klda.errors import KldaError
+from klda.labels import MAX_LABEL_LENGTH, Label
 
 if TYPE_CHECKING:
     from klda.data.table import Table
-    from klda.labels import Label
 
 TEXT_COLUMNS = (
     *("text", "texts", "sentence", "utterance", "query", "question", "message", "content"),
@@ -121,9 +121,15 @@ def check_label(value: Any, table: Table, where: str) -> Label:
     check_label_type(value, table, where)
     _check_unicode(str(value), table, where, "label")
     try:
-        return as_label(str(value), table.classes)
+        label = as_label(str(value), table.classes)
     except KldaError as error:
         raise TableError(f"{table.path}, {where}: {error}") from error
+    if isinstance(label, str) and len(label) > MAX_LABEL_LENGTH:
+        raise TableError(
+            f"{table.path}, {where}: the label has {len(label):,} characters; give labels of at "
+            f"most {MAX_LABEL_LENGTH} characters."
+        )
+    return label
 
 
 def check_label_type(value: Any, table: Table, where: str) -> None:

@@ -15,12 +15,13 @@ import reprlib
 import stat
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from klda.engine.arrays import is_finite
 from klda.errors import KldaError
 
 LARGEST_HEADER = 100_000_000  # bytes, as the format has it
@@ -57,6 +58,8 @@ def header(arrays: Mapping[str, np.ndarray]) -> bytes:
         dtype = _DTYPE_NAMES.get(array.dtype.newbyteorder("<"))
         if dtype is None:
             raise ArrayFileError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
+        if not is_finite(array):
+            raise ArrayFileError(f"Array {name!r} holds values that are not finite.")
         end = offset + array.nbytes
         entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
         offset = end
@@ -134,14 +137,7 @@ def write(folder: Path, part: str, arrays: Mapping[str, np.ndarray]) -> dict[str
     stem = re.sub(r"[^\w.]", "_", part)
     target = folder / f"{stem}-{checksum[:16]}.safetensors"
     if not (target.is_file() and target.stat().st_size == size):
-        temporary = temporary_file(folder)
-        with temporary.open("xb") as file:
-            file.write(start)
-            for array in arrays.values():
-                file.write(content(array))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        replace_file(target, [start, *map(content, arrays.values())])
     return {
         "name": target.name,
         "bytes": size,
@@ -151,9 +147,15 @@ def write(folder: Path, part: str, arrays: Mapping[str, np.ndarray]) -> dict[str
     }
 
 
-def temporary_file(folder: Path) -> Path:
-    """Return a new name for a file that is replaced or removed before a save ends."""
-    return folder / f".new-{uuid.uuid4().hex}"
+def replace_file(target: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file beside its target, sync it, and put it in the target's place."""
+    temporary = target.with_name(f".new-{uuid.uuid4().hex}")
+    with temporary.open("xb") as file:
+        for part in parts:
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(target)
 
 
 def open_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> dict[str, np.ndarray]:

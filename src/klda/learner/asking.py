@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from klda import encoders
 from klda.classifiers import ContinualClassifier
 from klda.classifiers.validation import check_refused
 from klda.engine.solution import Answer
@@ -30,6 +31,21 @@ class Asking:
     classifier: ContinualClassifier
     _inputs: InputEncoder
     _ledger: Ledger | None
+
+    @property
+    def encoder(self) -> encoders.Encoder:
+        """The frozen foundation model; a loaded learner opens it when first needed."""
+        return self._inputs.encoder
+
+    @property
+    def foundation(self) -> dict[str, Any]:
+        """Fingerprint of the foundation model."""
+        return dict(self._inputs.fingerprint)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the foundation model is opened."""
+        return dict(self._inputs.options)
 
     @property
     def modality(self) -> str:

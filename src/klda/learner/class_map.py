@@ -28,7 +28,7 @@ PERPLEXITY = 8.0  # neighbours that stay together
 SPREAD = 1.25  # of the plane's half width, in units of t-SNE, over the root of the points
 BISECTIONS = 50
 MOST_STEPS = 300
-TIED = 1e-6  # lengths that differ by less than this share count as equal
+TIED = 1e-6  # lengths that differ by less than this fraction count as equal
 
 
 def principal_axes(squared: np.ndarray) -> np.ndarray:

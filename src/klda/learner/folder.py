@@ -9,7 +9,7 @@ longer named. After a kill at any moment the folder holds the old model or the n
 A model folder may hold another one, ``.learning``: the progress of a learn that is not complete.
 
 Two consequences: an array that did not change (the random features never do) is not written again,
-and a model that was loaded (memory-mapped) stays whole while others save to the same folder.
+and a loaded model, which is memory-mapped, stays intact while others save to the same folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from klda import __version__
-from klda.engine.arrays import is_finite
 from klda.errors import KldaError
 from klda.learner import array_files, lock_holder
 
@@ -44,7 +43,7 @@ LEARNING = ".learning"  # a folder in a model folder, with the progress of a lon
 
 # Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
 _SHARED_BELOW = 64 * 1024
-# Nobody needs a larger model.json; one that damage made larger must not fill the memory.
+# No model needs a larger model.json, and one that damage made larger must not fill the memory.
 LARGEST_DOCUMENT = 1 << 28
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
@@ -99,8 +98,7 @@ def exists(path: str | Path) -> bool:
     return (Path(path) / DOCUMENT).is_file()
 
 
-# ---------------------------------------------------------------------------------------------
-# Lock
+# ---------------------------------------------------------------- lock
 
 
 @contextmanager
@@ -165,8 +163,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-# ---------------------------------------------------------------------------------------------
-# Save
+# ---------------------------------------------------------------- save
 
 
 def save(
@@ -222,25 +219,15 @@ def save(
                 **document,
                 "files": files,
             }
-            content[_CHECKSUM] = _checksum_of_new(folder, content)
+            content[_CHECKSUM] = checksum(content)
             _commit(folder, content)
-        except array_files.ArrayFileError as error:
-            raise ModelFolderError(f"Saving to {folder} failed: {error}") from error
-        except OSError as error:
+        except ModelFolderError:
+            raise
+        except (OSError, ValueError, TypeError, RecursionError) as error:  # no room, or no JSON
             raise _write_error(folder, error) from error
         finally:
             _remove_unnamed(folder)
         return StoredModel(content, dict(arrays))
-
-
-def _checksum_of_new(folder: Path, content: dict[str, Any]) -> str:
-    try:
-        return checksum(content)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ModelFolderError(
-            f"Saving to {folder} failed: {DOCUMENT} can't hold what is to be saved ({error}). The "
-            "folder is as it was before."
-        ) from error
 
 
 def remove(path: str | Path) -> None:
@@ -304,8 +291,6 @@ def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[s
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         array = np.asarray(array, order="C")
-        if not is_finite(array):
-            raise array_files.ArrayFileError(f"Array {name!r} holds values that are not finite.")
         part = name if array.nbytes >= _SHARED_BELOW else "small"
         parts.setdefault(part, {})[name] = array
     # Wide types first, so that every array of a file starts at a multiple of its item size.
@@ -316,7 +301,6 @@ def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[s
 
 
 def _commit(folder: Path, content: dict[str, Any]) -> None:
-    temporary = array_files.temporary_file(folder)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Half a surrogate pair, as in a file's name that is not UTF-8, becomes JSON's escape for it.
     written = text.encode(errors="backslashreplace")
@@ -325,11 +309,8 @@ def _commit(folder: Path, content: dict[str, Any]) -> None:
             f"Saving to {folder} failed: {DOCUMENT} would have {len(written):,} bytes, more than "
             f"{LARGEST_DOCUMENT:,}. Use fewer classes, or shorter labels."
         )
-    with temporary.open("xb") as file:
-        file.write(written)
-        _sync(file.fileno(), file)
-    _sync_folder(folder)
-    temporary.replace(folder / DOCUMENT)
+    _sync_folder(folder)  # the array files must be there before a document names them
+    array_files.replace_file(folder / DOCUMENT, [written])
     try:
         _sync_folder(folder)
         _sync_folder(folder.parent)
@@ -338,11 +319,6 @@ def _commit(folder: Path, content: dict[str, Any]) -> None:
             f"The model was saved to {folder}, but the disk did not confirm it "
             f"({error.strerror or error}): after a power failure it may be the old one."
         ) from error
-
-
-def _sync(descriptor: int, file: Any) -> None:
-    file.flush()
-    os.fsync(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -366,16 +342,14 @@ def _remove_unnamed(folder: Path) -> None:
                     entry.unlink()
 
 
-def _write_error(folder: Path, error: OSError) -> ModelFolderError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        reason = f"the disk is full or a size limit was reached ({error.strerror})"
-    else:
-        reason = error.strerror or str(error)
+def _write_error(folder: Path, error: Exception) -> ModelFolderError:
+    reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason = f"the disk is full or a size limit was reached ({reason})"
     return ModelFolderError(f"Saving to {folder} failed: {reason}. The folder is as it was before.")
 
 
-# ---------------------------------------------------------------------------------------------
-# Load
+# ---------------------------------------------------------------- load
 
 
 def checksum(document: Mapping[str, Any]) -> str:
@@ -388,8 +362,8 @@ def checksum(document: Mapping[str, Any]) -> str:
 def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     """Open a model folder; arrays are memory-mapped and read when used.
 
-    What ``model.json`` says, the names, types and shapes of all arrays and the content of files of
-    up to 1 MiB are compared with their checksums at every load, the sizes of all files, too.
+    Every load compares file sizes and the checksums of ``model.json``, of all array headers, and
+    of array files up to 1 MiB.
 
     Parameters
     ----------
@@ -442,9 +416,7 @@ def _read_document(folder: Path) -> dict[str, Any]:
     except KldaError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ModelFolderError(
-            f"{file} is truncated or damaged ({error}). Restore the folder from a copy."
-        ) from error
+        raise damaged(file, error) from error
     return dict(content)
 
 
@@ -473,7 +445,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def damaged(file: Path, reason: object) -> ModelFolderError:
-    """Return the error that says that a file is damaged, and what to do."""
+    """Return the error that names a damaged file and the fix."""
     return ModelFolderError(
         f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
     )

@@ -7,8 +7,8 @@ their means in the space that the precision P whitens,
 
 Of two normal classes ``Phi(-d / 2)`` of the samples fall on the wrong side. But these distances are
 too large, since P was fitted to the same samples, and classes are not normal. They are divided by a
-scale: the one at which the expected confusions of all pairs add up to the share of learned samples
-that the model gets wrong when they are left out. Where no samples were left out it is 1.
+scale: the one at which the expected confusions of all pairs add up to the fraction of learned
+samples that the model gets wrong when they are left out. Where none were left out it is 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEW_CLASSES = 12  # two principal axes are enough for a map of these
 PULL_TO_AXES = 2.0  # neighbours stay together as well as without; rounding moves no class visibly
 PULL_TO_EARLIER = 10.0  # a class moves by 0.1 of a map's half width for a gain of 0.1 in divergence
 SMALLEST_SPLIT = 20  # samples below which two groups in a class tell nothing
-SMALLEST_GROUP = 0.15  # share of a class's samples
+SMALLEST_GROUP = 0.15  # fraction of a class's samples
 N_REFERENCES = 20
 LLOYD_STEPS = 20
 CLEAR_GAP = 6.0  # two classes of real data put together have 7 to 17, most single ones below 4
@@ -46,9 +46,9 @@ class ConfusablePair:
     first, second : label
         The classes.
     distance : float
-        Between their means, in units of the honest spread within classes.
+        Between their means, in units of the corrected spread within classes.
     confusion : float
-        Share of the samples of one that are expected to be taken for the other.
+        Fraction of the samples of one that are expected to be taken for the other.
     """
 
     first: Label
@@ -111,7 +111,7 @@ class ClassMap:
 
 
 def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """Squared distances between class means in the whitened space, made honest.
+    """Squared distances between class means in the whitened space, divided by the scale.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _scale(squared: np.ndarray, error: float) -> float:
 
 
 def _error_left_out(estimator: Any) -> float:
-    """Share of the samples judged as if not learned that are wrong; 0 where none were judged."""
+    """Fraction of the samples judged as if not learned that are wrong; 0 where none were judged."""
     solution = estimator.solution_
     if solution.evidence is None:
         return 0.0
@@ -352,8 +352,8 @@ def _split(rows: np.ndarray, rng: np.random.Generator) -> _Split | None:
     widths = widths[:SPLIT_AXES]
     places = left[:, :SPLIT_AXES] * widths
     explained, second = _two_means(places)
-    share = float(second.mean())
-    if min(share, 1 - share) < SMALLEST_GROUP:
+    fraction = float(second.mean())
+    if min(fraction, 1 - fraction) < SMALLEST_GROUP:
         return None
     chance = []
     for _ in range(N_REFERENCES):
@@ -385,9 +385,11 @@ def _two_means(places: np.ndarray) -> tuple[float, np.ndarray]:
             if (moved == second).all():
                 break
             second = moved
-        share = float(second.mean())
-        if 0 < share < 1:
-            between = len(places) * share / (1 - share) * (places[second].mean(axis=0) ** 2).sum()
+        fraction = float(second.mean())
+        if 0 < fraction < 1:
+            between = (
+                len(places) * fraction / (1 - fraction) * (places[second].mean(axis=0) ** 2).sum()
+            )
             if between / max(total, 1e-300) > best:
                 best, chosen = float(between / max(total, 1e-300)), second
     return best, chosen

@@ -15,9 +15,9 @@ from sklearn.base import clone
 
 from klda import encoders
 from klda.classifiers import KLDA, ContinualClassifier
+from klda.classifiers.validation import check_labels_known
 from klda.data.threads import work_behind
 from klda.encoders.probes import gamma_for
-from klda.engine.arrays import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, listed, plain
@@ -123,23 +123,6 @@ class Learner(Asking, Storing):
             f"{len(self.classes)} classes, {self.samples} samples>"
         )
 
-    # ---------------------------------------------------------------- what it is
-
-    @property
-    def encoder(self) -> encoders.Encoder:
-        """The frozen foundation model; a loaded learner opens it when first needed."""
-        return self._inputs.encoder
-
-    @property
-    def foundation(self) -> dict[str, Any]:
-        """Fingerprint of the foundation model."""
-        return dict(self._inputs.fingerprint)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """How the foundation model is opened."""
-        return dict(self._inputs.options)
-
     # ---------------------------------------------------------------- learning
 
     def learn(
@@ -199,12 +182,10 @@ class Learner(Asking, Storing):
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
         if len(rows) != len(labels):
             raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
-        before = self.classes
         ledger, rows = self._entered(rows, labels, ids)
-        with held_back():  # an interrupt comes before the model changes, or when all has changed
+        with self.changing("learn", source):
             self.classifier.partial_fit(rows, labels)
             self._ledger = ledger
-            self.record("learn", before, source)
         return self
 
     def encode_batches(
@@ -239,10 +220,8 @@ class Learner(Asking, Storing):
         noted: dict[str, Any] | None = None,
     ) -> Self:
         """Become what a draft, a changed copy of this learner, has become."""
-        before = self.classes
-        with held_back():
+        with self.changing(action, source, noted):
             self.classifier, self._ledger = draft.classifier, draft._ledger
-            self.record(action, before, source, noted)
         return self
 
     def _entered(
@@ -328,24 +307,19 @@ class Learner(Asking, Storing):
             return self._forget_positions(self._ledger.find(rows, labels), source)
         if verify:
             self.classifier.check_learned(rows, labels)
-        before = self.classes
-        with held_back():
+        with self.changing("forget", source):
             self.classifier.remove(rows, labels)
-            self.record("forget", before, source)
         return self
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
-        known = self.classes
-        if label not in known:
-            raise KldaError(_unknown_classes([label], known))
+        known = self._known_classes([label])
         if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
             rows = self._ledger.rows_at(self._ledger.of_class(label))
             self._forget_classes([label], None)
             return Detached(label, known[label], {"rows": rows}, {})
-        with held_back():
+        with self.changing("forget"):
             part = self.classifier.detach(label)
-            self.record("forget", known, None)
         return Detached(label, known[label], *part.pack(maps=False))
 
     def attach(self, detached: Detached) -> Self:
@@ -353,12 +327,19 @@ class Learner(Asking, Storing):
         if "rows" in detached.arrays:
             rows = detached.arrays["rows"]
             return self.learn_rows(rows, [detached.label] * len(rows), source="undo")
-        before, model = self.classes, self.classifier.model_
+        model = self.classifier.model_
         part = Model.unpack(detached.arrays, detached.meta, model.backend, maps=model.maps)
-        with held_back():
+        with self.changing("learn", "undo"):
             self.classifier.attach(part)
-            self.record("learn", before, "undo")
         return self
+
+    def _known_classes(self, names: list[Label]) -> dict[Label, int]:
+        """Return all classes, if these are among them."""
+        known = self.classes
+        if not names:
+            raise KldaError("labels is empty: name at least one class to forget.")
+        check_labels_known(np.array([*known]), names, "labels")
+        return known
 
     def _positions_of(self, ids: list[SampleId]) -> np.ndarray:
         if self._ledger is None:
@@ -371,22 +352,22 @@ class Learner(Asking, Storing):
         return self._ledger.of_ids(ids)
 
     def _forget_positions(self, positions: np.ndarray, source: str | Path | None) -> Self:
-        ledger, before = self._ledger, self.classes
-        assert ledger is not None
-        with held_back():
-            self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
-            self._ledger = ledger.without(positions)
-            self.record("forget", before, source)
+        with self.changing("forget", source):
+            self._remove(positions)
         return self
 
+    def _remove(self, positions: np.ndarray) -> None:
+        """Undo what samples in the ledger did, and take them out of it."""
+        ledger = self._ledger
+        assert ledger is not None
+        self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
+        self._ledger = ledger.without(positions)
+
     def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
-        known = self.classes
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            raise KldaError(_unknown_classes(unknown, known))
+        known, names = self._known_classes(names), list(dict.fromkeys(names))
         held = self._ledger.counts if self._ledger is not None else {}
-        exact = [name for name in dict.fromkeys(names) if held.get(name) == known[name]]
-        dropped = [name for name in dict.fromkeys(names) if name not in exact]
+        exact = [name for name in names if held.get(name) == known[name]]
+        dropped = [name for name in names if name not in exact]
         if dropped and not self.classifier.nearest_mean:
             # Before anything changes: if warnings are errors, nothing is forgotten.
             some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
@@ -398,16 +379,12 @@ class Learner(Asking, Storing):
                 stacklevel=3,
             )
         draft = self.copy() if exact and dropped else self
-        with held_back():
-            if exact and draft._ledger is not None:
-                at = np.concatenate([draft._ledger.of_class(name) for name in exact])
-                rows, labels = draft._ledger.rows_at(at), draft._ledger.labels_at(at)
-                draft.classifier.remove(rows, labels)
-                draft._ledger = draft._ledger.without(at)
+        with self.changing("forget", source):
+            if exact and self._ledger is not None:
+                draft._remove(np.concatenate([self._ledger.of_class(name) for name in exact]))
             for name in dropped:
                 draft.classifier.forget(name)
             self.classifier, self._ledger = draft.classifier, draft._ledger
-            self.record("forget", known, source)
         return self
 
     # ---------------------------------------------------------------- other changes
@@ -424,12 +401,11 @@ class Learner(Asking, Storing):
         -------
         self
         """
-        before, old, new = self.classes, plain(old), plain(new)
-        with held_back():
+        old, new = plain(old), plain(new)
+        with self.changing("rename", f"{old} -> {new}"):
             self.classifier.rename(old, new)
             if self._ledger is not None:
                 self._ledger = self._ledger.rename(old, new)
-            self.record("rename", before, f"{old} -> {new}")
         return self
 
     def merge(self, other: Learner) -> Self:
@@ -451,7 +427,7 @@ class Learner(Asking, Storing):
                 "Learner('features', classifier=...)."
             )
         check_same_features(self.foundation, other.foundation, "other's")
-        before, ledger = self.classes, self._ledger
+        ledger = self._ledger
         if ledger is not None:
             if other._ledger is None:
                 raise KldaError(
@@ -459,10 +435,9 @@ class Learner(Asking, Storing):
                     "it. Merge this learner into the other one instead."
                 )
             ledger = ledger.merge(other._ledger)
-        with held_back():
+        with self.changing("merge", other.origin):
             self.classifier.merge(other.classifier)
             self._ledger = ledger
-            self.record("merge", before, other.origin)
         return self
 
     def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
@@ -520,11 +495,3 @@ class Learner(Asking, Storing):
         twin = copy.copy(self)
         twin.classifier = self.classifier.frozen()
         return twin
-
-
-def _unknown_classes(unknown: list[Label], known: dict[Label, int]) -> str:
-    if not unknown:
-        return "labels is empty: name at least one class to forget."
-    some = ", ".join(repr(label) for label in list(known)[:5])
-    more = f" and {len(known) - 5} more" if len(known) > 5 else ""
-    return f"labels names class {unknown[0]!r}, which was never learned; known are: {some}{more}."

@@ -1,10 +1,10 @@
 """An opt-in ledger of what was learned: features in half precision, labels and ids.
 
-With it a class or a single sample is forgotten exactly, and the model is built again with other
-parameters, without the texts or images. Learning uses the features as the ledger holds them, so
-that what is taken away later is, to the last bit, what was learned.
+With it a class or a single sample can be forgotten exactly, and the model rebuilt with other
+parameters, without the texts or images. The model learns the features as the ledger holds them, so
+that what is removed later is bit for bit what was learned.
 
-A ledger never changes: each change returns another one, which shares what stayed the same.
+A ledger never changes: each change returns a new one, which shares what stayed the same.
 """
 
 from __future__ import annotations
@@ -138,17 +138,7 @@ class Ledger:
         return [self.labels[code] for code in self.codes[positions].tolist()]
 
     def rows_at(self, positions: np.ndarray) -> np.ndarray:
-        """Features of samples, float32, as they were learned.
-
-        Parameters
-        ----------
-        positions : ndarray of int
-            Positions in the ledger.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-        """
+        """Features ``(n, d)`` of samples given by their positions, float32, as learned."""
         starts = np.cumsum([0, *map(len, self.chunks)])
         which = np.searchsorted(starts, positions, side="right") - 1
         width = self.chunks[0].shape[1] if self.chunks else 0
@@ -173,18 +163,7 @@ class Ledger:
         return np.flatnonzero(self.codes == self.labels.index(label))
 
     def of_ids(self, ids: Sequence[SampleId]) -> np.ndarray:
-        """Positions of samples named by their ids.
-
-        Parameters
-        ----------
-        ids : sequence of str or int
-            Ids that were given, or running numbers.
-
-        Returns
-        -------
-        ndarray of int
-            In the order of `ids`.
-        """
+        """Positions of samples given by their ids or running numbers, in the order of `ids`."""
         numbers = []
         for one in ids:
             plain = one.item() if isinstance(one, np.generic) else one
@@ -310,18 +289,7 @@ class Ledger:
         return ledger, restore(halves, exponents)
 
     def without(self, positions: np.ndarray) -> Ledger:
-        """Return a ledger without some samples; nothing of them is left in it.
-
-        Parameters
-        ----------
-        positions : ndarray of int
-            Positions of the samples.
-
-        Returns
-        -------
-        Ledger
-            Others keep their ids.
-        """
+        """Return a ledger without some samples: nothing of them is left, others keep their ids."""
         kept = np.ones(len(self), bool)
         kept[positions] = False
         chunks, start = [], 0

@@ -1,11 +1,10 @@
-"""Learning from files larger than memory, in hours if need be: a kill loses minutes at most.
+"""Learning from files larger than memory, for hours if need be: a kill loses minutes at most.
 
-Rows are read ahead in a thread, encoded, and learned in another thread. Every few minutes the
-progress is saved beside the model, in the folder ``.learning`` inside the model folder: the
-statistics so far, and the place in the files that they stand for. The model itself changes once,
-at the end. A learn that is resumed goes on at that place, from those statistics, in the same
-chunks: no row is lost, none counts twice, and the model is the one that would have come out
-without the pause.
+Rows are read ahead in one thread and learned in another while the caller encodes. Every few minutes
+the progress is saved to the folder ``.learning`` inside the model folder: the statistics so far and
+the position in the files. The model itself changes once, at the end. A resumed learn continues from
+that position and those statistics, in the same batches: no row is lost, none counts twice, and the
+model is bit for bit that of an uninterrupted learn.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -12,9 +13,9 @@ from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
 from klda.classifiers import ContinualClassifier
+from klda.engine.arrays import held_back
 from klda.engine.fitted import PredictionOnlyError
 from klda.errors import KldaError
-from klda.labels import Label
 from klda.learner import folder
 from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
@@ -58,26 +59,26 @@ class Storing:
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
 
-    def record(
-        self,
-        action: str,
-        before: dict[Label, int],
-        source: str | Path | None,
-        noted: dict[str, Any] | None = None,
-    ) -> None:
-        """Add an entry to the history."""
-        after = self.classifier.counts_
-        entry: dict[str, Any] = {
-            "when": now(),
-            "action": action,
-            "samples": sum(after.values()) - sum(before.values()),
-            "new_classes": [label for label in after if label not in before],
-            "dropped_classes": [label for label in before if label not in after],
-            "source": [] if source is None else str(source),
-            **(noted or {}),
-        }
-        kept = {key: value for key, value in entry.items() if value != []}
-        self._history = [*self._history, kept][-HISTORY_LENGTH:]
+    @contextmanager
+    def changing(
+        self, action: str, source: str | Path | None = None, noted: dict[str, Any] | None = None
+    ) -> Iterator[None]:
+        """Note a change in the history once it is complete; an interrupt waits until then."""
+        before = self.classifier.counts_
+        with held_back():
+            yield
+            after = self.classifier.counts_
+            entry: dict[str, Any] = {
+                "when": now(),
+                "action": action,
+                "samples": sum(after.values()) - sum(before.values()),
+                "new_classes": [label for label in after if label not in before],
+                "dropped_classes": [label for label in before if label not in after],
+                "source": [] if source is None else str(source),
+                **(noted or {}),
+            }
+            kept = {key: value for key, value in entry.items() if value != []}
+            self._history = [*self._history, kept][-HISTORY_LENGTH:]
 
     # ---------------------------------------------------------------- model folders
 
@@ -86,9 +87,9 @@ class Storing:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the arrays and the document that :meth:`save` writes.
 
-        They stay as they are whatever is learned later, so that another thread can write them with
-        `klda.learner.folder.save`. Not ``solved``, what answering needs is left out: it takes no
-        time to solve, and is enough to go on learning.
+        Later changes leave them alone, so another thread can write them with
+        `klda.learner.folder.save`. With ``solved=False`` they hold only what learning needs, and
+        nothing is solved.
         """
         arrays, meta = self.classifier.pack(compact=compact, solved=solved)
         counts = self.classifier.counts_
