@@ -477,3 +477,27 @@ def test_clinc_30_of_150_classes_forgotten_one_by_one(data_dir):
         learner.forget(label)
     found, wanted = learner.scores(rows), never.scores(rows)
     assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+def test_a_class_that_is_detached_and_attached_keeps_its_ids(tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(6, 4)), ["a", "b"] * 3
+    bot = Learner("features", keep="features").learn(X, y, ids=[f"id{i}" for i in range(6)])
+    bot.learn(X + 1, y)
+    bot.attach(bot.detach("a"))
+    assert bot.ledger.counts == {"a": 6, "b": 6} == bot.classes
+    assert set(bot.ledger.names) == {f"id{i}" for i in range(6)}
+    assert bot.forget(ids="id0").classes == {"a": 5, "b": 6}
+
+
+def test_running_out_of_memory_leaves_model_and_ledger_in_step(monkeypatch):
+    X, y = np.random.default_rng(0).normal(size=(20, 4)), ["a", "b"] * 10
+    bot = Learner("features", keep="features").learn(X, y)
+
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Ledger, "without", fail)
+    for forget in (lambda: bot.forget(ids=[0]), lambda: bot.forget("a")):
+        with pytest.raises(MemoryError):
+            forget()
+        assert bot.ledger.counts == bot.classes == {"a": 10, "b": 10}

@@ -176,7 +176,7 @@ class Learner(Asking, Storing):
         rows: np.ndarray,
         labels: Labels,
         *,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[str | None] | None = None,
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
@@ -225,7 +225,7 @@ class Learner(Asking, Storing):
         return self
 
     def _entered(
-        self, rows: np.ndarray, labels: Labels, ids: Sequence[str] | None
+        self, rows: np.ndarray, labels: Labels, ids: Sequence[str | None] | None
     ) -> tuple[Ledger | None, np.ndarray]:
         """Return the ledger with more samples, and their rows as it holds them."""
         self._check_width(rows)
@@ -276,11 +276,9 @@ class Learner(Asking, Storing):
             return self._forget_positions(self._positions_of(listed(ids)), source)
         if inputs is None:
             return self._forget_classes(listed(labels), source)
-        rows = self.encode(inputs)
-        names = listed(labels)
-        return self.forget_rows(
-            rows, names * len(rows) if len(names) == 1 else names, source=source
-        )
+        rows, names = self.encode(inputs), listed(labels)
+        each = names * len(rows) if len(names) == 1 else names
+        return self.forget_rows(rows, each, source=source)
 
     def forget_rows(
         self,
@@ -292,8 +290,8 @@ class Learner(Asking, Storing):
     ) -> Self:
         """Forget samples given by their features; they must have been learned with these labels.
 
-        Not to ``verify`` is for a removal that was verified before and is made again: the answer of
-        the statistics must not depend on the last digits of another machine.
+        ``verify=False`` repeats a removal that was verified before: rounding on another machine
+        could change the verdict of the statistics.
 
         Raises
         ------
@@ -315,18 +313,28 @@ class Learner(Asking, Storing):
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
         known = self._known_classes([label])
         if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
-            rows = self._ledger.rows_at(self._ledger.of_class(label))
+            at = self._ledger.of_class(label)
+            rows, ids = self._ledger.rows_at(at), self._ledger.ids_at(at)
             self._forget_classes([label], None)
-            return Detached(label, known[label], {"rows": rows}, {})
+            return Detached(label, known[label], {"rows": rows}, {"ids": ids})
         with self.changing("forget"):
             part = self.classifier.detach(label)
-        return Detached(label, known[label], *part.pack(maps=False))
+            try:
+                packed = part.pack(maps=False)
+            except BaseException:
+                self.classifier.attach(part)
+                raise
+        return Detached(label, known[label], *packed)
 
     def attach(self, detached: Detached) -> Self:
-        """Bring back a class that :meth:`detach` took out."""
+        """Bring back a class that :meth:`detach` took out.
+
+        Samples in a ledger keep the ids they were given; the others get new running numbers.
+        """
         if "rows" in detached.arrays:
-            rows = detached.arrays["rows"]
-            return self.learn_rows(rows, [detached.label] * len(rows), source="undo")
+            rows, ids = detached.arrays["rows"], detached.meta.get("ids")
+            ids = ids and [one if isinstance(one, str) else None for one in ids]
+            return self.learn_rows(rows, [detached.label] * len(rows), ids=ids, source="undo")
         model = self.classifier.model_
         part = Model.unpack(detached.arrays, detached.meta, model.backend, maps=model.maps)
         with self.changing("learn", "undo"):
@@ -360,8 +368,9 @@ class Learner(Asking, Storing):
         """Undo what samples in the ledger did, and take them out of it."""
         ledger = self._ledger
         assert ledger is not None
+        left = ledger.without(positions)
         self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
-        self._ledger = ledger.without(positions)
+        self._ledger = left
 
     def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
         known, names = self._known_classes(names), list(dict.fromkeys(names))
@@ -378,7 +387,7 @@ class Learner(Asking, Storing):
                 ForgetTraceWarning,
                 stacklevel=3,
             )
-        draft = self.copy() if exact and dropped else self
+        draft = self.copy() if len(dropped) + bool(exact) > 1 else self
         with self.changing("forget", source):
             if exact and self._ledger is not None:
                 draft._remove(np.concatenate([self._ledger.of_class(name) for name in exact]))
@@ -402,10 +411,10 @@ class Learner(Asking, Storing):
         self
         """
         old, new = plain(old), plain(new)
+        ledger = None if self._ledger is None else self._ledger.rename(old, new)
         with self.changing("rename", f"{old} -> {new}"):
             self.classifier.rename(old, new)
-            if self._ledger is not None:
-                self._ledger = self._ledger.rename(old, new)
+            self._ledger = ledger
         return self
 
     def merge(self, other: Learner) -> Self:

@@ -246,7 +246,7 @@ class Ledger:
         self,
         rows: np.ndarray,
         labels: Sequence[Label] | np.ndarray,
-        ids: Sequence[str] | None = None,
+        ids: Sequence[str | None] | None = None,
     ) -> tuple[Ledger, np.ndarray]:
         """Return a ledger with more samples, and their features as it holds them.
 
@@ -272,7 +272,8 @@ class Ledger:
         numbers = self.next_number + np.arange(len(rows))
         names = dict(self.names)
         if ids is not None:
-            names |= zip(self._check_ids(ids, len(rows)), numbers.tolist(), strict=True)
+            given_ids = zip(self._check_ids(ids, len(rows)), numbers.tolist(), strict=True)
+            names |= {one: number for one, number in given_ids if one is not None}
         given = np.asarray(labels).tolist()
         all_labels = tuple(dict.fromkeys([*self.labels, *given]))
         place = {label: i for i, label in enumerate(all_labels)}
@@ -351,12 +352,12 @@ class Ledger:
             shift + other.next_number,
         )
 
-    def _check_ids(self, ids: Sequence[str], expected: int) -> list[str]:
+    def _check_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
         given = [one.item() if isinstance(one, np.generic) else one for one in ids]
         if len(given) != expected:
             raise KldaError(f"ids has {len(given)} ids for {expected} inputs; give one for each.")
         seen: set[str] = set()
-        for one in given:
+        for one in filter(lambda one: one is not None, given):
             if not isinstance(one, str) or not one:
                 raise KldaError(f"ids has {one!r}; ids are texts, such as {str(one) or 'a7'!r}.")
             if one in seen or one in self.names:

@@ -179,8 +179,11 @@ class Storing:
                 document["extras"] = self.extras
         replaces = self._origin[1] if self._origin and not new and not overwrite else None
         stored = folder.save(at, arrays, document, replaces=replaces, new=new)
-        if not compact:
-            self._origin = (at, stored.generation)
+        if compact:
+            return
+        if not from_here:  # what others keep in the folder that it came from stays there
+            self.extras, self._foreign = {}, ({}, {})
+        self._origin = (at, stored.generation)
 
     @classmethod
     def load(
