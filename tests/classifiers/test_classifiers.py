@@ -494,7 +494,7 @@ BAD_CALLS = {
     "no labels": (lambda m: m.partial_fit(X_GOOD, None), "requires y"),
     "forget unknown": (lambda m: m.forget(77), "label names class 77"),
     "rename unknown": (lambda m: m.rename(77, 5), "old names class 77"),
-    "rename taken": (lambda m: m.rename(0, 1), "new=1 is a class already"),
+    "rename taken": (lambda m: m.rename(0, 1), "new=1 is already a class"),
     "among unknown": (lambda m: m.predict(X_GOOD, among=[0, 77]), "among names class 77"),
     "among empty": (lambda m: m.predict(X_GOOD, among=[]), r"among=\[\]"),
     "among twice": (lambda m: m.predict(X_GOOD, among=[0, 0]), "twice"),

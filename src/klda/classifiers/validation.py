@@ -211,8 +211,8 @@ def check_label_kind(classes: np.ndarray, labels: Sequence[Label]) -> None:
     if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
         known = classes[0].item()
         raise KldaError(
-            f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), the classes "
-            f"known are such as {known!r} ({type(known).__name__}); use one kind."
+            f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the known "
+            f"classes are such as {known!r} ({type(known).__name__}); use one kind."
         )
 
 
@@ -247,7 +247,7 @@ def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
     new = checked_label("new", new)
     check_label_kind(classes, [new])
     if new in classes.tolist():
-        raise KldaError(f"new={new!r} is a class already; merge by learning, or use another.")
+        raise KldaError(f"new={new!r} is already a class; choose another name.")
     return new
 
 

@@ -183,14 +183,14 @@ def _report(
     for label, count in left.items():
         say(f"{label} is still known, from {counted(count, 'sample')}.")
     say(
-        "Its scores are those of a model that never saw what was forgotten."
+        "The model now scores as if it had never seen what was forgotten."
         if exact
-        else "They are never an answer again, but the covariance that all classes share keeps a "
+        else "These classes are no longer predicted, but the covariance that all classes share keeps a "
         "trace of them. To leave none, give the rows that were learned with --rows, or make "
         "models with klda learn --keep features."
     )
     if not checked:
         say(
-            "This holds if these rows were learned: without a ledger, some rows of a class can't "
+            "This assumes that the rows were learned: without a ledger, some rows of a class can't "
             "always be told from similar ones."
         )

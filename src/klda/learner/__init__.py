@@ -1,8 +1,9 @@
 """The Learner: a frozen foundation model, a classifier on top, and a model folder."""
 
 from klda.learner.asking import REFUSED, UNKNOWN, UNKNOWN_INTEGER
+from klda.learner.detached import Detached
 from klda.learner.inputs import FoundationModelError
-from klda.learner.learner import Detached, ForgetTraceWarning, Learner
+from klda.learner.learner import ForgetTraceWarning, Learner
 
 __all__ = [
     "REFUSED",

@@ -6,7 +6,6 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, listed, plain
 from klda.learner.asking import Asking
+from klda.learner.detached import Detached
 from klda.learner.inputs import EncodedBatch, InputEncoder, Labels, check_same_features
 from klda.learner.ledger import Ledger, SampleId
 from klda.learner.storing import Storing
@@ -31,28 +31,6 @@ KEEP = (None, "features")
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
-
-
-@dataclass(frozen=True)
-class Detached:
-    """A class that was forgotten, with all that `Learner.attach` needs to bring it back.
-
-    Attributes
-    ----------
-    label : label
-        Its name.
-    count : int
-        Its samples.
-    arrays : dict of str to ndarray
-        A packed model of the class alone, or ``rows`` if a ledger had its samples.
-    meta : dict
-        JSON-able values of the packed model.
-    """
-
-    label: Label
-    count: int
-    arrays: dict[str, np.ndarray]
-    meta: dict[str, Any]
 
 
 class Learner(Asking, Storing):
@@ -452,9 +430,8 @@ class Learner(Asking, Storing):
     def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
         """Learn everything in the ledger again, with other parameters.
 
-        Without any change this gives the model that would have learned just these samples, also in
-        what depends on the order of events: temperature and threshold. A bandwidth that was found
-        in the first batch stays; ``gamma="auto"`` finds it again.
+        Without any change this gives the model that would have learned just these samples. A
+        bandwidth that was found in the first batch stays; ``gamma="auto"`` finds it again.
 
         Parameters
         ----------

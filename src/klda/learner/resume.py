@@ -207,8 +207,8 @@ class ResumableLearn:
 
     def _refused(self, reason: str) -> CheckpointError:
         return CheckpointError(
-            f"The unfinished learn in {self.folder} can't be resumed: {reason}; or drop what it "
-            "has learned with --restart."
+            f"The unfinished learn in {self.folder} can't be resumed: {reason}. To start over, use "
+            "--restart."
         )
 
     def _digest(self) -> str:
@@ -349,12 +349,12 @@ def _in_the_way(folder: Path, progress: Progress, finished: bool) -> str:
     files = _named(progress.paths)
     if finished:
         return (
-            f"{folder}: the learn of {files} was complete when it was cut off; nothing is left to "
-            "do. Say --resume to tidy up, or --restart to learn the files once more."
+            f"{folder}: {files} had been learned completely before the last run stopped. Use "
+            "--resume to remove the checkpoint, or --restart to learn the files again."
         )
     return (
         f"{folder} holds an unfinished learn of {files}: {progress}. Give the same "
-        "files and --resume to go on from there, or --restart to drop it."
+        "files and --resume to continue from there, or --restart to drop it."
     )
 
 

@@ -79,10 +79,9 @@ def _work(connection: Connection, model: Path, new: str | None, options: dict[st
         while True:
             inputs = connection.recv()
             try:
-                connection.send(encoder.encode(inputs))
-            except OSError:
-                raise
+                outcome: Any = encoder.encode(inputs)
             except Exception as error:
-                connection.send(error)
+                outcome = error
+            connection.send(outcome)
     except (EOFError, OSError):
         return

@@ -21,9 +21,9 @@ def lower_priority() -> None:
 def limit_blas_threads() -> None:
     """Keep learning from holding up answers inside the linear algebra libraries.
 
-    OpenBLAS lets one caller at a time use its threads: an answer would wait for a factorisation to
-    finish. NumPy and SciPy bring a copy each. Answers use NumPy's, on one thread, which waits for
-    nobody; SciPy's, which only learning uses, leaves one processor free.
+    OpenBLAS lets one caller at a time use its threads. NumPy and SciPy bring a copy each: NumPy's
+    gets one thread, which waits for nobody, and SciPy's, which factorises, leaves one processor
+    free.
     """
     spare = max(1, (os.cpu_count() or 2) - 1)
     for library in ThreadpoolController().lib_controllers:
