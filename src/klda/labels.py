@@ -186,6 +186,6 @@ def grouped(values: np.ndarray) -> tuple[list[Label], np.ndarray]:
             present = np.flatnonzero(np.bincount(shifted))
             place = np.empty(largest - least + 1, np.int64)
             place[present] = np.arange(len(present))
-            return (present + least).tolist(), place[shifted]
+            return list((present + least).tolist()), place[shifted]
     distinct, groups = np.unique(values, return_inverse=True)
-    return distinct.tolist(), groups
+    return list(distinct.tolist()), groups

@@ -59,15 +59,13 @@ def test_not_everything_is_called_known(clinc):
     assert stricter.mean() < looser.mean()
 
 
-def test_a_stored_model_and_the_service_say_the_same(clinc, tmp_path):
-    from klda.server.snapshot import Snapshot
-
+def test_a_stored_model_and_a_frozen_one_say_the_same(clinc, tmp_path):
     learner = Learner("features", classifier=KLDA(random_state=0)).learn(*clinc["learn"])
     learner.save(tmp_path / "m")
     rows = clinc["strange"][:20]
     again = Learner.load(tmp_path / "m")
     np.testing.assert_allclose(again.predict_proba(rows), learner.predict_proba(rows), rtol=1e-4)
-    answers = Snapshot.of(again, 0).answer(rows, 1)
+    answers = again.frozen().answer_rows(rows, top=1)
     assert [answer.known for answer in answers] == learner.is_known(rows).tolist()
 
 

@@ -72,3 +72,13 @@ def test_damage_with_changes_after_it_is_an_error(old):
     file.write_bytes(content)
     with pytest.raises(JournalError, match="damaged at byte 0"):
         Running(old)
+
+
+def test_a_save_by_someone_else_before_the_first_start_loses_nothing(old):
+    learner = Learner.load(old)
+    learner.learn(rows(20, 3), ["flies"] * 3)
+    learner.save(old)
+    with Running(old, undo_seconds=1e12) as again:
+        assert again.counts == {**COUNTS, "flies": 3}
+        assert again.learn(rows(8, 6), ["dogs"] * 6, "key-folded", {"n": 1}).repeated
+        assert again.forgotten() == {2: {"bees": 12}, 3: {"cats": 12}}

@@ -1,4 +1,4 @@
-"""What is checked of inputs that come from a caller, before anything is done with them."""
+"""Inputs as Python callers give them: several texts, images or feature rows."""
 
 from __future__ import annotations
 

@@ -21,6 +21,11 @@ from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
 
 LEDGER = "ledger/"  # prefix of its arrays in a model folder
+OWN_ARRAYS = ("predict/", "learn/", LEDGER)
+OWN_VALUES = {
+    *("kind", "parameters", "n_features", "feature_names", "classes", "counts"),
+    *("compact", "members", "waiting"),
+}
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -41,6 +46,8 @@ class Storing:
     _ledger: Ledger | None
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
+    # What others stored beside the model in version 0.1.0: kept until they have read it.
+    _foreign: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -128,6 +135,10 @@ class Storing:
         if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
             raise ValueError("its parts do not agree with each other")
         learner.extras = dict(document.get("extras", {}))
+        learner._foreign = (
+            {name: a for name, a in stored.arrays.items() if not name.startswith(OWN_ARRAYS)},
+            {name: value for name, value in meta.items() if name not in OWN_VALUES},
+        )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
         return learner
@@ -159,8 +170,13 @@ class Storing:
         if new:
             folder.check_new(at)
         arrays, document = self.pack(compact=compact)
-        if self.extras and from_here and not compact:
-            document["extras"] = self.extras
+        if from_here and not compact:
+            arrays, document["classifier"] = (
+                arrays | self._foreign[0],
+                self._foreign[1] | document["classifier"],
+            )
+            if self.extras:
+                document["extras"] = self.extras
         replaces = self._origin[1] if self._origin and not new and not overwrite else None
         stored = folder.save(at, arrays, document, replaces=replaces, new=new)
         if not compact:
