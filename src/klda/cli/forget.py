@@ -186,8 +186,8 @@ def _report(
         "The model now scores as if it had never seen what was forgotten."
         if exact
         else "These classes are no longer predicted, but the covariance that all classes share "
-        "keeps a trace of them. To leave none, give the rows that were learned with --rows, or make "
-        "models with klda learn --keep features."
+        "keeps a trace of them. To leave none, give the rows that were learned with --rows, or "
+        "make models with klda learn --keep features."
     )
     if not checked:
         say(
