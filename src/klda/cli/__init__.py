@@ -10,6 +10,11 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line."""
+    import signal
+
     from klda.cli.app import app
 
-    app(prog_name="klda")
+    try:
+        app(prog_name="klda")
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit status is settled

@@ -60,10 +60,10 @@ def printable(text: str) -> str:
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C while a model is saved.
+    """Ignore Ctrl-C while a model is saved, and from then on until the command ends.
 
-    An interrupt between the save and the end of a command would leave the model changed by a
-    command that says it was interrupted.
+    An interrupt after the save would leave the model changed by a command that says it was
+    interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,8 +71,20 @@ def interrupts_ignored() -> Iterator[None]:
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
-    finally:
+    except BaseException:
         signal.signal(signal.SIGINT, previous)
+        raise
+
+
+@contextmanager
+def interrupts_restored() -> Iterator[None]:
+    """Hear Ctrl-C again after a command, as before it."""
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
