@@ -10,7 +10,7 @@ import pandas as pd
 import typer
 
 from klda_bench.cli import paper
-from klda_bench.cli.measure import measurement
+from klda_bench.cli.options import measurement
 from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
 from klda_bench.measure import agreement, beyond, cluster, scale, service, speed
@@ -39,10 +39,8 @@ def list_methods() -> None:
     show(pd.DataFrame(rows).rename(columns={"needs": "learns from"}))
 
 
-for command in (paper.table1, paper.table2, paper.table3, paper.memory, paper.runtime):
-    app.command()(command)
-app.command("figure-gamma")(paper.figure_gamma)
-app.command("figure-components")(paper.figure_components)
+for command in paper.COMMANDS:
+    app.command(command.__name__)(command)
 
 
 @app.command()

@@ -261,7 +261,7 @@ def _curves(specs: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) ->
 
 
 def models_table(
-    name: str, title: str, plan: Plan, output: Path, main_model: str, notify: Notify = _silent
+    name: str, title: str, plan: Plan, output: Path, notify: Notify = _silent
 ) -> Product:
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
@@ -281,7 +281,8 @@ def models_table(
 
     table = _table(name, title, plan, cells, rows, paper=paper, seeds=plan.seeds)
     table.notes[:0] = [
-        f"{backbone} is a stand-in: the paper did not use it (its main model here: {main_model})."
+        f"{backbone} is a stand-in: the paper did not use it (its main models here: "
+        f"{', '.join(published.MAIN_MODELS)})."
         for backbone in plan.backbones
         if backbone not in (*published.TEXT_MODELS, *published.IMAGE_MODELS)
     ]
@@ -291,7 +292,7 @@ def models_table(
 
 
 def sweep(
-    plan: Plan, output: Path, parameter: str, values: Sequence[float], notify: Notify = _silent
+    plan: Plan, output: Path, parameter: str, values: Sequence[Any], notify: Notify = _silent
 ) -> Product:
     """Draw KLDA's final accuracy over ``gamma`` or ``n_components``: the paper's figures.
 
@@ -301,6 +302,10 @@ def sweep(
         names = ", ".join(spec.name for spec in plan.methods)
         raise KldaError(f"method is {names}: give one; the next can go to another --output.")
     spec, cells = plan.methods[0], []
+    try:
+        values = [(float if parameter == "gamma" else int)(value) for value in values]
+    except ValueError as error:
+        raise KldaError(f"values: {error} (of {parameter}).") from error
     for value in values:
         options = {spec.name: plan.options.get(spec.name, {}) | {parameter: value}}
         step = dataclasses.replace(plan, methods=[spec], options=options, curve="end")
