@@ -195,7 +195,7 @@ def test_a_fine_tuned_run_keeps_no_checkpoint_once_its_result_is_stored(tmp_path
     )
     (cell,) = walk(grid, Results(tmp_path / "out" / "results.jsonl"))
     assert cell.status == "done", cell.reason
-    assert not list((tmp_path / "out").rglob("*.safetensors"))
+    assert not list((tmp_path / "out").rglob("*.pt"))
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import transformers
 from torch import Tensor, nn
 
 from klda.errors import KldaError, MissingDependencyError
+from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.engine import MODELS, OfflineModelError, image_network, load_encoder
 from klda_bench.environment import UnavailableError, is_unreachable
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
+_READERS = min(8, os.cpu_count() or 1)  # of images
 
 # Models whose weights come inside a Python package: klda name -> package, path inside, command.
 _PACKAGED = {
@@ -130,6 +134,12 @@ class TextEncoder(nn.Module):
         encoded = self.tokenizer(list(texts), truncation=True, max_length=limit)
         return list(encoded["input_ids"])
 
+    def rows(self, texts: list[str], max_length: int, columns: Batch, device: torch.device) -> Rows:
+        """Tokenise texts for training or prediction."""
+        sequences = {"ids": self.tokenize(texts, max_length)}
+        padding = {"ids": self.tokenizer.pad_token_id}
+        return Rows(sequences=sequences, padding=padding, columns=columns, device=device)
+
     def hidden(self, mask: Tensor, **inputs: Tensor) -> Tensor:
         """Last hidden states (n, length, d), of `input_ids` or of `inputs_embeds`."""
         return self.model(attention_mask=mask, **inputs).last_hidden_state
@@ -162,9 +172,23 @@ class VisionNetwork(nn.Module):
         self.model = network.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
-    def read(self, image: Any, position: int) -> Tensor:
-        """Pixels of one image, as the network expects them."""
-        return torch.from_numpy(np.array(self._read(image, position), np.float32))
+    def rows(
+        self, images: list[Any], max_length: int, columns: Batch, device: torch.device
+    ) -> Rows:
+        """Have images read for training or prediction, a batch at a time."""
+
+        def read(index: np.ndarray) -> Tensor:
+            with ThreadPoolExecutor(_READERS) as pool:
+                pixels = list(pool.map(lambda i: self._read(images[i], int(i)), index))
+            if len({part.shape for part in pixels}) > 1:
+                raise KldaError(
+                    "The model's processor keeps each image's shape, so that they make no batch: "
+                    "give images of one size."
+                )
+            return torch.from_numpy(np.array(pixels, np.float32))
+
+        options: dict[str, Any] = {"read": {"pixels": read}, "n_rows": len(images)}
+        return Rows(sequences={}, padding={}, columns=columns, device=device, **options)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""

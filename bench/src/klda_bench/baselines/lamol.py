@@ -47,6 +47,7 @@ class LAMOL(GenerativeBaseline):
     """
 
     name = "lamol"
+    kept = (*GenerativeBaseline.kept, "_n_tokens")
 
     gamma: float = option(0.2, least=0)
     lm_weight: float = option(0.25, least=0)
@@ -57,11 +58,14 @@ class LAMOL(GenerativeBaseline):
         super().__post_init__()
         with seeded(self.seed, self._device):
             self._answer = self.module.add_tokens([ANSWER])[0]
+        self._n_tokens = self.module.size
         self.pseudo_samples_: list[PseudoSample] = []
 
     def task_token(self, task: int) -> int:
         """Token that stands for a task, the first being 0; made when first asked for."""
-        return self.module.add_tokens([f"<task-{task}>"])[0]
+        token = self.module.add_tokens([f"<task-{task}>"])[0]
+        self._n_tokens = self.module.size
+        return token
 
     def _prompt(self, text: list[int]) -> list[int]:
         return [*text, *self.module.ids(self.question), self._answer]
@@ -139,11 +143,9 @@ class LAMOL(GenerativeBaseline):
         labels = [label_text(label) for label in self.classes_]
         return np.array([closest_spelling(self.module.text(row), labels) for row in answers])
 
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = super()._state()
-        return tensors, {**meta, "n_tokens": self.module.size}
-
-    def _resize(self, meta: dict[str, Any]) -> None:
-        for task in range(int(meta["n_tasks"])):
+    def _resize(self) -> None:
+        size = self._n_tokens
+        for task in range(self.n_tasks_):
             self.task_token(task)
-        self.module.resize(int(meta["n_tokens"]))
+        self.module.resize(size)
+        self._n_tokens = size

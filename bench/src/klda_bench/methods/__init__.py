@@ -193,7 +193,7 @@ def registry() -> dict[str, MethodSpec]:
     """All methods by name, in the order of the tables: fine-tuned first, as in the paper."""
     tuned = [
         MethodSpec(name, title, "fine-tuned", "each", baselines.make, _tuned_settings(name), about)
-        for name, (title, about) in baselines.METHODS.items()
+        for name, (_, title, about) in baselines.METHODS.items()
     ]
     frozen = [MethodSpec(*row, about=_ABOUT[row[0]]) for row in _FROZEN]
     return {spec.name: spec for spec in (*tuned, *frozen)}
