@@ -337,27 +337,19 @@ class TextGenerator(nn.Module):
         With `top_k`, tokens are sampled among the k likeliest; None takes the likeliest.
         `processors` are applied to every step's scores.
         """
-        sources = [self.source(prompt) for prompt in prompts]
-        width = max(map(len, sources))
-        device = self.model.get_input_embeddings().weight.device
-        ids = torch.full((len(sources), width), self.pad)
-        mask = torch.zeros_like(ids)
-        for row, source in enumerate(sources):
-            # A decoder-only model continues from the last position: its padding is on the left.
-            place = slice(0, len(source)) if self.seq2seq else slice(width - len(source), width)
-            ids[row, place] = torch.tensor(source)
-            mask[row, place] = 1
-        sampling: dict[str, Any] = {"do_sample": False}
-        if top_k is not None:
-            sampling = {"do_sample": True, "top_k": top_k}
+        # A decoder-only model continues from the last position: its padding is on the left.
+        self.tokenizer.padding_side = "right" if self.seq2seq else "left"
+        sources = {"input_ids": [self.source(prompt) for prompt in prompts]}
+        padded = self.tokenizer.pad(sources, return_tensors="pt").to(self.model.device)
         written = self.model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
+            input_ids=padded["input_ids"],
+            attention_mask=padded["attention_mask"],
             max_new_tokens=max_new_tokens,
             logits_processor=transformers.LogitsProcessorList(list(processors)),
-            **sampling,
+            do_sample=top_k is not None,
+            top_k=top_k,
         )
-        new = written[:, 1:] if self.seq2seq else written[:, width:]
+        new = written[:, 1:] if self.seq2seq else written[:, padded["input_ids"].shape[1] :]
         return [self._trim(row) for row in new.tolist()]
 
     def _trim(self, row: list[int]) -> list[int]:

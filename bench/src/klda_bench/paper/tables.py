@@ -145,7 +145,7 @@ def _place_of(settings: Row) -> Row:
 
 
 def _setting_of(settings: Row) -> tuple[Any, Any]:
-    return settings["options"], settings["auto"]
+    return settings["options"], settings.get("auto", {})
 
 
 def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Cell]:
