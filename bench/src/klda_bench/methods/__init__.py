@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from klda_bench.methods.authors import AuthorsKLDA
 from klda_bench.methods.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
 from klda_bench.results import NOT_OPTIONS
 
-Group = Literal["paper", "ours", "peer", "reference", "fine-tuned"]
+Group = Literal["paper", "ours", "peer", "reference", "fine-tuned", "own"]
 Curve = Literal["each", "first-seed", "end"]
 Gamma = float | Literal["auto"]
 
@@ -196,15 +197,38 @@ def registry() -> dict[str, MethodSpec]:
         for name, (_, title, about) in baselines.METHODS.items()
     ]
     frozen = [MethodSpec(*row, about=_ABOUT[row[0]]) for row in _FROZEN]
-    return {spec.name: spec for spec in (*tuned, *frozen)}
+    return {spec.name: spec for spec in (*tuned, *frozen)} | _OWN
+
+
+_OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
+
+
+def _own_method(name: str) -> MethodSpec:
+    """Import a user's method by ``module:name``; the defaults in its signature are its options."""
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise KldaError(
+            f"methods={name!r} can't be imported ({error}): give module:name of a class or "
+            "function that makes a method, with the module's folder on PYTHONPATH."
+        ) from error
+    taken = inspect.signature(factory).parameters.values()
+    own = {p.name: p.default for p in taken if p.default is not p.empty}
+    options = _constant(**{key: own[key] for key in own if key not in NOT_OPTIONS})
+    about = (inspect.getdoc(factory) or "").partition("\n")[0]
+    return MethodSpec(name, attribute, "own", "each", factory, options, about)
 
 
 def select(names: str) -> list[MethodSpec]:
     """Methods named on a command line, in the order of the tables.
 
     `names` are separated by commas; ``all`` is every method but ``authors``, whose pseudo-inverses
-    take minutes each; ``peers`` and ``fine-tuned`` are groups.
+    take minutes each; ``peers`` and ``fine-tuned`` are groups; ``module:name`` is a user's own
+    method, which learns from features.
     """
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    _OWN.update({name: _own_method(name) for name in parts if ":" in name})
     known = registry()
     groups = {
         "all": [name for name, spec in known.items() if spec.group != "reference"],
@@ -212,11 +236,11 @@ def select(names: str) -> list[MethodSpec]:
         "fine-tuned": [name for name, spec in known.items() if spec.group == "fine-tuned"],
     }
     chosen: set[str] = set()
-    for name in (part.strip() for part in names.split(",") if part.strip()):
+    for name in parts:
         if name not in known and name not in groups:
             raise KldaError(
-                f"methods={name!r} is not known: choose from {', '.join(known)}, or the groups "
-                f"{', '.join(groups)}."
+                f"methods={name!r} is not known: choose from {', '.join(known)}, the groups "
+                f"{', '.join(groups)}, or module:name of your own."
             )
         chosen.update(groups.get(name, [name]))
     if not chosen:

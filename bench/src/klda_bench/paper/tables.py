@@ -220,7 +220,7 @@ def _options_note(spec: MethodSpec, plan: Plan, cells: Sequence[Cell]) -> str:
 
 # Methods of very different accuracy would flatten each other, so they share no plot.
 _CURVE_PLOTS = {
-    "curves": ("Accuracy while learning", ("paper", "ours", "peer")),
+    "curves": ("Accuracy while learning", ("paper", "ours", "peer", "own")),
     "curves-authors": ("The authors' form beside ours", ("reference",)),
     "curves-tuned": ("Fine-tuned methods beside ours", ("fine-tuned",)),
 }
