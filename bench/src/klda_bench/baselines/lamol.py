@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from klda_bench.baselines.generation import (
-    GenerativeBaseline,
-    closest_spelling,
-    label_text,
-    token_loss,
-)
+from klda_bench.baselines import generation
 from klda_bench.baselines.rows import Batch
 from klda_bench.baselines.training import option, seeded
 
@@ -32,7 +27,7 @@ class PseudoSample:
 
 
 @dataclass(kw_only=True, eq=False)
-class LAMOL(GenerativeBaseline):
+class LAMOL(generation.GenerativeBaseline):
     """Language modelling for lifelong language learning (Sun et al. 2020).
 
     Every sample is learned twice (section 3.2, L = L_QA + lambda L_LM): as a question, where the
@@ -47,7 +42,7 @@ class LAMOL(GenerativeBaseline):
     """
 
     name = "lamol"
-    kept = (*GenerativeBaseline.kept, "_n_tokens")
+    kept = (*generation.GenerativeBaseline.kept, "_n_tokens")
 
     gamma: float = option(0.2, least=0)
     lm_weight: float = option(0.25, least=0)
@@ -94,7 +89,10 @@ class LAMOL(GenerativeBaseline):
     def _loss(self, batch: Batch) -> Tensor:
         answer = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
         sentence = self.module.logits(batch["lm_ids"], batch["lm_ids_mask"], batch["lm_targets"])
-        return token_loss(*answer).mean() + self.lm_weight * token_loss(*sentence).mean()
+        return (
+            generation.token_loss(*answer).mean()
+            + self.lm_weight * generation.token_loss(*sentence).mean()
+        )
 
     def pseudo_samples(self, count: int, max_text: int = 64) -> list[PseudoSample]:
         """Write samples of the tasks learned so far, in equal shares.
@@ -140,8 +138,10 @@ class LAMOL(GenerativeBaseline):
     def _predict(self, texts: list[str]) -> np.ndarray:
         prompts = [self._prompt(self._text_ids(text)) for text in texts]
         answers = self._write(prompts, max_new_tokens=self._longest_label())
-        labels = [label_text(label) for label in self.classes_]
-        return np.array([closest_spelling(self.module.text(row), labels) for row in answers])
+        labels = [generation.label_text(label) for label in self.classes_]
+        return np.array(
+            [generation.closest_spelling(self.module.text(row), labels) for row in answers]
+        )
 
     def _resize(self) -> None:
         size = self._n_tokens

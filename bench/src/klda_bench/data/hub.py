@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from klda_bench.environment import is_unreachable
 
@@ -67,16 +65,15 @@ def download(name: str, split: str, target: Path) -> None:
     _from_hub(_HUB[name], target)
 
 
-def _fetch_csv(address: str) -> list[tuple[str, str]]:
+def _fetch_csv(address: str) -> pd.DataFrame:
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
-            text = answer.read().decode("utf-8")
+            rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
     except urllib.error.URLError as error:
         raise DownloadError(f"{address}: {error.reason}") from error
-    rows = [(row["text"], row["label"]) for row in csv.DictReader(io.StringIO(text))]
-    if not rows:
+    if rows.empty:
         raise DownloadError(f"{address}: no rows")
-    return rows
+    return rows[["text", "label"]]
 
 
 def _from_hub(source: HubSource, target: Path) -> None:
@@ -105,16 +102,15 @@ def save_parts(source: HubSource, parts: Mapping[str, Any], target: Path) -> Non
         ]
         pairs = [pair for pair in pairs if pair[1] not in source.drop]
         if pairs and isinstance(pairs[0][0], str):
-            _write_texts(target / f"{part}.csv.gz", pairs)
+            _write_texts(target / f"{part}.csv.gz", pd.DataFrame(pairs, columns=["text", "label"]))
         else:
             _write_images(target / part, pairs)
 
 
-def _write_texts(file: Path, rows: Iterable[tuple[str, str]]) -> None:
+def _write_texts(file: Path, rows: pd.DataFrame) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.part")
-    with gzip.open(beside, "wt", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([("text", "label"), *rows])
+    rows.to_csv(beside, index=False, compression="gzip")
     beside.replace(file)
 
 

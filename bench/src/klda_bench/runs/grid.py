@@ -16,19 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from klda.errors import KldaError
-from klda_bench import data
+from klda_bench import data, environment
 from klda_bench.data import Split
 from klda_bench.engine import MissingDependencyError, OfflineModelError
-from klda_bench.environment import (
-    NOT_HERE,
-    UnavailableError,
-    describe_device,
-    held_bytes,
-    machine,
-    require_device,
-    resolve_device,
-    versions,
-)
+from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma, registry
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
@@ -128,7 +119,7 @@ class Cell:
 
 def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> list[Cell]:
     """Run every cell of a plan that the results do not hold, and return all, in their order."""
-    device = resolve_device(plan.device)
+    device = environment.resolve_device(plan.device)
     _check_options(plan, device)
     source = FeatureSource(plan.cache, device, notify)
     finished = results.latest(lambda row: not plan.here_only or _made_here(row, device))
@@ -160,12 +151,12 @@ def _made_here(row: Row, device: str) -> bool:
     """Whether a run was made on this kind of machine, and on the device that it would use now."""
     spec = registry().get(row["settings"]["method"])
     used = _device_of(spec, device) if spec is not None else device
-    here, there = machine() | {"device": used}, row["machine"]
+    here, there = environment.machine() | {"device": used}, row["machine"]
     return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
 
 
 def _device_of(spec: MethodSpec, device: str) -> str:
-    return describe_device(device) if spec.on_device else "cpu"
+    return environment.describe_device(device) if spec.on_device else "cpu"
 
 
 def _unavailable(plan: Plan, backbone: str, name: str, error: Exception) -> Iterator[Cell]:
@@ -249,7 +240,7 @@ class _Place:
     def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
         if self.dataset.modality != "features":
             self.source.fetch(settings["options"].get("backbone", self.backbone))
-        require_device(self.device)
+        environment.require_device(self.device)
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
@@ -261,12 +252,12 @@ class _Place:
             "settings": settings,
             "evaluate": evaluate,
             **_measured(outcome),
-            "versions": versions(),
-            "machine": machine() | {"device": _device_of(spec, self.device)},
+            "versions": environment.versions(),
+            "machine": environment.machine() | {"device": _device_of(spec, self.device)},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
             "method_settings": getattr(method, "settings", None),
-            "held_bytes": held_bytes(method),
+            "held_bytes": environment.held_bytes(method),
             "features": self.source.fingerprint(self.backbone, self.plan.layers),
             "dataset": {
                 "source": self.dataset.source,
