@@ -38,6 +38,12 @@ def resolve_backbone(name: str) -> str:
     A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
     local folder, or a ``.gguf`` file.
     """
+    if reads_images(name):
+        raise UnavailableError(
+            f"backbone={name!r} reads images; give a text model, or a method that trains image "
+            "models: joint, vanilla, ewc or kd.",
+            "texts only",
+        )
     if name in _PACKAGED:
         package, inside, command = _PACKAGED[name]
         spec = importlib.util.find_spec(package)
@@ -47,23 +53,8 @@ def resolve_backbone(name: str) -> str:
                 f"Install it with: {command}, or give a folder or a hub name."
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
-    if Path(name).exists():
-        return str(name)
-    return _registered_name(name)
-
-
-def _registered_name(name: str) -> str:
-    """Look up the hub id of a klda model name; any other name is a hub id already."""
-    info = MODELS.get(name)
-    if info is None:
-        return name
-    if info.modality != "text":
-        raise UnavailableError(
-            f"backbone={name!r} reads {info.modality}s; give a text model, or a method that trains "
-            "image models: joint, vanilla, ewc or kd.",
-            "texts only",
-        )
-    return str(info.hub_id)
+    known = MODELS.get(name)
+    return name if known is None or Path(name).exists() else str(known.hub_id)
 
 
 @contextmanager
@@ -199,6 +190,11 @@ class VisionNetwork(nn.Module):
         return self(batch["pixels"])
 
 
+def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:
+    """Load the encoder of texts or images that a backbone is."""
+    return VisionNetwork(name) if reads_images(name) else TextEncoder(name)
+
+
 def reads_images(name: str) -> bool:
     """Whether a backbone is an image model."""
     info = MODELS.get(name)
@@ -232,12 +228,6 @@ class TextGenerator(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        if reads_images(name):
-            raise UnavailableError(
-                f"backbone={name!r} reads images and writes no text; choose joint, vanilla, ewc or "
-                "kd for it.",
-                "texts only",
-            )
         config = _load(transformers.AutoConfig, name)
         self.seq2seq = bool(config.is_encoder_decoder)
         if not self.seq2seq and not _is_causal(config):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from klda.errors import KldaError
-from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, reads_images
+from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, load_encoder_of
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.baselines.training import Baseline, option
 
@@ -28,15 +27,16 @@ class Head(nn.Module):
 
     def resize(self, n_classes: int) -> None:
         """Set the number of classes; new rows start as in `torch.nn.Linear`."""
-        old = len(self.bias)
-        if n_classes == old:
-            return
-        keep, device = min(old, n_classes), self.weight.device
-        bound = 1 / math.sqrt(self.weight.shape[1])
-        weight = torch.empty(n_classes, self.weight.shape[1]).uniform_(-bound, bound).to(device)
-        bias = torch.empty(n_classes).uniform_(-bound, bound).to(device)
-        weight[:keep], bias[:keep] = self.weight.detach()[:keep], self.bias.detach()[:keep]
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        old, (weight, bias) = len(self.bias), (self.weight.detach(), self.bias.detach())
+        if n_classes > old:
+            new = nn.Linear(weight.shape[1], n_classes).to(weight.device)
+            weight = torch.cat([weight, new.weight.detach()[old:]])
+            bias = torch.cat([bias, new.bias.detach()[old:]])
+        if n_classes != old:
+            self.weight, self.bias = (
+                nn.Parameter(weight[:n_classes]),
+                nn.Parameter(bias[:n_classes]),
+            )
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores, (n, classes)."""
@@ -46,12 +46,10 @@ class Head(nn.Module):
 class ClassifierModule(nn.Module):
     """An encoder of texts or images and a growing linear head."""
 
-    def __init__(self, backbone: str) -> None:
+    def __init__(self, encoder: TextEncoder | VisionNetwork) -> None:
         super().__init__()
-        self.encoder: TextEncoder | VisionNetwork = (
-            VisionNetwork(backbone) if reads_images(backbone) else TextEncoder(backbone)
-        )
-        self.head = Head(self.encoder.dimension)
+        self.encoder = encoder
+        self.head = Head(encoder.dimension)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores of all classes so far, (n, classes), in float32."""
@@ -65,7 +63,7 @@ class ClassifierBaseline(Baseline):
     """
 
     def _make_module(self) -> ClassifierModule:
-        return ClassifierModule(self.backbone)
+        return ClassifierModule(load_encoder_of(self.backbone))
 
     def _check_inputs(self, inputs: list[Any]) -> None:
         if not isinstance(self.module.encoder, VisionNetwork):

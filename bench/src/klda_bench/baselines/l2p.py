@@ -23,13 +23,7 @@ class PromptedModule(ClassifierModule):
     encoder: TextEncoder
 
     def __init__(self, backbone: str, pool_size: int, prompt_length: int, top_n: int) -> None:
-        super().__init__(backbone)
-        if not isinstance(self.encoder, TextEncoder):
-            raise UnavailableError(
-                f"backbone={backbone!r} reads images; l2p is here for texts. Give it a text "
-                "encoder (BERT, minilm), or choose joint, vanilla, ewc or kd.",
-                "texts only",
-            )
+        super().__init__(TextEncoder(backbone))
         if self.encoder.causal:
             raise UnavailableError(
                 f"backbone={backbone!r} reads left to right, so prompts before a text can't see "

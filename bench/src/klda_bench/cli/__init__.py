@@ -28,7 +28,7 @@ app = typer.Typer(
 def list_datasets(data: paper.Data = None, split: paper.Split = "paper") -> None:
     """List the data sets: rows, classes, tasks, and where they were found."""
     with errors():
-        show(listing(data=data, split=paper.check_split(split)))
+        show(listing(data=data, split=split))
 
 
 @app.command("methods")

@@ -38,14 +38,18 @@ def _option(kind: Any, about: str, default: Any = None, **how: Any) -> tuple[Any
 
 
 _OPTIONS: dict[str, tuple[Any, Any]] = {
-    "backbone": _option(str, "Foundation models (klda models lists them), comma-separated."),
+    "backbone": _option(
+        str, "Foundation models (klda models lists them), comma-separated.", "minilm"
+    ),
     "methods": _option(
         str,
         "Comma-separated methods, or module:name of your own; groups: all, peers, fine-tuned.",
     ),
     "method": _option(str, "klda or klda-e.", "klda"),
     "values": _option(str, "Comma-separated values of the parameter."),
-    "datasets": _option(str, "Comma-separated data sets, or folders with train and test files."),
+    "datasets": _option(
+        str, "Comma-separated data sets, or folders with train and test files.", TEXTS
+    ),
     "seeds": _option(int, "Number of seeds: 0, 1, ...", 3, min=1),
     "data": (Data, None),
     "split": (Split, "paper"),
@@ -75,14 +79,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         FINAL,
     ),
 }
-_ALWAYS = ("seeds", "data", "device", "output", "cache")
-
-
-def check_split(split: str) -> Any:
-    """Return the split of text sets, or raise an error that names the choices."""
-    if split not in ("paper", "official"):
-        raise KldaError(f"split={split!r} is not known: use paper, official.")
-    return split
+_ALWAYS = ("backbone", "datasets", "seeds", "data", "device", "output", "cache")
 
 
 def _names(text: str) -> list[str]:
@@ -188,9 +185,7 @@ COMMANDS = (
         """,
         tables.table1,
         "split gamma layers tasks classes per_class curve set metric",
-        backbone="minilm",
         methods=_PAPER,
-        datasets=TEXTS,
     ),
     _grid_command(
         "table2",
@@ -200,7 +195,6 @@ COMMANDS = (
         {"curve": "end"},
         backbone=",".join(("minilm", *published.TEXT_MODELS)),
         methods="joint,klda-e",
-        datasets=TEXTS,
     ),
     _grid_command(
         "table3",
@@ -217,9 +211,7 @@ COMMANDS = (
         partial(tables.sweep, parameter="gamma"),
         "method layers",
         {"curve": "end"},
-        backbone="minilm",
         values="0.003,0.01,0.03,0.1,0.2,0.3,1,3",
-        datasets=TEXTS,
     ),
     _grid_command(
         "figure-components",
@@ -227,28 +219,22 @@ COMMANDS = (
         partial(tables.sweep, parameter="n_components"),
         "method gamma layers",
         {"curve": "end"},
-        backbone="minilm",
         values="250,500,1000,2000,5000",
-        datasets=TEXTS,
     ),
     _grid_command(
         "runtime",
         "Seconds to learn all tasks and to label the test set, and peak memory.",
         tables.runtime,
         fixed={"curve": "end", "here_only": True},
-        backbone="minilm",
         methods=f"{_PAPER},peers",
-        datasets=TEXTS,
     ),
     command(
         "memory",
         "Parameters and bytes of every method, as the paper counts and as held (from results).",
         _memory,
         {
-            "backbone": (_OPTIONS["backbone"][0], "minilm"),
             "dataset": _option(str, "Data set whose number of classes counts.", "clinc"),
-            "data": _OPTIONS["data"],
-            "output": _OPTIONS["output"],
+            **{name: _OPTIONS[name] for name in ("backbone", "data", "output")},
         },
     ),
 )

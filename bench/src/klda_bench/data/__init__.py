@@ -31,7 +31,6 @@ from klda_bench.engine import default_cache_folder, read_table
 from klda_bench.environment import UnavailableError, is_unreachable
 
 Modality = Literal["text", "image", "features"]
-Split = Literal["paper", "official"]
 Folder = str | os.PathLike[str]
 
 _SUFFIXES = (
@@ -135,7 +134,7 @@ def cache_root() -> Path:
     return default_cache_folder() / "data"
 
 
-def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Path | None:
+def find(name: str, *, data: Folder | None = None, split: str = "paper") -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
     given = data if data is not None else os.environ.get("KLDA_DATA")
     for root in ([Path(given)] if given else []) + [cache_root()]:
@@ -148,14 +147,13 @@ def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Pa
     return None
 
 
-def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Dataset:
+def load(name: str, *, data: Folder | None = None, split: str = "paper") -> Dataset:
     """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
 
     `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets.
     Raises `UnavailableError` if the data set is not here and cannot be downloaded.
     """
-    if split not in ("paper", "official"):
-        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
+    _check_split(split)
     if name not in DATASETS:
         return _load_own(name)
     if data is not None and not Path(data).is_dir():
@@ -165,8 +163,14 @@ def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Da
     return _read(find(name, data=data, split=split) or _download(name, split), name, split)
 
 
-def listing(*, data: Folder | None = None, split: Split = "paper") -> pd.DataFrame:
+def _check_split(split: str) -> None:
+    if split not in ("paper", "official"):
+        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
+
+
+def listing(*, data: Folder | None = None, split: str = "paper") -> pd.DataFrame:
     """Every known data set: its size, its tasks and where it is."""
+    _check_split(split)
     rows = []
     for name, info in DATASETS.items():
         place = find(name, data=data, split=split)
@@ -212,7 +216,7 @@ def subset(
     return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
-def _download(name: str, split: Split) -> Path:
+def _download(name: str, split: str) -> Path:
     target = cache_root() / split / name
     how = (
         f"Put train and test files into DIR/{split}/{name}/ and pass --data DIR (or set "
