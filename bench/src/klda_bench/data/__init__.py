@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from klda.errors import KldaError
 from klda_bench.data import hub
+from klda_bench.data.hub import DATASETS
 from klda_bench.engine import default_cache_folder, read_table
 from klda_bench.environment import UnavailableError, is_unreachable
 
@@ -38,30 +39,6 @@ _SUFFIXES = (
     *(".parquet", ".npz"),
 )
 
-
-class DatasetInfo(NamedTuple):
-    """What is known of a data set before its rows are read; its sizes are the paper's split's."""
-
-    title: str
-    modality: Modality
-    tasks: int
-    train_rows: int
-    test_rows: int
-    classes: int
-    note: str = ""
-
-
-_OWN_TASKS = "number of tasks chosen here"
-DATASETS = {
-    "clinc": DatasetInfo("CLINC", "text", 10, 10_500, 750, 150),
-    "banking": DatasetInfo("Banking", "text", 7, 10_003, 1_000, 77),
-    "dbpedia": DatasetInfo("DBpedia", "text", 7, 10_000, 1_000, 70),
-    "hwu": DatasetInfo("HWU", "text", 8, 8_954, 1_076, 64),
-    "cifar10": DatasetInfo("CIFAR-10", "image", 5, 50_000, 10_000, 10, _OWN_TASKS),
-    "cifar100": DatasetInfo("CIFAR-100", "image", 10, 50_000, 10_000, 100, _OWN_TASKS),
-    "tiny-imagenet": DatasetInfo("Tiny-ImageNet", "image", 10, 100_000, 10_000, 200, _OWN_TASKS),
-    "cars": DatasetInfo("Stanford Cars", "image", 10, 8_144, 8_041, 196, _OWN_TASKS),
-}
 TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
 IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
 _SUBSETS = {"cifar10": "cifar10_subset"}
