@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +30,6 @@ QUESTIONS = (
 )
 FORGOTTEN = "order_pizza"
 REFUSED = 0.05  # fraction of known inputs that may be called unknown
-_LINES = {
-    "KLDA": ("#b2182b", "o", 2.6, 3),
-    "LDA": ("#2166ac", "s", 1.6, 2),
-    "NCM": ("#777777", "^", 1.6, 1),
-}
 
 
 class Demonstration:
@@ -118,29 +112,21 @@ class Demonstration:
                 for texts, labels in (self.texts("learn"), self.texts("test"))
             )
             tasks = [sorted(set(self.texts("learn", task)[1])) for task in self.tasks]
-            classifiers: dict[str, Any] = {"KLDA": KLDA(**self.bot.classifier.get_params())}
-            classifiers |= {"LDA": LDA(), "NCM": NCM()}
-            curves = {
-                name: run_protocol(Estimator(classifier), train, test, tasks).seen_accuracy
-                for name, classifier in classifiers.items()
+            ours = KLDA(**self.bot.classifier.get_params())
+            outcomes = {
+                name: run_protocol(Estimator(classifier), train, test, tasks)
+                for name, classifier in (("KLDA", ours), ("LDA", LDA()), ("NCM", NCM()))
             }
-        self._draw(curves, picture)
-
-    def _draw(self, curves: dict[str, Any], picture: Path) -> None:
-        figure, axes = plots.pyplot().subplots(figsize=(7, 4))
-        steps = range(1, len(self.tasks) + 1)
-        for name, accuracies in curves.items():
-            colour, marker, width, order = _LINES[name]
-            look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": width}
-            label = f"{name}, {accuracies[-1]:.1f}% at the end"
-            axes.plot(steps, accuracies, zorder=order, label=label, **look)
-        axes.set_xticks(steps, [f"{i}: {task}" for i, task in zip(steps, self.tasks, strict=True)])
-        axes.set_xlabel("task learned last (4 new classes each)")
-        axes.set_ylabel("accuracy over all classes so far, %")
-        axes.set_title("Twenty intents, taught in five tasks, all-MiniLM-L6-v2 frozen")
-        axes.set_ylim(min(90.0, min(map(min, curves.values())) - 2), 100.5)
-        axes.legend(frameon=False, loc="lower left")
-        plots.save(figure, picture)
+        title = "Twenty intents, taught in five tasks"
+        curves = pd.concat(
+            outcome.curve().assign(dataset="all-MiniLM-L6-v2 frozen", method=name, seed=0)
+            for name, outcome in outcomes.items()
+        )
+        titles = {
+            name: f"{name}, {outcome.seen_accuracy[-1]:.1f}% at the end"
+            for name, outcome in outcomes.items()
+        }
+        plots.draw_curves(curves, titles, 1, picture, None, title)
 
     def forget(self) -> None:
         """Forget a class; it is never an answer again."""

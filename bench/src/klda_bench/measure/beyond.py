@@ -225,3 +225,6 @@ def forget(
             "relative_error": float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
             "same_labels": float(np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1))),
         }
+
+
+COMMANDS = (accuracy, few_shot, gamma, stream, ensemble, forget)

@@ -158,9 +158,8 @@ def many(
 
 
 def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
-    with environment.PeakMemory() as idle:
-        pass
-    with environment.PeakMemory() as memory:
+    idle = environment.resident_bytes()
+    with environment.peak_memory() as memory:
         model = common.make_model(n_components)
         asked, truth, learning = [], [], 0.0
         for samples, labels in _few_rows(n_classes, few + 1, n_features):
@@ -187,7 +186,7 @@ def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
         "right_first": float((labels[:, 0] == y).mean()),
         "right_in_5": float((labels == y[:, None]).any(axis=1).mean()),
         "peak_bytes": memory.peak_bytes,
-        "idle_bytes": idle.peak_bytes,
+        "idle_bytes": idle,
     }
 
 
@@ -283,3 +282,6 @@ def generate(
     files.generate(out, rows, features, classes)
     size, seconds = out.stat().st_size, time.perf_counter() - start
     yield {"what": "generated", "file": out.name, "rows": rows, "bytes": size, "seconds": seconds}
+
+
+COMMANDS = (rows, classes, many, file, device, generate)

@@ -38,3 +38,6 @@ def batching(clients: Clients = 32, seconds: Seconds = 15.0) -> Iterator[Row]:
 def overhead() -> Iterator[Row]:
     """Compare batches of 64 texts through the service with the Learner alone."""
     return _measure("overhead of the service", loadtest.overhead)
+
+
+COMMANDS = (load, kill, batching, overhead)

@@ -240,12 +240,11 @@ def _peak_memory(sizes: Sizes) -> int:
     """Bytes that learning and answering with all members takes beyond the data."""
     samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
     _model(sizes, "cpu", 1, True).fit(samples[:100], labels[:100]).predict(samples[:10])
-    with environment.PeakMemory() as idle:
-        pass
-    with environment.PeakMemory() as memory:
+    idle = environment.resident_bytes()
+    with environment.peak_memory() as memory:
         model = _model(sizes, "cpu", sizes.members, True)
         model.partial_fit(samples, labels).predict(samples[: sizes.test])
-    return memory.peak_bytes - idle.peak_bytes
+    return memory.peak_bytes - idle
 
 
 def _ratios(rows: list[Row]) -> dict[str, float]:

@@ -81,15 +81,17 @@ class Plan:
 
     def context(self, method: str, dataset: str, backbone: str, seed: int, device: str) -> Context:
         """Say what a method is built for in one run."""
-        gamma = protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
+        gamma = self.gamma_of(backbone)
         options = self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
         return Context(backbone, gamma, seed, device, options)
 
     def usual_options(self, spec: MethodSpec) -> dict[str, Any]:
         """Options of a method without what was asked for."""
-        backbone = self.backbones[0]
-        gamma = protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
-        return spec.options(Context(backbone, gamma))
+        return spec.options(Context(self.backbones[0], self.gamma_of(self.backbones[0])))
+
+    def gamma_of(self, backbone: str) -> Gamma:
+        """Return the kernel parameter of the paper's mode for a foundation model."""
+        return protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
 
 
 @dataclass(frozen=True)
