@@ -134,22 +134,6 @@ def _one_process(file: Path, n_components: int) -> tuple[Learner, Row]:
     return learner, _row("one process", learner.samples, seconds, seconds)
 
 
-class _Watcher:
-    """Notes when the first worker was ready, and does harm half-way."""
-
-    def __init__(self, rows: int, harm: Callable[[Any], None] | None) -> None:
-        self.ready: float | None = None
-        self._half = rows / 2
-        self._harm = harm
-
-    def __call__(self, status: Any) -> None:
-        if self.ready is None and status.workers:
-            self.ready = time.perf_counter()
-        if self._harm is not None and status.rows >= self._half:
-            self._harm(status)
-            self._harm = None
-
-
 @dataclass(frozen=True)
 class _Job:
     """What every run on Ray has in common."""
@@ -160,17 +144,25 @@ class _Job:
     held_out: list[str]
 
     def run(self, name: str, workers: int, harm: Callable[[Any], None] | None = None) -> Row:
-        learner = _learner(self.n_components)
-        watcher = _Watcher(self.alone.samples, harm)
+        learner, half = _learner(self.n_components), self.alone.samples / 2
+        ready: list[float] = []  # when the first worker was
+
+        def watch(status: Any) -> None:
+            nonlocal harm
+            if not ready and status.workers:
+                ready.append(time.perf_counter())
+            if harm is not None and status.rows >= half:
+                harm(status)
+                harm = None
+
         start = time.perf_counter()
-        learn_on_cluster(self.file, learner, workers, watcher)
+        learn_on_cluster(self.file, learner, workers, watch)
         end = time.perf_counter()
         expected = self.alone.scores(self.held_out)
         difference = np.abs(learner.scores(self.held_out) - expected).max()
         error = float(difference / np.abs(expected).max())
         same = learner.classes == self.alone.classes
-        working = end - (watcher.ready or start)
-        return _row(name, learner.samples, end - start, working, error, same)
+        return _row(name, learner.samples, end - start, end - (ready or [start])[0], error, same)
 
     def run_killed(self, name: str, workers: int) -> Row:
         killed = []
