@@ -21,8 +21,9 @@ class FeatureSource:
     def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
         """Identity of the features, if their encoder was needed."""
         encoder = self._encoders.get((backbone, layers))
-        absent = encoder is None or isinstance(encoder, OfflineModelError)
-        return None if absent else dict(encoder.fingerprint())
+        if encoder is None or isinstance(encoder, OfflineModelError):
+            return None
+        return dict(encoder.fingerprint())
 
     def of(self, dataset: Dataset, backbone: str, layers: str) -> tuple[Samples, Samples]:
         """Feature rows of both parts."""
