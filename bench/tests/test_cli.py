@@ -107,3 +107,40 @@ def test_settings_of_methods():
     }
     with pytest.raises(KldaError):
         method_options(["epochs=30"])
+
+
+OWN = """
+import numpy as np
+
+
+class Nearest:
+    'Nearest class mean, scaled.'
+
+    def __init__(self, scale=1.0):
+        self.scale, self.means = scale, {}
+
+    def learn_task(self, X, y):
+        for label in np.unique(y):
+            self.means[label] = self.scale * X[y == label].mean(axis=0)
+
+    def predict(self, X):
+        means = np.stack(list(self.means.values()))
+        nearest = ((self.scale * X[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+        return np.array(list(self.means))[nearest]
+"""
+
+
+def test_a_method_of_your_own_is_a_row_like_any_other(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "my_methods.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = write_features(tmp_path / "blobs")
+    arguments = ("table1", "--methods", "ncm,my_methods:Nearest", "--datasets", folder)
+    arguments = (*arguments, "--seeds", 1, "--device", "cpu", "--output", tmp_path / "out")
+    answer = call(*arguments, "--set", "my_methods:Nearest.scale=2.0")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"Nearest\s+│\s+\d\d\.\d\d", answer.stdout)
+    assert "Nearest: scale=2.0." in answer.stdout
+    unknown = call("table1", "--methods", "my_methods:Furthest")
+    assert unknown.exit_code == 1
+    assert "methods='my_methods:Furthest' can't be imported" in unknown.stderr

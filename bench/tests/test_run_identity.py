@@ -7,7 +7,7 @@ import pytest
 
 from klda_bench import results
 from klda_bench.methods import Context, registry
-from klda_bench.results import Results, key_of, meaning_of_auto, upgrade
+from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import walk
 from toy_grid import plan, write_features
 
@@ -27,29 +27,6 @@ def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
 
 def test_only_words_have_a_meaning():
     assert meaning_of_auto({"gamma": 0.2, "ridge": "auto"}) == {"ridge": [0.1, 0.01]}
-
-
-def line(options, **more):
-    settings = {"method": "klda", "options": options, "seed": 0}
-    return {"key": "old", "settings": settings, "finished": "2026-11-16T05:00:00+00:00", **more}
-
-
-def test_a_line_that_does_not_say_what_auto_meant_is_not_found():
-    record = upgrade(line({"gamma": "auto"}))
-    assert record["settings"]["auto"] == {"gamma": "unknown"}
-    assert record["key"] == key_of(record["settings"])
-    assert upgrade(record) is record
-
-
-def test_a_line_without_auto_stays_what_it_is():
-    record = upgrade(line({"gamma": 0.2}))
-    assert record["settings"] == line({"gamma": 0.2})["settings"] | {"auto": {}}
-
-
-def test_a_fine_tuned_line_is_named_by_what_was_used():
-    used = {"epochs": 30, "max_length": 64, "seed": 0, "backbone": "minilm"}
-    record = upgrade(line({"epochs": 30}, method_settings=used))
-    assert record["settings"]["options"] == {"epochs": 30, "max_length": 64}
 
 
 def test_the_options_of_a_fine_tuned_method_hold_its_defaults():

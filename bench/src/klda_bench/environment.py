@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,28 +59,25 @@ def require(module: str, extra: str) -> Any:
         ) from error
 
 
-class PeakMemory:
-    """Largest resident memory of this process inside a ``with`` block.
+@contextlib.contextmanager
+def peak_memory() -> Iterator[SimpleNamespace]:
+    """Measure the largest resident memory of this process inside the block: ``peak_bytes``.
 
     On Linux the kernel's high-water mark is reset on entry, so that a run is not charged with
-    what ran before it; elsewhere the mark of the whole process is the best there is. `peak_bytes`
-    is set on exit.
+    what ran before it; elsewhere the mark of the whole process is the best there is.
     """
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text("5")
+    found = SimpleNamespace(peak_bytes=0)
+    yield found
+    found.peak_bytes = _high_water_mark()
 
-    peak_bytes: int = 0
 
-    def __enter__(self) -> PeakMemory:
-        with contextlib.suppress(OSError):
-            _CLEAR.write_text("5")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.peak_bytes = _high_water_mark()
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    with peak_memory() as memory:
+        pass
+    return int(memory.peak_bytes)
 
 
 def _high_water_mark() -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,9 +29,6 @@ from klda import KldaError, Learner
 from klda_bench.demo import examples
 
 START_SECONDS = 120.0
-
-
-# ------------------------------------------------------------------ the service as a process
 
 
 class Server:
@@ -51,12 +49,21 @@ class Server:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise KldaError(f"The service ended: {self.log()}")
-            with suppress(OSError, EOFError, ValueError):
-                status, _ = asyncio.run(_once(self.port, "GET", "/v1/health"))
-                if status == 200:
-                    return
+            with suppress(OSError, ValueError):
+                self.get("/v1/health")
+                return
             time.sleep(0.05)
         raise KldaError(f"The service did not start: {self.log()}")
+
+    def get(self, path: str) -> Any:
+        """Return what the service answers to a single question."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+            return json.load(answer)
+
+    def counts(self) -> dict[str, int]:
+        """Return the classes of the service and their numbers of samples."""
+        classes = self.get("/v1/classes?limit=10000")["classes"]
+        return {entry["label"]: entry["samples"] for entry in classes}
 
     def log(self) -> str:
         """Return what it logged so far."""
@@ -65,13 +72,13 @@ class Server:
 
     def kill(self) -> None:
         """End it without warning."""
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
         """End it gracefully; returns its exit code."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.terminate()
         return self._process.wait(timeout=120)
 
 
@@ -90,9 +97,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-# ------------------------------------------------------------------ a client that costs little
 
 
 class Connection:
@@ -128,14 +132,6 @@ class Connection:
             self._streams = None
 
 
-async def _once(port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection = Connection(port)
-    try:
-        return await connection.request(method, path, body)
-    finally:
-        connection.close()
-
-
 @dataclass
 class Record:
     """What the clients saw."""
@@ -143,7 +139,7 @@ class Record:
     predicts: list[float] = field(default_factory=list)
     learns: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    acknowledged: dict[str, int] = field(default_factory=dict)
+    acknowledged: Counter[str] = field(default_factory=Counter)
     unsure: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -203,16 +199,10 @@ class Clients:
         record.learns.append(time.perf_counter() - began)
         del record.unsure[key]
         if status == 200:
-            record.acknowledged[label] = record.acknowledged.get(label, 0) + n
+            record.acknowledged[label] += n
             self._version = max(self._version, answer["version"])
         else:
             record.errors.append(f"learn: {status} {answer}")
-
-
-async def counts(port: int) -> dict[str, int]:
-    """Return the classes of a service and their numbers of samples."""
-    _, answer = await _once(port, "GET", "/v1/classes?limit=10000")
-    return {entry["label"]: entry["samples"] for entry in answer["classes"]}
 
 
 def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
@@ -220,21 +210,15 @@ def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
 
     A learn that got no answer may or may not have been made.
     """
-    wrong = []
-    maybe: dict[str, list[int]] = {}
+    possible = {label: {n} for label, n in record.acknowledged.items()}
     for label, n in record.unsure.values():
-        maybe.setdefault(label, []).append(n)
-    for label in sorted(record.acknowledged.keys() | maybe.keys()):
-        least = record.acknowledged.get(label, 0)
-        possible = {least}
-        for n in maybe.get(label, []):
-            possible |= {p + n for p in possible}
-        if found.get(label, 0) not in possible:
-            wrong.append(f"{label}: {found.get(label, 0)} samples, {sorted(possible)} expected")
-    return wrong
-
-
-# ------------------------------------------------------------------ what is measured
+        known = possible.setdefault(label, {0})
+        known |= {p + n for p in known}
+    return [
+        f"{label}: {found.get(label, 0)} samples, {sorted(numbers)} expected"
+        for label, numbers in sorted(possible.items())
+        if found.get(label, 0) not in numbers
+    ]
 
 
 def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
@@ -244,14 +228,14 @@ def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> 
     milliseconds.
     """
     with serving(model) as server:
-        before = asyncio.run(counts(server.port))
+        before = server.counts()
         crowd = Clients(server.port, inputs)
         warm, quiet, mixed = Record(), Record(), Record()
         asyncio.run(crowd.go(clients, min(3.0, seconds / 4), 0.1, warm))
         asyncio.run(crowd.go(clients, seconds / 3, 0.0, quiet))
         asyncio.run(crowd.go(clients, seconds, 0.1, mixed))
-        after = asyncio.run(counts(server.port))
-    both = Record(acknowledged=dict(Counter(warm.acknowledged) + Counter(mixed.acknowledged)))
+        after = server.counts()
+    both = Record(acknowledged=warm.acknowledged + mixed.acknowledged)
     wrong = lost_or_doubled(after, both)
     extra = sum(after.values()) - sum(before.values()) - sum(both.acknowledged.values())
     ratio = _ms(mixed.predicts, 99) / _ms(quiet.predicts, 99)
@@ -280,14 +264,18 @@ def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict
     for turn in range(times):
         server = Server(model, "--fold-interval", "0.3")
         server.wait()
-        found = asyncio.run(counts(server.port))
+        found = server.counts()
         wrong += [f"after kill {turn}: {text}" for text in lost_or_doubled(found, total)]
         retried += len(total.unsure)
-        asyncio.run(_settle(total, found))
-        wait = chance.uniform(0.02, 1.5)
-        asyncio.run(_interrupted(server, Clients(server.port, inputs, turn), clients, wait, total))
+        # What a restarted service has is the truth about learns that got no answer.
+        for label, _ in total.unsure.values():
+            if label in found:
+                total.acknowledged[label] = found[label]
+        total.unsure.clear()
+        threading.Timer(chance.uniform(0.02, 1.5), server.kill).start()
+        asyncio.run(Clients(server.port, inputs, turn).go(clients, 60.0, 0.1, total))
     with serving(model) as server:
-        found = asyncio.run(counts(server.port))
+        found = server.counts()
     wrong += lost_or_doubled(found, total)
     return {
         "kills": times,
@@ -298,24 +286,6 @@ def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict
         "ok": not wrong and bool(total.acknowledged),
         "first_problems": wrong[:3],
     }
-
-
-async def _settle(record: Record, found: dict[str, int]) -> None:
-    """Take what a restarted service has as the truth about learns that got no answer."""
-    for label, _ in record.unsure.values():
-        if label in found:
-            record.acknowledged[label] = found[label]
-    record.unsure.clear()
-
-
-async def _interrupted(
-    server: Server, crowd: Clients, clients: int, wait: float, record: Record
-) -> None:
-    going = asyncio.create_task(crowd.go(clients, 60.0, 0.1, record))
-    await asyncio.sleep(wait)
-    await asyncio.get_running_loop().run_in_executor(None, server.kill)
-    await going
-    record.errors.clear()  # of connections to a service that was killed
 
 
 def batching(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> dict[str, Any]:
@@ -345,30 +315,24 @@ def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str
     """
     ((kind, values),) = inputs.items()
     learner = Learner.load(model)
-    alone: list[float] = []
-    served: list[float] = []
-
-    def ask(batch: list) -> None:
-        rows = np.array(batch, np.float32) if kind == "features" else batch
-        began = time.perf_counter()
-        learner.predict_top(rows, 3)
-        alone.append(time.perf_counter() - began)
+    times: list[tuple[float, float]] = []
 
     async def turns(port: int) -> None:
         connection = Connection(port)
         for i in range(rounds + 2):
             batch = [values[(64 * i + j) % len(values)] for j in range(64)]
-            await asyncio.get_running_loop().run_in_executor(None, ask, batch)
             began = time.perf_counter()
+            learner.predict_top(np.array(batch, np.float32) if kind == "features" else batch, 3)
+            alone = time.perf_counter()
             status, answer = await connection.request("POST", "/v1/predict", {kind: batch})
-            served.append(time.perf_counter() - began)
+            times.append((alone - began, time.perf_counter() - alone))
             if status != 200:
                 raise KldaError(f"predict: {status} {answer}")
         connection.close()
 
     with serving(model) as server:
         asyncio.run(turns(server.port))
-    direct, through = _ms(alone[2:], 50), _ms(served[2:], 50)
+    direct, through = (_ms(list(part), 50) for part in zip(*times[2:], strict=True))
     return {
         "median_ms": {"learner": direct, "service": through},
         "overhead": round(through / direct - 1, 3),

@@ -1,4 +1,4 @@
-"""The paper's own figures, as reference data.
+"""The paper's own figures, as reference data (published.csv).
 
 Only figures with a source are here; a table shows "-" for the others. None was measured by this
 project.
@@ -19,7 +19,10 @@ README
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import NamedTuple
+
+import pandas as pd
 
 
 class Figure(NamedTuple):
@@ -28,37 +31,16 @@ class Figure(NamedTuple):
     value: float
     backbone: str
     source: str
-    spread: float | None = None
 
 
 SOURCES = {
     "AAAI": "Momeni et al., AAAI 2025, arXiv:2412.15571 (BART-base; one decimal, from a summary)",
     "SURVEY": "Momeni and Liu, arXiv:2502.12388v2, Table 2 (DINOv2-base)",
 }
-
-_BART = {
-    "clinc": {"ncm": 83.6, "lda": 93.7, "klda": 95.9, "klda-e": 96.6, "joint": 95.3},
-    "banking": {"ncm": 71.1, "lda": 89.1, "klda": 92.2, "klda-e": 93.0, "joint": 91.4},
+FIGURES = {
+    (row.backbone, row.dataset, row.method): Figure(row.value, row.backbone, row.source)
+    for row in pd.read_csv(str(files("klda_bench") / "published.csv")).itertuples()
 }
-_DINO = {
-    "cifar10": {"joint": (98.54, 0.06), "klda": (98.45, 0.04)},
-    "cifar100": {"joint": (90.30, 0.09), "klda": (88.81, 0.07)},
-    "tiny-imagenet": {"joint": (86.43, 0.14), "klda": (83.18, 0.11)},
-}
-
-FIGURES: dict[tuple[str, str, str], Figure] = {
-    **{
-        ("bart-base", dataset, method): Figure(value, "bart-base", "AAAI")
-        for dataset, row in _BART.items()
-        for method, value in row.items()
-    },
-    **{
-        ("dinov2-base", dataset, method): Figure(value, "dinov2-base", "SURVEY", spread)
-        for dataset, row in _DINO.items()
-        for method, (value, spread) in row.items()
-    },
-}
-
 TEXT_MODELS = (
     *("paraphrase-minilm-l3", "bert-base", "bart-base"),
     *("roberta-large", "t5-3b", "mistral-7b"),

@@ -6,7 +6,7 @@ finished is lost and nothing unfinished counts.
 
 A run of the grid is named by the key of its settings: everything that determines its numbers, and
 nothing else. A default that is a word ("auto") means something that a version may change, so the
-settings hold that meaning too. Lines written before they did are read as if they had.
+settings hold that meaning too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,6 @@ Row = dict[str, Any]
 NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "checkpoint_dir", "progress")
 """Parameters of a method that are no setting of its own, or change no number."""
 
-# Lines without meanings that are younger than this were made with these. Older ones were made
-# with others, some of which no line tells.
-_SINCE = "2026-11-16T08:54:10"
-_THEN: dict[str, Any] = {"gamma": 0.075, "ridge": [0.1, 0.01], "priors": [2.0, 0.1]}
-# Options that came later, with the value that stands for what a method did without them.
-_CAME_LATER: dict[str, dict[str, Any]] = {"l2p": {"diversify": False}}
-
 
 def key_of(settings: Mapping[str, Any]) -> str:
     """Return the name of a run: the same settings give the same key, whatever their order."""
@@ -47,27 +40,6 @@ def key_of(settings: Mapping[str, Any]) -> str:
 def meaning_of_auto(options: Mapping[str, Any]) -> Row:
     """Return the numbers behind each option that is ``"auto"``: others make another run."""
     return {name: value for name, value in AUTO_MEANINGS.items() if options.get(name) == "auto"}
-
-
-def upgrade(row: Row) -> Row:
-    """Read a run's line of an earlier version as this one would have written it."""
-    settings = row.get("settings")
-    if not isinstance(settings, dict) or "auto" in settings or "options" not in settings:
-        return row
-    tuned, options = row.get("method_settings"), dict(settings["options"])
-    auto = {}
-    if tuned is not None:
-        own = {name: value for name, value in tuned.items() if name not in NOT_OPTIONS}
-        options = _CAME_LATER.get(settings["method"], {}) | own | options
-    else:
-        known = row.get("finished", "") >= _SINCE
-        auto = {
-            name: value if known else "unknown"
-            for name, value in _THEN.items()
-            if options.get(name) == "auto"
-        }
-    settings = settings | {"options": options, "auto": auto}
-    return row | {"settings": settings, "key": key_of(settings)}
 
 
 class Results:
@@ -102,7 +74,7 @@ class Results:
             os.fsync(file.fileno())
 
     def rows(self) -> Iterator[Row]:
-        """Yield all finished runs, oldest first, in this version's form; torn lines are skipped."""
+        """Yield all finished runs, oldest first; torn lines are skipped."""
         if not self.path.exists():
             return
         for number, line in enumerate(self.path.read_bytes().splitlines(), start=1):
@@ -114,7 +86,7 @@ class Results:
                 logger.warning("%s:%d: skipped a torn line", self.path, number)
                 continue
             if isinstance(row, dict) and "key" in row:
-                yield upgrade(row)
+                yield row
 
     def latest(self, accept: Callable[[Row], bool] = lambda row: True) -> dict[str, Row]:
         """Pick the row of each key that counts: the last one, unless it measured less."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from klda_bench.baselines import make
-from klda_bench.baselines.kd import distillation
+from klda_bench.baselines.classifiers import distillation
 
 
 def softmax(x, temperature):

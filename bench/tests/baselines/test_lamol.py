@@ -105,7 +105,7 @@ def test_the_loss_is_question_plus_weighted_language_model(learned):
     method, given = learned
     method.module.eval()
     sequences = {name: rows[:3] for name, rows in given[1][1].items()}
-    from klda_bench.baselines.training import Rows
+    from klda_bench.baselines.rows import Rows
 
     padding = {n: IGNORED if n.endswith("targets") else 0 for n in sequences}
     rows = Rows(sequences=sequences, padding=padding, device=torch.device("cpu"))

@@ -185,7 +185,7 @@ class Part(list):
 
 
 def test_hub_rows_are_written_in_the_layout_that_is_read(tmp_path):
-    source = hub.HubSource("somewhere/clinc", "text", "intent", drop=("oos",))
+    source = hub.DATASETS["clinc"]
     rows = Part([{"text": "hello", "intent": 0}, {"text": "?", "intent": 1}])
     rows.append({"text": "pay\nthe bill", "intent": 2})
     hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "clinc")
@@ -196,7 +196,7 @@ def test_hub_rows_are_written_in_the_layout_that_is_read(tmp_path):
 
 def test_hub_images_of_one_size_become_one_array(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    source = hub.HubSource("somewhere/cifar", "img", "intent")
+    source = hub.DATASETS["cifar10"]._replace(label="intent")
     pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
     rows = Part([{"img": image.fromarray(pixels), "intent": i} for i in (0, 2)])
     hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "cifar10")

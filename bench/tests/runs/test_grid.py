@@ -98,7 +98,7 @@ def test_what_is_not_here_is_said_and_never_made_up(tmp_path, monkeypatch):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KLDA_DATA", raising=False)
     grid = Plan(select("ncm,lda"), ["cars"], seeds=1)
-    product = tables.models_table("table3", "T", grid, tmp_path / "out", "dinov2-base")
+    product = tables.models_table("table3", "T", grid, tmp_path / "out")
     assert set(product.shown["Stanford Cars"]) == {"not available offline"}
     assert any("--data" in note for note in product.notes)
     assert not (tmp_path / "out" / "results.jsonl").exists()
@@ -195,7 +195,7 @@ def test_a_fine_tuned_run_keeps_no_checkpoint_once_its_result_is_stored(tmp_path
     )
     (cell,) = walk(grid, Results(tmp_path / "out" / "results.jsonl"))
     assert cell.status == "done", cell.reason
-    assert not list((tmp_path / "out").rglob("*.safetensors"))
+    assert not list((tmp_path / "out").rglob("*.pt"))
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 

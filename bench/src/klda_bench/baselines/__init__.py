@@ -14,15 +14,23 @@ from klda.errors import KldaError
 from klda_bench.environment import require
 
 METHODS = {
-    "joint": ("Joint", "all classes at once: the upper bound of continual learning"),
-    "vanilla": ("Vanilla", "fine-tuned on task after task, with nothing against forgetting"),
-    "ewc": ("EWC", "Kirkpatrick et al. 2017: elastic weight consolidation"),
-    "kd": ("KD", "Hinton et al. 2015, Li and Hoiem 2017: distillation from the old model"),
-    "l2p": ("L2P", "Wang et al. 2022: prompts from a learned pool steer a frozen model"),
-    "lamol": ("LAMOL", "Sun et al. 2020: a language model rewrites samples of old tasks"),
-    "vag": ("VAG", "Shao et al. 2023: labels are written, their vocabulary is guided"),
+    "joint": ("classifiers", "Joint", "all classes at once: the upper bound of continual learning"),
+    "vanilla": (
+        "classifiers",
+        "Vanilla",
+        "fine-tuned on task after task, with nothing against forgetting",
+    ),
+    "ewc": ("ewc", "EWC", "Kirkpatrick et al. 2017: elastic weight consolidation"),
+    "kd": (
+        "classifiers",
+        "KD",
+        "Hinton et al. 2015, Li and Hoiem 2017: distillation from the old model",
+    ),
+    "l2p": ("l2p", "L2P", "Wang et al. 2022: prompts from a learned pool steer a frozen model"),
+    "lamol": ("lamol", "LAMOL", "Sun et al. 2020: a language model rewrites samples of old tasks"),
+    "vag": ("vag", "VAG", "Shao et al. 2023: labels are written, their vocabulary is guided"),
 }
-"""Name of every fine-tuned method -> its title, which is also its class, and what it does."""
+"""Name of every fine-tuned method -> its module, its class and title, and what it does."""
 
 
 def _class(name: str) -> Any:
@@ -31,7 +39,8 @@ def _class(name: str) -> Any:
     # Named, not imported: torch and transformers are loaded when a method is made.
     require("torch", "baselines")
     require("transformers", "baselines")
-    return getattr(importlib.import_module(f"klda_bench.baselines.{name}"), METHODS[name][0])
+    module, title, _ = METHODS[name]
+    return getattr(importlib.import_module(f"klda_bench.baselines.{module}"), title)
 
 
 def defaults(name: str) -> dict[str, Any]:

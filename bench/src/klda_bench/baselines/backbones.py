@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import transformers
 from torch import Tensor, nn
 
 from klda.errors import KldaError, MissingDependencyError
+from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.engine import MODELS, OfflineModelError, image_network, load_encoder
 from klda_bench.environment import UnavailableError, is_unreachable
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
+_READERS = min(8, os.cpu_count() or 1)  # of images
 
 # Models whose weights come inside a Python package: klda name -> package, path inside, command.
 _PACKAGED = {
@@ -34,6 +38,12 @@ def resolve_backbone(name: str) -> str:
     A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
     local folder, or a ``.gguf`` file.
     """
+    if reads_images(name):
+        raise UnavailableError(
+            f"backbone={name!r} reads images; give a text model, or a method that trains image "
+            "models: joint, vanilla, ewc or kd.",
+            "texts only",
+        )
     if name in _PACKAGED:
         package, inside, command = _PACKAGED[name]
         spec = importlib.util.find_spec(package)
@@ -43,23 +53,8 @@ def resolve_backbone(name: str) -> str:
                 f"Install it with: {command}, or give a folder or a hub name."
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
-    if Path(name).exists():
-        return str(name)
-    return _registered_name(name)
-
-
-def _registered_name(name: str) -> str:
-    """Look up the hub id of a klda model name; any other name is a hub id already."""
-    info = MODELS.get(name)
-    if info is None:
-        return name
-    if info.modality != "text":
-        raise UnavailableError(
-            f"backbone={name!r} reads {info.modality}s; give a text model, or a method that trains "
-            "image models: joint, vanilla, ewc or kd.",
-            "texts only",
-        )
-    return str(info.hub_id)
+    known = MODELS.get(name)
+    return name if known is None or Path(name).exists() else str(known.hub_id)
 
 
 @contextmanager
@@ -130,6 +125,12 @@ class TextEncoder(nn.Module):
         encoded = self.tokenizer(list(texts), truncation=True, max_length=limit)
         return list(encoded["input_ids"])
 
+    def rows(self, texts: list[str], max_length: int, columns: Batch, device: torch.device) -> Rows:
+        """Tokenise texts for training or prediction."""
+        sequences = {"ids": self.tokenize(texts, max_length)}
+        padding = {"ids": self.tokenizer.pad_token_id}
+        return Rows(sequences=sequences, padding=padding, columns=columns, device=device)
+
     def hidden(self, mask: Tensor, **inputs: Tensor) -> Tensor:
         """Last hidden states (n, length, d), of `input_ids` or of `inputs_embeds`."""
         return self.model(attention_mask=mask, **inputs).last_hidden_state
@@ -162,9 +163,23 @@ class VisionNetwork(nn.Module):
         self.model = network.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
-    def read(self, image: Any, position: int) -> Tensor:
-        """Pixels of one image, as the network expects them."""
-        return torch.from_numpy(np.array(self._read(image, position), np.float32))
+    def rows(
+        self, images: list[Any], max_length: int, columns: Batch, device: torch.device
+    ) -> Rows:
+        """Have images read for training or prediction, a batch at a time."""
+
+        def read(index: np.ndarray) -> Tensor:
+            with ThreadPoolExecutor(_READERS) as pool:
+                pixels = list(pool.map(lambda i: self._read(images[i], int(i)), index))
+            if len({part.shape for part in pixels}) > 1:
+                raise KldaError(
+                    "The model's processor keeps each image's shape, so that they make no batch: "
+                    "give images of one size."
+                )
+            return torch.from_numpy(np.array(pixels, np.float32))
+
+        options: dict[str, Any] = {"read": {"pixels": read}, "n_rows": len(images)}
+        return Rows(sequences={}, padding={}, columns=columns, device=device, **options)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""
@@ -173,6 +188,11 @@ class VisionNetwork(nn.Module):
     def of(self, batch: dict[str, Tensor]) -> Tensor:
         """Features of a batch of pixels."""
         return self(batch["pixels"])
+
+
+def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:
+    """Load the encoder of texts or images that a backbone is."""
+    return VisionNetwork(name) if reads_images(name) else TextEncoder(name)
 
 
 def reads_images(name: str) -> bool:
@@ -208,12 +228,6 @@ class TextGenerator(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        if reads_images(name):
-            raise UnavailableError(
-                f"backbone={name!r} reads images and writes no text; choose joint, vanilla, ewc or "
-                "kd for it.",
-                "texts only",
-            )
         config = _load(transformers.AutoConfig, name)
         self.seq2seq = bool(config.is_encoder_decoder)
         if not self.seq2seq and not _is_causal(config):
@@ -313,27 +327,19 @@ class TextGenerator(nn.Module):
         With `top_k`, tokens are sampled among the k likeliest; None takes the likeliest.
         `processors` are applied to every step's scores.
         """
-        sources = [self.source(prompt) for prompt in prompts]
-        width = max(map(len, sources))
-        device = self.model.get_input_embeddings().weight.device
-        ids = torch.full((len(sources), width), self.pad)
-        mask = torch.zeros_like(ids)
-        for row, source in enumerate(sources):
-            # A decoder-only model continues from the last position: its padding is on the left.
-            place = slice(0, len(source)) if self.seq2seq else slice(width - len(source), width)
-            ids[row, place] = torch.tensor(source)
-            mask[row, place] = 1
-        sampling: dict[str, Any] = {"do_sample": False}
-        if top_k is not None:
-            sampling = {"do_sample": True, "top_k": top_k}
+        # A decoder-only model continues from the last position: its padding is on the left.
+        self.tokenizer.padding_side = "right" if self.seq2seq else "left"
+        sources = {"input_ids": [self.source(prompt) for prompt in prompts]}
+        padded = self.tokenizer.pad(sources, return_tensors="pt").to(self.model.device)
         written = self.model.generate(
-            input_ids=ids.to(device),
-            attention_mask=mask.to(device),
+            input_ids=padded["input_ids"],
+            attention_mask=padded["attention_mask"],
             max_new_tokens=max_new_tokens,
             logits_processor=transformers.LogitsProcessorList(list(processors)),
-            **sampling,
+            do_sample=top_k is not None,
+            top_k=top_k,
         )
-        new = written[:, 1:] if self.seq2seq else written[:, width:]
+        new = written[:, 1:] if self.seq2seq else written[:, padded["input_ids"].shape[1] :]
         return [self._trim(row) for row in new.tolist()]
 
     def _trim(self, row: list[int]) -> list[int]:

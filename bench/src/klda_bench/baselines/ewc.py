@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from klda_bench.baselines.classifiers import ClassifierBaseline
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import ClassifierBaseline, State, option
+from klda_bench.baselines.training import option
 
 
 @dataclass(kw_only=True, eq=False)
@@ -29,6 +29,7 @@ class EWC(ClassifierBaseline):
     """
 
     name = "ewc"
+    kept = (*ClassifierBaseline.kept, "_precision", "_anchor")
 
     penalty: float = option(5000.0, least=0)
     fisher_samples: int = option(200, least=1)
@@ -57,9 +58,7 @@ class EWC(ClassifierBaseline):
 
     def _after_task(self, rows: Rows) -> None:
         fisher = self.fisher_diagonal(rows)
-        for name, parameter in self.module.named_parameters():
-            if name not in fisher:
-                continue
+        for name, parameter in self._trained().items():
             weights = parameter.detach()
             precision, anchor = torch.zeros_like(weights), weights.clone()
             if name in self._anchor:
@@ -74,7 +73,7 @@ class EWC(ClassifierBaseline):
     def fisher_diagonal(self, rows: Rows) -> dict[str, Tensor]:
         """Mean squared gradient of the log-likelihood, weight by weight, one sample at a time."""
         self.module.eval()
-        named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        named = self._trained()
         squares = [torch.zeros_like(parameter) for parameter in named.values()]
         rng = np.random.default_rng([self.seed, self.n_tasks_, 1])
         chosen = rng.permutation(len(rows))[: self.fisher_samples]
@@ -90,20 +89,3 @@ class EWC(ClassifierBaseline):
                 if gradient is not None:
                     square.addcmul_(gradient, gradient, value=1 / len(chosen))
         return dict(zip(named, squares, strict=True))
-
-    def _state(self) -> State:
-        tensors, meta = super()._state()
-        for name in self._anchor:
-            tensors[f"precision.{name}"] = self._precision[name].clone()
-            tensors[f"anchor.{name}"] = self._anchor[name].clone()
-        return tensors, meta
-
-    def _restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        super()._restore(tensors, meta)
-        self._precision = _with_prefix(tensors, "precision.")
-        self._anchor = _with_prefix(tensors, "anchor.")
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    found = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}

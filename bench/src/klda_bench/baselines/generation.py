@@ -42,10 +42,7 @@ class GenerativeBaseline(Baseline):
         """Train all weights on fields named ``*ids`` (inputs) and ``*targets``."""
         padding = {f: IGNORED if f.endswith("targets") else self.module.pad for f in sequences}
         rows = Rows(sequences=sequences, padding=padding, columns=columns, device=self._device)
-        self._fit(rows, self._loss, [{"params": self.module.parameters(), "lr": self.backbone_lr}])
-
-    def _loss(self, batch: dict[str, Tensor]) -> Tensor:
-        raise NotImplementedError
+        self._fit(rows, [(self.backbone_lr, self.module.parameters())])
 
     def _write(self, prompts: Sequence[Sequence[int]], **how: Any) -> list[list[int]]:
         """Generate in batches of similar length; answers in the prompts' order."""
@@ -63,9 +60,6 @@ class GenerativeBaseline(Baseline):
     def _longest_label(self) -> int:
         return max(len(self.module.target(self._label_ids(label))) for label in self.classes_)
 
-    def _resize(self, meta: dict[str, Any]) -> None:
-        """Nothing to do: a generator has one shape, unless a subclass adds tokens."""
-
 
 def label_text(label: Any) -> str:
     """Write a label as a phrase: ``card_lost`` becomes ``card lost``."""
@@ -77,10 +71,6 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
     # Positions without a target are dropped before the softmax over the whole vocabulary.
     wanted = targets != IGNORED
     losses = functional.cross_entropy(logits[wanted].float(), targets[wanted], reduction="none")
-    return _mean_by_row(losses, wanted)
-
-
-def _mean_by_row(losses: Tensor, wanted: Tensor) -> Tensor:
     row = wanted.nonzero()[:, 0]
     total = torch.zeros(len(wanted), device=losses.device).index_add(0, row, losses)
     return total / wanted.sum(1).clamp(min=1)

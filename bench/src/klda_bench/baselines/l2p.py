@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,9 @@ from torch.nn import functional
 
 from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder
+from klda_bench.baselines.classifiers import ClassifierBaseline, ClassifierModule
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import (
-    ClassifierBaseline,
-    ClassifierModule,
-    State,
-    option,
-)
+from klda_bench.baselines.training import option
 from klda_bench.environment import UnavailableError
 
 
@@ -27,13 +23,7 @@ class PromptedModule(ClassifierModule):
     encoder: TextEncoder
 
     def __init__(self, backbone: str, pool_size: int, prompt_length: int, top_n: int) -> None:
-        super().__init__(backbone)
-        if not isinstance(self.encoder, TextEncoder):
-            raise UnavailableError(
-                f"backbone={backbone!r} reads images; l2p is here for texts. Give it a text "
-                "encoder (BERT, minilm), or choose joint, vanilla, ewc or kd.",
-                "texts only",
-            )
+        super().__init__(TextEncoder(backbone))
         if self.encoder.causal:
             raise UnavailableError(
                 f"backbone={backbone!r} reads left to right, so prompts before a text can't see "
@@ -110,6 +100,7 @@ class L2P(ClassifierBaseline):
     """
 
     name = "l2p"
+    kept = (*ClassifierBaseline.kept, "_uses")
 
     pool_size: int = 10
     prompt_length: int = option(5, least=1)
@@ -141,9 +132,8 @@ class L2P(ClassifierBaseline):
             )
         return min(self.max_length, room)
 
-    def _groups(self) -> list[dict[str, Any]]:
-        trained = [self.module.prompts, self.module.keys, *self.module.head.parameters()]
-        return [{"params": trained, "lr": self.head_lr}]
+    def _groups(self) -> list[tuple[float, Iterable[Tensor]]]:
+        return [(self.head_lr, self._trained().values())]
 
     def _before_task(self, rows: Rows) -> None:
         # The backbone is frozen: a text's query never changes, so it is computed once.
@@ -167,11 +157,3 @@ class L2P(ClassifierBaseline):
         with torch.no_grad():
             chosen, _ = self.module.select(rows.columns["query"], self._frequency())
         self._uses = self._uses + torch.bincount(chosen.flatten(), minlength=self.pool_size)
-
-    def _state(self) -> State:
-        tensors, meta = super()._state()
-        return {**tensors, "uses": self._uses.clone()}, meta
-
-    def _restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        super()._restore(tensors, meta)
-        self._uses = tensors["uses"]

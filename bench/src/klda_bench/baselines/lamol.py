@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from klda_bench.baselines.generation import (
-    GenerativeBaseline,
-    closest_spelling,
-    label_text,
-    token_loss,
-)
+from klda_bench.baselines import generation
 from klda_bench.baselines.rows import Batch
 from klda_bench.baselines.training import option, seeded
 
@@ -32,7 +27,7 @@ class PseudoSample:
 
 
 @dataclass(kw_only=True, eq=False)
-class LAMOL(GenerativeBaseline):
+class LAMOL(generation.GenerativeBaseline):
     """Language modelling for lifelong language learning (Sun et al. 2020).
 
     Every sample is learned twice (section 3.2, L = L_QA + lambda L_LM): as a question, where the
@@ -47,6 +42,7 @@ class LAMOL(GenerativeBaseline):
     """
 
     name = "lamol"
+    kept = (*generation.GenerativeBaseline.kept, "_n_tokens")
 
     gamma: float = option(0.2, least=0)
     lm_weight: float = option(0.25, least=0)
@@ -57,11 +53,14 @@ class LAMOL(GenerativeBaseline):
         super().__post_init__()
         with seeded(self.seed, self._device):
             self._answer = self.module.add_tokens([ANSWER])[0]
+        self._n_tokens = self.module.size
         self.pseudo_samples_: list[PseudoSample] = []
 
     def task_token(self, task: int) -> int:
         """Token that stands for a task, the first being 0; made when first asked for."""
-        return self.module.add_tokens([f"<task-{task}>"])[0]
+        token = self.module.add_tokens([f"<task-{task}>"])[0]
+        self._n_tokens = self.module.size
+        return token
 
     def _prompt(self, text: list[int]) -> list[int]:
         return [*text, *self.module.ids(self.question), self._answer]
@@ -90,7 +89,10 @@ class LAMOL(GenerativeBaseline):
     def _loss(self, batch: Batch) -> Tensor:
         answer = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
         sentence = self.module.logits(batch["lm_ids"], batch["lm_ids_mask"], batch["lm_targets"])
-        return token_loss(*answer).mean() + self.lm_weight * token_loss(*sentence).mean()
+        return (
+            generation.token_loss(*answer).mean()
+            + self.lm_weight * generation.token_loss(*sentence).mean()
+        )
 
     def pseudo_samples(self, count: int, max_text: int = 64) -> list[PseudoSample]:
         """Write samples of the tasks learned so far, in equal shares.
@@ -136,14 +138,14 @@ class LAMOL(GenerativeBaseline):
     def _predict(self, texts: list[str]) -> np.ndarray:
         prompts = [self._prompt(self._text_ids(text)) for text in texts]
         answers = self._write(prompts, max_new_tokens=self._longest_label())
-        labels = [label_text(label) for label in self.classes_]
-        return np.array([closest_spelling(self.module.text(row), labels) for row in answers])
+        labels = [generation.label_text(label) for label in self.classes_]
+        return np.array(
+            [generation.closest_spelling(self.module.text(row), labels) for row in answers]
+        )
 
-    def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, meta = super()._state()
-        return tensors, {**meta, "n_tokens": self.module.size}
-
-    def _resize(self, meta: dict[str, Any]) -> None:
-        for task in range(int(meta["n_tasks"])):
+    def _resize(self) -> None:
+        size = self._n_tokens
+        for task in range(self.n_tasks_):
             self.task_token(task)
-        self.module.resize(int(meta["n_tokens"]))
+        self.module.resize(size)
+        self._n_tokens = size

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-
-from klda.errors import KldaError
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Batch = dict[str, Tensor]
 
 # Batches of one length are cut from this many shuffled batches' worth of samples: long enough for
 # little padding, short enough that the batches of two epochs differ.
 _BUCKET = 32
-_READERS = min(8, os.cpu_count() or 1)
 
 
 class Rows:
-    """Tokenised samples, padded once and kept on the device.
+    """Samples, whose token sequences are padded once and kept on the device.
 
     `sequences` are fields of variable length, of which ``ids`` decides the order of lengths, and
     `padding` the fill value of each; `columns` have one entry per sample: labels, weights, a
-    teacher's answers.
+    teacher's answers. `read` makes a field of the samples at given positions for each batch: all
+    images at once would not fit into memory.
     """
 
     def __init__(
@@ -35,43 +31,37 @@ class Rows:
         sequences: Mapping[str, Sequence[Sequence[int]]],
         padding: Mapping[str, int],
         columns: Mapping[str, Tensor] | None = None,
+        read: Mapping[str, Callable[[np.ndarray], Tensor]] | None = None,
+        n_rows: int | None = None,
         device: torch.device,
     ) -> None:
-        self._lengths = {
-            field: np.array([len(row) for row in rows]) for field, rows in sequences.items()
-        }
-        self._padded = {
-            field: _pad(rows, padding[field]).to(device) for field, rows in sequences.items()
-        }
-        self._on_device = {
-            field: torch.from_numpy(lengths).to(device) for field, lengths in self._lengths.items()
-        }
+        self._device, self._read = device, read or {}
+        self._lengths = {name: np.array(list(map(len, rows))) for name, rows in sequences.items()}
+        # Without sequences all samples are of one length.
+        self._order_by = self._lengths.get("ids", np.zeros(n_rows or 0, dtype=int))
+        self._padded: Batch = {}
+        for name, rows in sequences.items():
+            tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+            self._padded[name] = pad_sequence(tensors, True, padding[name]).to(device)
+            mask = pad_sequence([torch.ones_like(tensor) for tensor in tensors], True)
+            self._padded[f"{name}_mask"] = mask.to(device)
         self.columns = {name: column.to(device) for name, column in (columns or {}).items()}
-        self._device = device
 
     def __len__(self) -> int:
-        return len(self._lengths["ids"])
+        return len(self._order_by)
 
     def batches(self, size: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
         """Yield batches of samples of similar length; in a random order where `rng` is given."""
-        order = self._order(size, rng)
+        order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
+        width = len(self) if rng is None else size * _BUCKET
+        chunks = [order[i : i + width] for i in range(0, len(order), width)]
+        lengths = self._order_by
+        order = np.concatenate([c[np.argsort(lengths[c], kind="stable")] for c in chunks])
         # One copy to the device an epoch, not one a batch.
-        where = torch.from_numpy(np.concatenate(order)).to(self._device)
-        for index, part in zip(order, where.split([len(index) for index in order]), strict=True):
-            yield self._take(index, part)
-
-    def _order(self, size: int, rng: np.random.Generator | None) -> list[np.ndarray]:
-        lengths = self._lengths["ids"]
-        if rng is None:
-            order = np.argsort(lengths, kind="stable")
-            return [order[i : i + size] for i in range(0, len(order), size)]
-        shuffled = rng.permutation(len(lengths))
-        chunks = [shuffled[i : i + size * _BUCKET] for i in range(0, len(shuffled), size * _BUCKET)]
-        order = np.concatenate(
-            [chunk[np.argsort(lengths[chunk], kind="stable")] for chunk in chunks]
-        )
-        batches = [order[i : i + size] for i in range(0, len(order), size)]
-        return [batches[i] for i in rng.permutation(len(batches))]
+        where = torch.from_numpy(order).to(self._device)
+        starts = np.arange(0, len(order), size)
+        for start in starts if rng is None else rng.permutation(starts):
+            yield self._take(order[start : start + size], where[start : start + size])
 
     def take(self, index: np.ndarray) -> Batch:
         """Make one batch of the samples `index`, cut to their longest; adds ``<field>_mask``."""
@@ -79,12 +69,10 @@ class Rows:
 
     def _take(self, index: np.ndarray, where: Tensor) -> Batch:
         batch: Batch = {"index": where}
-        for field, padded in self._padded.items():
-            width = int(self._lengths[field][index].max())
-            batch[field] = padded[where, :width]
-            positions = torch.arange(width, device=self._device)
-            batch[f"{field}_mask"] = (positions < self._on_device[field][where, None]).long()
+        for name, padded in self._padded.items():
+            batch[name] = padded[where, : self._lengths[name.removesuffix("_mask")][index].max()]
         batch.update({name: column[where] for name, column in self.columns.items()})
+        batch.update({name: read(index).to(self._device) for name, read in self._read.items()})
         return batch
 
     @torch.no_grad()
@@ -94,43 +82,4 @@ class Rows:
         for batch in self.batches(size):
             parts.append(function(batch))
             order.append(batch["index"])
-        joined = torch.cat(parts)
-        result = torch.empty_like(joined)
-        result[torch.cat(order)] = joined
-        return result
-
-
-class ImageRows(Rows):
-    """Images, read and scaled batch by batch: all of them at once would not fit into memory.
-
-    `images` are arrays, paths, or whatever ``read(image, position)`` turns into pixels.
-    """
-
-    def __init__(
-        self,
-        images: Sequence[Any],
-        read: Callable[[Any, int], Tensor],
-        *,
-        columns: Mapping[str, Tensor] | None = None,
-        device: torch.device,
-    ) -> None:
-        super().__init__(sequences={}, padding={}, columns=columns, device=device)
-        self._lengths = {"ids": np.zeros(len(images), dtype=int)}
-        self._images, self._read = images, read
-
-    def _take(self, index: np.ndarray, where: Tensor) -> Batch:
-        batch = super()._take(index, where)
-        with ThreadPoolExecutor(_READERS) as pool:
-            pixels = list(pool.map(lambda i: self._read(self._images[i], int(i)), index))
-        if len({part.shape for part in pixels}) > 1:
-            raise KldaError(
-                "The model's processor keeps each image's shape, so that they make no batch: give "
-                "images of one size."
-            )
-        batch["pixels"] = torch.stack(pixels).to(self._device)
-        return batch
-
-
-def _pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+        return torch.cat(parts)[torch.cat(order).argsort()]

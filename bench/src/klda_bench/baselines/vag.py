@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from klda_bench.baselines.backbones import TextEncoder
 from klda_bench.baselines.generation import GenerativeBaseline, label_text, token_loss
-from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import State, option
+from klda_bench.baselines.rows import Batch
+from klda_bench.baselines.training import option
 
 _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
 
@@ -39,6 +39,7 @@ class VAG(GenerativeBaseline):
     """
 
     name = "vag"
+    kept = (*GenerativeBaseline.kept, "_task_of", "_allowed")
 
     replay_ratio: float = option(0.1, least=0)
     replay_weight: float = option(1.0, least=0)
@@ -117,7 +118,9 @@ class VAG(GenerativeBaseline):
     def _predict(self, texts: list[str]) -> np.ndarray:
         prompts = [self._prompt(self._text_ids(text)) for text in texts]
         answers = self._write(
-            prompts, max_new_tokens=self._longest_label(), processors=[_Among(self._allowed.any(0))]
+            prompts,
+            max_new_tokens=self._longest_label(),
+            processors=[lambda _, scores: mask_vocabulary(scores, self._allowed.any(0))],
         )
         written = self._embed_names([self.module.text(row) for row in answers])
         names = self._embed_names([label_text(label) for label in self.classes_])
@@ -130,38 +133,11 @@ class VAG(GenerativeBaseline):
             # The sum points where the mean does, and is zero where nothing was written.
             vectors = torch.stack([self._embeddings[row].sum(0) for row in rows])
         else:
-            vectors = self._encode_names(self._encoder, names)
+            named = self._encoder.rows(names, self.max_length, {}, self._device)
+            vectors = named.map(self._encoder.of, self.batch_size)
         return functional.normalize(vectors, dim=1)
-
-    def _encode_names(self, encoder: TextEncoder, names: list[str]) -> Tensor:
-        rows = Rows(
-            sequences={"ids": encoder.tokenize(names, self.max_length)},
-            padding={"ids": encoder.tokenizer.pad_token_id},
-            device=self._device,
-        )
-        return rows.map(lambda batch: encoder(batch["ids"], batch["ids_mask"]), self.batch_size)
-
-    def _state(self) -> State:
-        tensors, meta = super()._state()
-        tensors["allowed"] = self._allowed.to(torch.uint8)
-        return tensors, {**meta, "task_of": list(self._task_of)}
-
-    def _restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        super()._restore(tensors, meta)
-        self._allowed = tensors["allowed"].bool()
-        self._task_of = list(meta["task_of"])
 
 
 def mask_vocabulary(logits: Tensor, allowed: Tensor) -> Tensor:
     """Scores whose softmax gives probability zero to every token that isn't allowed."""
     return logits.masked_fill(~allowed, float("-inf"))
-
-
-class _Among:
-    """Logits processor that lets only some tokens be written."""
-
-    def __init__(self, allowed: Tensor) -> None:
-        self._allowed = allowed
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return mask_vocabulary(scores, self._allowed)

@@ -6,6 +6,7 @@ import ast
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,73 +15,71 @@ import typer
 from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
+from klda_bench.cli.options import Command, command
 from klda_bench.cli.screen import errors, progress, results, say, show, wrote
 from klda_bench.engine import MODELS
 from klda_bench.methods import select
 from klda_bench.paper import tables
-from klda_bench.runs.grid import Notify, Plan
+from klda_bench.runs.grid import Plan
 from klda_bench.runs.metrics import FINAL
 
 TEXTS = ",".join(datasets_.TEXT_SETS)
 IMAGES = ",".join(datasets_.IMAGE_SETS)
+OUT = Path("out/bench")
 
-Backbone = Annotated[str, typer.Option(help="Foundation model (klda models lists them).")]
-Backbones = Annotated[str, typer.Option(help="Comma-separated foundation models.")]
-Methods = Annotated[
-    str, typer.Option(help="Comma-separated methods; groups: all, peers, fine-tuned.")
-]
-Datasets = Annotated[
-    str, typer.Option(help="Comma-separated data sets, or folders with train and test files.")
-]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, ...")]
 Data = Annotated[
     str | None, typer.Option(envvar="KLDA_DATA", help="Folder of data sets to look in first.")
 ]
 Split = Annotated[str, typer.Option(help="Split of the text sets: paper or official.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, ...")]
-Output = Annotated[Path, typer.Option(help="Folder of results, tables and plots.")]
-Gamma = Annotated[
-    float | None, typer.Option(help="Kernel parameter of the paper's mode (default: the model's).")
-]
-Layers = Annotated[str, typer.Option(help="Layers whose features are used, as in klda learn.")]
-Tasks = Annotated[int | None, typer.Option(help="Number of tasks (default: the paper's).")]
-Classes = Annotated[int | None, typer.Option(help="Use this many classes only (stated).")]
-PerClass = Annotated[
-    int | None, typer.Option(help="Use at most this many training rows per class (stated).")
-]
-Curve = Annotated[
-    str,
-    typer.Option(
-        help="Measure accuracy after each task: auto (cheap methods always, KLDA for the first "
-        "seed, KLDA-E at the end only), all, or end."
+
+
+def _option(kind: Any, about: str, default: Any = None, **how: Any) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(help=about, **how)], default
+
+
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "backbone": _option(
+        str, "Foundation models (klda models lists them), comma-separated.", "minilm"
     ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Setting of one method: METHOD.NAME=VALUE, or METHOD@DATASET.NAME=VALUE for one data "
+    "methods": _option(
+        str,
+        "Comma-separated methods, or module:name of your own; groups: all, peers, fine-tuned.",
+    ),
+    "method": _option(str, "klda or klda-e.", "klda"),
+    "values": _option(str, "Comma-separated values of the parameter."),
+    "datasets": _option(
+        str, "Comma-separated data sets, or folders with train and test files.", TEXTS
+    ),
+    "seeds": _option(int, "Number of seeds: 0, 1, ...", 3, min=1),
+    "data": (Data, None),
+    "split": (Split, "paper"),
+    "device": _option(str, "auto, cpu, cuda, ...", "auto"),
+    "output": _option(Path, "Folder of results, tables and plots.", OUT),
+    "gamma": _option(float | None, "Kernel parameter of the paper's mode (default: the model's)."),
+    "layers": _option(str, "Layers whose features are used, as in klda learn.", "last"),
+    "tasks": _option(int | None, "Number of tasks (default: the paper's)."),
+    "classes": _option(int | None, "Use this many classes only (stated)."),
+    "per_class": _option(int | None, "Use at most this many training rows per class (stated)."),
+    "curve": _option(
+        str,
+        "Measure accuracy after each task: auto (cheap methods always, KLDA for the first seed, "
+        "KLDA-E at the end only), all, or end.",
+        "auto",
+    ),
+    "set": _option(
+        list[str] | None,
+        "Setting of one method: METHOD.NAME=VALUE, or METHOD@DATASET.NAME=VALUE for one data "
         "set. May be repeated.",
     ),
-]
-Cache = Annotated[str | None, typer.Option(help="Folder of cached features.")]
-Metric = Annotated[
-    str,
-    typer.Option(
-        help="What the table shows: final_accuracy, average_incremental_accuracy, forgetting or "
-        "backward_transfer (measured by runs with --curve all)."
+    "cache": _option(str | None, "Folder of cached features."),
+    "metric": _option(
+        str,
+        "What the table shows: final_accuracy, average_incremental_accuracy, forgetting or "
+        "backward_transfer (measured by runs with --curve all).",
+        FINAL,
     ),
-]
-OneMethod = Annotated[str, typer.Option(help="klda or klda-e.")]
-Values = Annotated[str, typer.Option(help="Comma-separated values of the parameter.")]
-OUT = Path("out/bench")
-
-
-def check_split(split: str) -> Any:
-    """Return the split of text sets, or raise an error that names the choices."""
-    if split not in ("paper", "official"):
-        raise KldaError(f"split={split!r} is not known: use paper, official.")
-    return split
+}
+_ALWAYS = ("backbone", "datasets", "seeds", "data", "device", "output", "cache")
 
 
 def _names(text: str) -> list[str]:
@@ -92,7 +91,7 @@ def method_options(pairs: list[str] | None) -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {}
     for pair in pairs or []:
         where, equals, text = pair.partition("=")
-        method, dot, name = where.partition(".")
+        method, dot, name = where.rpartition(".")
         if not (equals and dot and method and name):
             raise KldaError(f"set={pair!r} is not of the form METHOD.NAME=VALUE.")
         try:
@@ -110,26 +109,46 @@ def _command_line() -> str:
     return shlex.join([*names.get(program, program).split(), *sys.argv[1:]])
 
 
-def _run(make: Callable[[Plan, Path, Notify], tables.Product], given: dict[str, Any]) -> None:
-    """Make the plan of a command from its options, do the work, and show what came of it."""
-    with errors():
-        output, methods = given.pop("output"), given.pop("methods")
-        plan = Plan(
-            select(methods),
-            _names(given.pop("datasets")),
-            _names(given.pop("backbone")),
-            options=method_options(given.pop("set_", None)),
-            command=_command_line(),
-            **given,
-        )
-        with progress() as notify:
-            product = make(plan, output, notify)
-        _show(product)
-        say(f"{product.count('done')} runs made, {product.count('found')} found in the results.")
-        failed = [cell.reason.splitlines()[0] for cell in product.cells if cell.status == "failed"]
-        if failed:
-            listed = "\n".join(dict.fromkeys(failed))
-            raise KldaError(f"{len(failed)} of {len(product.cells)} runs failed:\n{listed}")
+def _grid_command(
+    name: str,
+    about: str,
+    make: Callable[..., tables.Product],
+    more: str = "",
+    fixed: dict[str, Any] | None = None,
+    **defaults: str,
+) -> Command:
+    """Make a command that runs a grid: its options are a plan's, and what `make` takes besides.
+
+    `defaults` are its own defaults, `more` names other options, and `fixed` are set by no option.
+    """
+
+    def run(**given: Any) -> None:
+        own = {key: given.pop(key) for key in ("metric", "values") if key in given}
+        if "values" in own:
+            own["values"] = _names(own["values"])
+        output = given.pop("output")
+        with errors():
+            plan = Plan(
+                select(given.pop("methods" if "methods" in given else "method")),
+                _names(given.pop("datasets")),
+                _names(given.pop("backbone")),
+                options=method_options(given.pop("set", None)),
+                command=_command_line(),
+                **given,
+                **(fixed or {}),
+            )
+            with progress() as notify:
+                product = make(plan, output, notify=notify, **own)
+            _show(product)
+            _say_what_failed(product)
+
+    chosen = {*defaults, *more.split(), *_ALWAYS}
+    options = {
+        key: (kind, defaults.get(key, default))
+        for key, (kind, default) in _OPTIONS.items()
+        if key in chosen
+    }
+    return command(name, about, run, options)
 
 
 def _show(product: tables.Product) -> None:
@@ -139,144 +158,83 @@ def _show(product: tables.Product) -> None:
     wrote(product.files)
 
 
-def table1(
-    backbone: Backbone = "minilm",
-    methods: Methods = "ncm,lda,klda,klda-e,klda-default",
-    datasets: Datasets = TEXTS,
-    seeds: Seeds = 3,
-    data: Data = None,
-    split: Split = "paper",
-    device: Device = "auto",
-    output: Output = OUT,
-    gamma: Gamma = None,
-    layers: Layers = "last",
-    tasks: Tasks = None,
-    classes: Classes = None,
-    per_class: PerClass = None,
-    curve: Curve = "auto",
-    set_: Set = None,
-    cache: Cache = None,
-    metric: Metric = FINAL,
-) -> None:
-    """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
-
-    Finished runs of other methods in the output folder are shown beside those asked for.
-    """
-    given = dict(locals())
-    del given["metric"]
-    _run(lambda plan, out, notify: tables.table1(plan, out, notify, metric=metric), given)
+def _say_what_failed(product: tables.Product) -> None:
+    say(f"{product.count('done')} runs made, {product.count('found')} found in the results.")
+    failed = [cell.reason.splitlines()[0] for cell in product.cells if cell.status == "failed"]
+    if failed:
+        listed = "\n".join(dict.fromkeys(failed))
+        raise KldaError(f"{len(failed)} of {len(product.cells)} runs failed:\n{listed}")
 
 
-def table2(
-    backbone: Backbones = ",".join(("minilm", *published.TEXT_MODELS)),
-    methods: Methods = "joint,klda-e",
-    datasets: Datasets = TEXTS,
-    seeds: Seeds = 3,
-    data: Data = None,
-    split: Split = "paper",
-    device: Device = "auto",
-    output: Output = OUT,
-    gamma: Gamma = None,
-    layers: Layers = "last",
-    set_: Set = None,
-    cache: Cache = None,
-) -> None:
-    """KLDA-E and Joint x text models x sets."""
-    given = locals() | {"curve": "end"}
-    what = ("table2", "Table 2: text models x data sets")
-    model = published.MAIN_TEXT_MODEL
-    _run(lambda plan, out, notify: tables.models_table(*what, plan, out, model, notify), given)
-
-
-def table3(
-    backbone: Backbones = ",".join(("efficientnet-lite0", *published.IMAGE_MODELS)),
-    methods: Methods = "joint,ncm,lda,klda,klda-e,klda-default",
-    datasets: Datasets = IMAGES,
-    seeds: Seeds = 3,
-    data: Data = None,
-    device: Device = "auto",
-    output: Output = OUT,
-    gamma: Gamma = None,
-    layers: Layers = "last",
-    set_: Set = None,
-    cache: Cache = None,
-) -> None:
-    """KLDA and Joint x image models x image sets."""
-    given = dict(locals())
-    what = ("table3", "Table 3: image models x data sets")
-    model = published.MAIN_IMAGE_MODEL
-    _run(lambda plan, out, notify: tables.models_table(*what, plan, out, model, notify), given)
-
-
-def _sweep(parameter: str, kind: type, given: dict[str, Any]) -> None:
-    with errors():
-        try:
-            values = [kind(text) for text in _names(given.pop("values"))]
-        except ValueError as error:
-            raise KldaError(f"values: {error} (of {parameter}).") from error
-    given |= {"methods": given.pop("method"), "curve": "end"}
-    _run(lambda plan, out, notify: tables.sweep(plan, out, parameter, values, notify), given)
-
-
-def figure_gamma(
-    backbone: Backbone = "minilm",
-    method: OneMethod = "klda",
-    values: Values = "0.003,0.01,0.03,0.1,0.2,0.3,1,3",
-    datasets: Datasets = TEXTS,
-    seeds: Seeds = 3,
-    data: Data = None,
-    device: Device = "auto",
-    output: Output = OUT,
-    layers: Layers = "last",
-    cache: Cache = None,
-) -> None:
-    """Accuracy over gamma at D = 5000."""
-    _sweep("gamma", float, dict(locals()))
-
-
-def figure_components(
-    backbone: Backbone = "minilm",
-    method: OneMethod = "klda",
-    values: Values = "250,500,1000,2000,5000",
-    datasets: Datasets = TEXTS,
-    seeds: Seeds = 3,
-    data: Data = None,
-    device: Device = "auto",
-    output: Output = OUT,
-    gamma: Gamma = None,
-    layers: Layers = "last",
-    cache: Cache = None,
-) -> None:
-    """Accuracy over the number of random features D, at the model's gamma."""
-    _sweep("n_components", int, dict(locals()))
-
-
-def runtime(
-    backbone: Backbone = "minilm",
-    methods: Methods = "ncm,lda,klda,klda-e,klda-default,peers",
-    datasets: Datasets = TEXTS,
-    seeds: Seeds = 3,
-    data: Data = None,
-    device: Device = "auto",
-    output: Output = OUT,
-    cache: Cache = None,
-) -> None:
-    """Seconds to learn all tasks and to label the test set, and peak memory."""
-    _run(tables.runtime, locals() | {"curve": "end", "here_only": True})
-
-
-def memory(
-    backbone: Backbone = "minilm",
-    dataset: Annotated[str, typer.Option(help="Data set whose number of classes counts.")] = (
-        "clinc"
-    ),
-    data: Data = None,
-    output: Output = OUT,
-) -> None:
-    """Parameters and bytes of every method, as the paper counts and as held (from results)."""
+def _memory(backbone: str, dataset: str, data: str | None, output: Path) -> None:
     with errors():
         if backbone not in MODELS:
             raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")
         classes = len(datasets_.load(dataset, data=data).classes)
         dimension = MODELS[backbone].dimension
         _show(tables.memory_counts(output, dataset, dimension, classes, backbone))
+
+
+_PAPER = "ncm,lda,klda,klda-e,klda-default"
+COMMANDS = (
+    _grid_command(
+        "table1",
+        """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
+
+        Finished runs of other methods in the output folder are shown beside those asked for.
+        """,
+        tables.table1,
+        "split gamma layers tasks classes per_class curve set metric",
+        methods=_PAPER,
+    ),
+    _grid_command(
+        "table2",
+        "KLDA-E and Joint x text models x sets.",
+        partial(tables.models_table, "table2", "Table 2: text models x data sets"),
+        "split gamma layers set",
+        {"curve": "end"},
+        backbone=",".join(("minilm", *published.TEXT_MODELS)),
+        methods="joint,klda-e",
+    ),
+    _grid_command(
+        "table3",
+        "KLDA and Joint x image models x image sets.",
+        partial(tables.models_table, "table3", "Table 3: image models x data sets"),
+        "gamma layers set",
+        backbone=",".join(("efficientnet-lite0", *published.IMAGE_MODELS)),
+        methods=f"joint,{_PAPER}",
+        datasets=IMAGES,
+    ),
+    _grid_command(
+        "figure-gamma",
+        "Accuracy over gamma at D = 5000.",
+        partial(tables.sweep, parameter="gamma"),
+        "method layers",
+        {"curve": "end"},
+        values="0.003,0.01,0.03,0.1,0.2,0.3,1,3",
+    ),
+    _grid_command(
+        "figure-components",
+        "Accuracy over the number of random features D, at the model's gamma.",
+        partial(tables.sweep, parameter="n_components"),
+        "method gamma layers",
+        {"curve": "end"},
+        values="250,500,1000,2000,5000",
+    ),
+    _grid_command(
+        "runtime",
+        "Seconds to learn all tasks and to label the test set, and peak memory.",
+        tables.runtime,
+        fixed={"curve": "end", "here_only": True},
+        methods=f"{_PAPER},peers",
+    ),
+    command(
+        "memory",
+        "Parameters and bytes of every method, as the paper counts and as held (from results).",
+        _memory,
+        {
+            "dataset": _option(str, "Data set whose number of classes counts.", "clinc"),
+            **{name: _OPTIONS[name] for name in ("backbone", "data", "output")},
+        },
+    ),
+)

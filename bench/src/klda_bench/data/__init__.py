@@ -20,18 +20,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from klda.errors import KldaError
 from klda_bench.data import hub
+from klda_bench.data.hub import DATASETS
 from klda_bench.engine import default_cache_folder, read_table
 from klda_bench.environment import UnavailableError, is_unreachable
 
 Modality = Literal["text", "image", "features"]
-Split = Literal["paper", "official"]
 Folder = str | os.PathLike[str]
 
 _SUFFIXES = (
@@ -39,30 +39,6 @@ _SUFFIXES = (
     *(".parquet", ".npz"),
 )
 
-
-class DatasetInfo(NamedTuple):
-    """What is known of a data set before its rows are read; its sizes are the paper's split's."""
-
-    title: str
-    modality: Modality
-    tasks: int
-    train_rows: int
-    test_rows: int
-    classes: int
-    note: str = ""
-
-
-_OWN_TASKS = "number of tasks chosen here"
-DATASETS = {
-    "clinc": DatasetInfo("CLINC", "text", 10, 10_500, 750, 150),
-    "banking": DatasetInfo("Banking", "text", 7, 10_003, 1_000, 77),
-    "dbpedia": DatasetInfo("DBpedia", "text", 7, 10_000, 1_000, 70),
-    "hwu": DatasetInfo("HWU", "text", 8, 8_954, 1_076, 64),
-    "cifar10": DatasetInfo("CIFAR-10", "image", 5, 50_000, 10_000, 10, _OWN_TASKS),
-    "cifar100": DatasetInfo("CIFAR-100", "image", 10, 50_000, 10_000, 100, _OWN_TASKS),
-    "tiny-imagenet": DatasetInfo("Tiny-ImageNet", "image", 10, 100_000, 10_000, 200, _OWN_TASKS),
-    "cars": DatasetInfo("Stanford Cars", "image", 10, 8_144, 8_041, 196, _OWN_TASKS),
-}
 TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
 IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
 _SUBSETS = {"cifar10": "cifar10_subset"}
@@ -135,7 +111,7 @@ def cache_root() -> Path:
     return default_cache_folder() / "data"
 
 
-def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Path | None:
+def find(name: str, *, data: Folder | None = None, split: str = "paper") -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
     given = data if data is not None else os.environ.get("KLDA_DATA")
     for root in ([Path(given)] if given else []) + [cache_root()]:
@@ -148,14 +124,13 @@ def find(name: str, *, data: Folder | None = None, split: Split = "paper") -> Pa
     return None
 
 
-def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Dataset:
+def load(name: str, *, data: Folder | None = None, split: str = "paper") -> Dataset:
     """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
 
     `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets.
     Raises `UnavailableError` if the data set is not here and cannot be downloaded.
     """
-    if split not in ("paper", "official"):
-        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
+    _check_split(split)
     if name not in DATASETS:
         return _load_own(name)
     if data is not None and not Path(data).is_dir():
@@ -165,8 +140,14 @@ def load(name: str, *, data: Folder | None = None, split: Split = "paper") -> Da
     return _read(find(name, data=data, split=split) or _download(name, split), name, split)
 
 
-def listing(*, data: Folder | None = None, split: Split = "paper") -> pd.DataFrame:
+def _check_split(split: str) -> None:
+    if split not in ("paper", "official"):
+        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
+
+
+def listing(*, data: Folder | None = None, split: str = "paper") -> pd.DataFrame:
     """Every known data set: its size, its tasks and where it is."""
+    _check_split(split)
     rows = []
     for name, info in DATASETS.items():
         place = find(name, data=data, split=split)
@@ -212,7 +193,7 @@ def subset(
     return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
-def _download(name: str, split: Split) -> Path:
+def _download(name: str, split: str) -> Path:
     target = cache_root() / split / name
     how = (
         f"Put train and test files into DIR/{split}/{name}/ and pass --data DIR (or set "

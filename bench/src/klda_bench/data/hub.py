@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from klda_bench.environment import is_unreachable
 
@@ -25,34 +24,20 @@ class DownloadError(RuntimeError):
     """The network was reached and gave something unusable, or may not be used."""
 
 
-class HubSource(NamedTuple):
-    """Where a data set is on the hub, its columns of inputs and classes, and classes to drop."""
-
-    repository: str
-    text: str
-    label: str
-    config: str | None = None
-    test: str = "test"
-    drop: tuple[str, ...] = ()
-
-
-_HUB = {
-    "clinc": HubSource("clinc/clinc_oos", "text", "intent", config="plus", drop=("oos",)),
-    "banking": HubSource("mteb/banking77", "text", "label_text"),
-    "dbpedia": HubSource("DeveloperOats/DBPedia_Classes", "text", "l2"),
-    "hwu": HubSource("DeepPavlov/hwu64", "utterance", "label"),
-    "cifar10": HubSource("uoft-cs/cifar10", "img", "label"),
-    "cifar100": HubSource("uoft-cs/cifar100", "img", "fine_label"),
-    "tiny-imagenet": HubSource("zh-plus/tiny-imagenet", "image", "label", test="valid"),
-    "cars": HubSource("tanganke/stanford_cars", "image", "label"),
+DATASETS: dict[str, Any] = {
+    row.name: row
+    for row in pd.read_csv(
+        str(files(__package__) / "datasets.csv"), keep_default_na=False
+    ).itertuples(index=False)
 }
+"""Known data sets: sizes of the paper's split, tasks, and where the hub has inputs and labels."""
 
 
 def describe(name: str, split: str) -> str:
     """Say where `name` would be downloaded from."""
     if split == "paper" and name in _PAPER_SETS:
         return f"{_PAPER}/{name}_train.csv and {name}_test.csv"
-    return f"hub data set {_HUB[name].repository}"
+    return f"hub data set {DATASETS[name].repository}"
 
 
 def download(name: str, split: str, target: Path) -> None:
@@ -64,28 +49,27 @@ def download(name: str, split: str, target: Path) -> None:
         for part, rows in parts.items():
             _write_texts(target / f"{part}.csv.gz", rows)
         return
-    _from_hub(_HUB[name], target)
+    _from_hub(DATASETS[name], target)
 
 
-def _fetch_csv(address: str) -> list[tuple[str, str]]:
+def _fetch_csv(address: str) -> pd.DataFrame:
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
-            text = answer.read().decode("utf-8")
+            rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
     except urllib.error.URLError as error:
         raise DownloadError(f"{address}: {error.reason}") from error
-    rows = [(row["text"], row["label"]) for row in csv.DictReader(io.StringIO(text))]
-    if not rows:
+    if rows.empty:
         raise DownloadError(f"{address}: no rows")
-    return rows
+    return rows[["text", "label"]]
 
 
-def _from_hub(source: HubSource, target: Path) -> None:
+def _from_hub(source: Any, target: Path) -> None:
     try:
         from datasets import load_dataset
     except ImportError as error:
         raise DownloadError('it needs: pip install -e "bench[hub]" in a clone') from error
     try:
-        whole = load_dataset(source.repository, source.config)
+        whole = load_dataset(source.repository, source.config or None)
     except OSError as error:
         if is_unreachable(error):
             raise DownloadError(f"{source.repository}: {error}") from error
@@ -95,26 +79,25 @@ def _from_hub(source: HubSource, target: Path) -> None:
     save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
 
 
-def save_parts(source: HubSource, parts: Mapping[str, Any], target: Path) -> None:
+def save_parts(source: Any, parts: Mapping[str, Any], target: Path) -> None:
     """Write the parts ``train`` and ``test`` of a hub data set in the loader's layout."""
     for part, rows in parts.items():
         names = getattr(rows.features.get(source.label), "names", None)
         pairs = [
-            (row[source.text], names[row[source.label]] if names else str(row[source.label]))
+            (row[source.input], names[row[source.label]] if names else str(row[source.label]))
             for row in rows
         ]
-        pairs = [pair for pair in pairs if pair[1] not in source.drop]
+        pairs = [pair for pair in pairs if pair[1] != source.drop]
         if pairs and isinstance(pairs[0][0], str):
-            _write_texts(target / f"{part}.csv.gz", pairs)
+            _write_texts(target / f"{part}.csv.gz", pd.DataFrame(pairs, columns=["text", "label"]))
         else:
             _write_images(target / part, pairs)
 
 
-def _write_texts(file: Path, rows: Iterable[tuple[str, str]]) -> None:
+def _write_texts(file: Path, rows: pd.DataFrame) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}.part")
-    with gzip.open(beside, "wt", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([("text", "label"), *rows])
+    rows.to_csv(beside, index=False, compression="gzip")
     beside.replace(file)
 
 

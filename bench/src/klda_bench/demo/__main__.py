@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from klda import KLDA, LDA, NCM, Learner
@@ -20,6 +19,7 @@ from klda_bench.data import Samples
 from klda_bench.demo import examples, unknown_questions
 from klda_bench.methods import Estimator
 from klda_bench.report import plots
+from klda_bench.report.show import rich_table
 from klda_bench.runs.protocol import run as run_protocol
 
 QUESTIONS = (
@@ -30,11 +30,6 @@ QUESTIONS = (
 )
 FORGOTTEN = "order_pizza"
 REFUSED = 0.05  # fraction of known inputs that may be called unknown
-_LINES = {
-    "KLDA": ("#b2182b", "o", 2.6, 3),
-    "LDA": ("#2166ac", "s", 1.6, 2),
-    "NCM": ("#777777", "^", 1.6, 1),
-}
 
 
 class Demonstration:
@@ -60,29 +55,36 @@ class Demonstration:
         chosen = [e for e in self.data if e.part == part and e.task in (tasks or self.tasks)]
         return [e.text for e in chosen], [e.intent for e in chosen]
 
+    def show(self, title: str, rows: list[dict[str, str]]) -> None:
+        """Print rows as a table."""
+        self.console.print(rich_table(pd.DataFrame(rows), title))
+
     def learn_tasks(self) -> None:
         """Teach the tasks one after the other and test all tasks seen so far after each."""
-        table = _table("Accuracy by task, after each task was learned (test texts)", "after task")
-        for name in (*self.tasks, "all so far", "learned in"):
-            table.add_column(name, justify="right")
+        rows = []
         for i, task in enumerate(self.tasks):
             texts, labels = self.texts("learn", task)
             with self.step(f"learn task {i + 1}, {task}: {len(texts)} texts"):
                 self.bot.learn(texts, labels, source=f"demo task {task}")
-            seconds = self.steps[-1][1]
-            seen = self.tasks[: i + 1]
-            found = [self.bot.evaluate(*self.texts("test", old)).accuracy for old in seen]
-            cells = [f"{accuracy:.0%}" for accuracy in found] + [""] * (len(self.tasks) - i - 1)
+            found = {
+                old: self.bot.evaluate(*self.texts("test", old)).accuracy
+                for old in self.tasks[: i + 1]
+            }
+            row = {"after task": f"{i + 1} {task}"} | dict.fromkeys(self.tasks, "")
+            row |= {old: f"{accuracy:.0%}" for old, accuracy in found.items()}
             # Tasks have as many test texts each, so the mean is the accuracy over all of them.
-            table.add_row(f"{i + 1} {task}", *cells, f"{np.mean(found):.1%}", f"{seconds:.2f} s")
-        self.console.print(table)
+            row |= {"all so far": f"{np.mean(list(found.values())):.1%}"}
+            rows.append(row | {"learned in": f"{self.steps[-1][1]:.2f} s"})
+        self.show("Accuracy by task, after each task was learned (test texts)", rows)
 
     def ask(self) -> None:
         """Ask questions that were never learned in these words."""
-        table = _table("Questions", "question", "answer", "probability")
-        for question, top in zip(QUESTIONS, self.bot.predict_top(list(QUESTIONS), 1), strict=True):
-            table.add_row(Text(question), str(top[0][0]), f"{top[0][1]:.0%}")
-        self.console.print(table)
+        answers = self.bot.predict_top(list(QUESTIONS), 1)
+        rows = [
+            {"question": question, "answer": str(label), "probability": f"{probability:.0%}"}
+            for question, ((label, probability),) in zip(QUESTIONS, answers, strict=True)
+        ]
+        self.show("Questions", rows)
 
     def mark_unknown(self) -> None:
         """Show that questions which fit no class are told from those that do."""
@@ -90,13 +92,12 @@ class Demonstration:
         with self.step("tell known from unknown"):
             unknown = ~self.bot.is_known(strangers, refused=REFUSED)
             refused = ~self.bot.is_known(texts, refused=REFUSED)
-        table = _table("Questions that fit no class", "question", "verdict", "nearest class")
-        for question, is_unknown, label in zip(
-            strangers, unknown, self.bot.predict(strangers), strict=True
-        ):
-            verdict = Text("unknown", "green") if is_unknown else Text(str(label), "red")
-            table.add_row(Text(question), verdict, str(label))
-        self.console.print(table)
+        answers = zip(strangers, unknown, self.bot.predict(strangers), strict=True)
+        rows = [
+            {"question": question, "verdict": "unknown" if new else label, "nearest class": label}
+            for question, new, label in answers
+        ]
+        self.show("Questions that fit no class", rows)
         self.console.print(
             f"Marked unknown: {unknown.sum()} of {len(strangers)} such questions, and wrongly "
             f"{refused.sum()} of {len(texts)} test texts that do fit a class: {refused.mean():.0%},"
@@ -111,29 +112,21 @@ class Demonstration:
                 for texts, labels in (self.texts("learn"), self.texts("test"))
             )
             tasks = [sorted(set(self.texts("learn", task)[1])) for task in self.tasks]
-            classifiers: dict[str, Any] = {"KLDA": KLDA(**self.bot.classifier.get_params())}
-            classifiers |= {"LDA": LDA(), "NCM": NCM()}
-            curves = {
-                name: run_protocol(Estimator(classifier), train, test, tasks).seen_accuracy
-                for name, classifier in classifiers.items()
+            ours = KLDA(**self.bot.classifier.get_params())
+            outcomes = {
+                name: run_protocol(Estimator(classifier), train, test, tasks)
+                for name, classifier in (("KLDA", ours), ("LDA", LDA()), ("NCM", NCM()))
             }
-        self._draw(curves, picture)
-
-    def _draw(self, curves: dict[str, Any], picture: Path) -> None:
-        figure, axes = plots.pyplot().subplots(figsize=(7, 4))
-        steps = range(1, len(self.tasks) + 1)
-        for name, accuracies in curves.items():
-            colour, marker, width, order = _LINES[name]
-            look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": width}
-            label = f"{name}, {accuracies[-1]:.1f}% at the end"
-            axes.plot(steps, accuracies, zorder=order, label=label, **look)
-        axes.set_xticks(steps, [f"{i}: {task}" for i, task in zip(steps, self.tasks, strict=True)])
-        axes.set_xlabel("task learned last (4 new classes each)")
-        axes.set_ylabel("accuracy over all classes so far, %")
-        axes.set_title("Twenty intents, taught in five tasks, all-MiniLM-L6-v2 frozen")
-        axes.set_ylim(min(90.0, min(map(min, curves.values())) - 2), 100.5)
-        axes.legend(frameon=False, loc="lower left")
-        plots.save(figure, picture)
+        title = "Twenty intents, taught in five tasks"
+        curves = pd.concat(
+            outcome.curve().assign(dataset="all-MiniLM-L6-v2 frozen", method=name, seed=0)
+            for name, outcome in outcomes.items()
+        )
+        titles = {
+            name: f"{name}, {outcome.seen_accuracy[-1]:.1f}% at the end"
+            for name, outcome in outcomes.items()
+        }
+        plots.draw_curves(curves, titles, 1, picture, None, title)
 
     def forget(self) -> None:
         """Forget a class; it is never an answer again."""
@@ -160,13 +153,6 @@ class Demonstration:
         self.console.print(f"Saved ({size:.1f} MB) and loaded: {answers} answers.\n")
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column)
-    return table
-
-
 def run(console: Console, picture: Path) -> None:
     """Run the demonstration; save the picture of accuracy over tasks."""
     demo = Demonstration(console)
@@ -181,10 +167,8 @@ def run(console: Console, picture: Path) -> None:
     demo.compare(picture)
     demo.forget()
     demo.save_and_load()
-    times = _table("Time of each step", "step", "seconds")
-    for name, seconds in demo.steps:
-        times.add_row(name, f"{seconds:.2f}")
-    console.print(times)
+    times = [{"step": name, "seconds": f"{seconds:.2f}"} for name, seconds in demo.steps]
+    demo.show("Time of each step", times)
     line = ("\nAccuracy over tasks of KLDA, LDA and NCM: ", (str(picture), "bold"))
     console.print(Text.assemble(*line))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
 
 from klda import KLDA, LDA, KLDAEnsemble, Learner
@@ -119,8 +120,7 @@ def taught_from(
     sizes: tuple[int, ...] = (1, 5),
 ) -> dict[int, Row]:
     """Recall and accuracy by number of samples: each class is removed, taught, and put back."""
-    recalls: dict[int, list[float]] = {k: [] for k in sizes}
-    overall: dict[int, list[float]] = {k: [] for k in sizes}
+    found = []
     for label, rows in plans.items():
         model.remove(X[rows], y[rows])
         unused = rows[max(sizes) :]  # not taught at any size: more to test on
@@ -128,16 +128,13 @@ def taught_from(
         truth = np.concatenate([y_test, y[unused]])
         for k in sizes:
             model.partial_fit(X[rows[:k]], y[rows[:k]])
-            answers = model.predict(test)
-            recalls[k].append(float(np.mean(answers[truth == label] == label)))
-            overall[k].append(float(np.mean(answers[: len(y_test)] == y_test)))
+            right = model.predict(test) == truth
+            overall = right[: len(y_test)].mean()
+            found.append({"k": k, "recall": right[truth == label].mean(), "accuracy": overall})
             model.remove(X[rows[:k]], y[rows[:k]])
         model.partial_fit(X[rows], y[rows])
-    means = {k: (float(np.mean(recalls[k])), float(np.mean(overall[k]))) for k in sizes}
-    return {
-        k: {"recall": recall, "accuracy": found, "classes": len(plans)}
-        for k, (recall, found) in means.items()
-    }
+    means = pd.DataFrame(found).groupby("k").mean().assign(classes=len(plans))
+    return {k: means.loc[[k]].to_dict("records")[0] for k in sizes}
 
 
 def gamma(
@@ -228,3 +225,6 @@ def forget(
             "relative_error": float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
             "same_labels": float(np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1))),
         }
+
+
+COMMANDS = (accuracy, few_shot, gamma, stream, ensemble, forget)

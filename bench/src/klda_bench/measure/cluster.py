@@ -18,8 +18,6 @@ number of samples.
 from __future__ import annotations
 
 import contextlib
-import csv
-import itertools
 import logging
 import os
 import random
@@ -33,51 +31,32 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
 from threadpoolctl import threadpool_limits
 
 from klda import Learner
+from klda_bench.demo import examples
 from klda_bench.engine import cluster_session, learn_on_cluster, read_table
 from klda_bench.environment import require
 from klda_bench.measure.common import Components, RowCount
 from klda_bench.results import Row
 
-TOPICS = (
-    *("parcel", "invoice", "password", "subscription", "refund", "flight", "hotel", "card"),
-    *("phone", "printer", "recipe", "weather", "concert", "insurance", "mortgage", "library"),
-    *("garden", "camera", "bicycle", "passport", "dentist", "museum", "battery", "translation"),
-)
-ASKS = (
-    "where can I find the {topic} that I asked for {when}",
-    "please cancel my {topic}, I do not need it {when}",
-    "how much will the {topic} cost me if I order it {when}",
-    "my {topic} does not work as it should {when}, what can I do about it",
-    "I would like to change the details of the {topic} {when}",
-    "who is responsible for the {topic} and when can I talk to them {when}",
-)
-WHENS = ("today", "next week", "in the morning", "before the holidays", "last month", "in spring")
-DETAILS = (
-    *("it is rather urgent", "I have written about this twice", "there is no hurry", "thank you"),
-    *("the number is {number}", "my neighbour has one, too", "it was bought {number} days ago"),
-)
 HELD_OUT = 400
 STORE_BYTES = 1 << 30  # of each machine that is made up
 
 
 def make_texts(n: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield texts of 10 to 30 words, and the class of each: what is asked of which topic."""
-    rng = random.Random(seed)
+    """Yield texts that ask two things of the demonstration at once, and both intents as a class."""
+    rng, asked = random.Random(seed), examples()[: 12 * 24]  # of 12 intents: 144 classes
     for _ in range(n):
-        topic, ask = rng.choice(TOPICS), rng.randrange(len(ASKS))
-        details = ", ".join(rng.sample(DETAILS, 2)).format(number=rng.randrange(10_000))
-        text = ASKS[ask].format(topic=topic, when=rng.choice(WHENS))
-        yield f"{text}, {details}", f"{topic} {ask}"
+        one, other = rng.choices(asked, k=2)
+        yield f"{one.text}, and {other.text}", f"{one.intent} {other.intent}"
 
 
 def write_texts(path: Path, rows: int) -> Path:
     """Write texts and their classes as a CSV file."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(itertools.chain([("text", "label")], make_texts(rows)))
+    pd.DataFrame(make_texts(rows), columns=["text", "label"]).to_csv(path, index=False)
     return path
 
 
@@ -155,22 +134,6 @@ def _one_process(file: Path, n_components: int) -> tuple[Learner, Row]:
     return learner, _row("one process", learner.samples, seconds, seconds)
 
 
-class _Watcher:
-    """Notes when the first worker was ready, and does harm half-way."""
-
-    def __init__(self, rows: int, harm: Callable[[Any], None] | None) -> None:
-        self.ready: float | None = None
-        self._half = rows / 2
-        self._harm = harm
-
-    def __call__(self, status: Any) -> None:
-        if self.ready is None and status.workers:
-            self.ready = time.perf_counter()
-        if self._harm is not None and status.rows >= self._half:
-            self._harm(status)
-            self._harm = None
-
-
 @dataclass(frozen=True)
 class _Job:
     """What every run on Ray has in common."""
@@ -181,17 +144,25 @@ class _Job:
     held_out: list[str]
 
     def run(self, name: str, workers: int, harm: Callable[[Any], None] | None = None) -> Row:
-        learner = _learner(self.n_components)
-        watcher = _Watcher(self.alone.samples, harm)
+        learner, half = _learner(self.n_components), self.alone.samples / 2
+        ready: list[float] = []  # when the first worker was
+
+        def watch(status: Any) -> None:
+            nonlocal harm
+            if not ready and status.workers:
+                ready.append(time.perf_counter())
+            if harm is not None and status.rows >= half:
+                harm(status)
+                harm = None
+
         start = time.perf_counter()
-        learn_on_cluster(self.file, learner, workers, watcher)
+        learn_on_cluster(self.file, learner, workers, watch)
         end = time.perf_counter()
         expected = self.alone.scores(self.held_out)
         difference = np.abs(learner.scores(self.held_out) - expected).max()
         error = float(difference / np.abs(expected).max())
         same = learner.classes == self.alone.classes
-        working = end - (watcher.ready or start)
-        return _row(name, learner.samples, end - start, working, error, same)
+        return _row(name, learner.samples, end - start, end - (ready or [start])[0], error, same)
 
     def run_killed(self, name: str, workers: int) -> Row:
         killed = []

@@ -62,16 +62,19 @@ def learn_files(
     """
     a_row = []
     for path, n in zip(paths, rows, strict=True):
-        run = _learn(path, folder / path.stem, n_components)
+        shutil.rmtree(folder / path.stem, ignore_errors=True)
+        start = time.perf_counter()
+        run = _finish(_start(path, folder / path.stem, n_components))
+        wall = time.perf_counter() - start
         a_row.append(run["seconds"] / n)
         yield {
             "what": "learning a file",
             "rows": n,
             "bytes": path.stat().st_size,
             "seconds": run["seconds"],
-            "seconds_in_all": run["wall"],
+            "seconds_in_all": wall,
             "microseconds_a_row": 1e6 * a_row[-1],
-            "peak_bytes": run["peak"],
+            "peak_bytes": run["peak_bytes"],
         }
     yield {"what": "time a row, large file over small", "ratio": a_row[-1] / a_row[0]}
     large, killed = paths[-1], folder / "killed"
@@ -80,50 +83,33 @@ def learn_files(
     yield {"what": "killed half-way and resumed", **resumed, "relative_error": error}
 
 
-def _command(path: Path, model: Path, n_components: int, *more: str) -> list[str]:
+def _start(path: Path, model: Path, n_components: int, *more: str) -> subprocess.Popen:
     main = "import sys; from klda.cli import main; sys.exit(main())"
     options = ["--components", str(n_components), "--gamma", "0.2", "--device", "cpu", "--json"]
-    return [sys.executable, "-c", main, "learn", str(path), "--model", str(model), *options, *more]
-
-
-def _learn(path: Path, model: Path, n_components: int) -> dict[str, float]:
-    shutil.rmtree(model, ignore_errors=True)
-    start = time.perf_counter()
-    seconds, peak = _finish(_start(_command(path, model, n_components)))
-    return {"seconds": seconds, "wall": time.perf_counter() - start, "peak": peak}
-
-
-def _start(command: list[str]) -> subprocess.Popen:
+    command = [sys.executable, "-c", main, "learn", str(path), "--model", str(model)]
+    pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, *options, *more], stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
 
 
-def _finish(process: subprocess.Popen) -> tuple[float, int]:
-    """Return the seconds that a learn says it took, and the largest memory that it held."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    output, complaint = process.stdout.read(), process.stderr.read()
+def _finish(process: subprocess.Popen) -> dict[str, Any]:
+    """Return what a learn says of itself, and the largest memory that it held."""
+    output, complaint = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise KldaError(f"klda learn failed with status {process.returncode}: {complaint.strip()}")
     scale = 1 if sys.platform == "darwin" else 1024
-    return float(json.loads(output)["seconds"]), int(usage.ru_maxrss) * scale
+    return json.loads(output) | {"peak_bytes": int(usage.ru_maxrss) * scale}
 
 
-def _kill_and_resume(
-    path: Path, model: Path, n_components: int, rows: int, seconds: float
-) -> dict[str, float | int]:
+def _kill_and_resume(path: Path, model: Path, n_components: int, rows: int, seconds: float) -> Row:
     shutil.rmtree(model, ignore_errors=True)
-    every = ["--checkpoint-every", f"{seconds / CHECKPOINTS:.3f}"]
-    process = _start(_command(path, model, n_components, *every))
+    every = f"{seconds / CHECKPOINTS:.3f}"
+    process = _start(path, model, n_components, "--checkpoint-every", every)
     _kill_after(process, model, int(KILL_AFTER * rows))
-    process = _start(_command(path, model, n_components, "--resume"))
-    output, complaint = process.communicate()
-    if process.returncode != 0:
-        raise KldaError(f"klda learn --resume failed: {complaint.strip()}")
-    report = json.loads(output)
+    report = _finish(_start(path, model, n_components, "--resume"))
     if not report["resumed_after"]:
         raise KldaError("The run was killed before its first checkpoint; use more rows.")
     return {"resumed_after_rows": report["resumed_after"], "samples": report["samples"]}

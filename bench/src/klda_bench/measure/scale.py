@@ -13,29 +13,8 @@ import numpy as np
 import typer
 
 from klda import KLDA, KldaError
-from klda_bench.environment import (
-    PeakMemory,
-    allow_tf32,
-    describe_device,
-    in_child,
-    require_device,
-    resolve_device,
-)
-from klda_bench.measure import files
-from klda_bench.measure.common import (
-    ClassCount,
-    Clock,
-    Components,
-    Device,
-    Features,
-    Numbers,
-    Repeats,
-    RowCount,
-    Tf32,
-    make_model,
-    make_samples,
-    numbers,
-)
+from klda_bench import environment
+from klda_bench.measure import common, files
 from klda_bench.results import Row
 
 WARM_ROWS = 64
@@ -45,17 +24,17 @@ Block = tuple[np.ndarray, np.ndarray]
 
 
 def rows(
-    sizes: Numbers = "20000,40000,80000,160000",
-    features: Features = 384,
-    classes: ClassCount = 100,
-    components: Components = 2000,
-    repeats: Repeats = 3,
+    sizes: common.Numbers = "20000,40000,80000,160000",
+    features: common.Features = 384,
+    classes: common.ClassCount = 100,
+    components: common.Components = 2000,
+    repeats: common.Repeats = 3,
 ) -> Iterator[Row]:
     """Measure the time to learn against the number of rows; the exponent should be 1."""
-    counts = numbers("sizes", sizes)
+    counts = common.numbers("sizes", sizes)
     if len(counts) < 2:
         raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
-    samples, labels = make_samples(counts[-1], features, classes)
+    samples, labels = common.make_samples(counts[-1], features, classes)
     _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
     runs: dict[int, list[tuple[float, ...]]] = {n: [] for n in counts}
     for _ in range(repeats):  # in turns: what else the machine does meets all sizes alike
@@ -88,7 +67,7 @@ def exponent(sizes: list[int], seconds: Any) -> float:
 
 def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> tuple[float, ...]:
     """Return the seconds of learning, of the first answer, and of processors while learning."""
-    model = make_model(n_components)
+    model = common.make_model(n_components)
     model.partial_fit(samples[:WARM_ROWS], labels[:WARM_ROWS])  # draws the random features
     worked, start = time.process_time(), time.perf_counter()
     model.partial_fit(samples, labels)
@@ -98,20 +77,20 @@ def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> t
 
 
 def classes(
-    known: Numbers = "100,1000,10000",
+    known: common.Numbers = "100,1000,10000",
     total: Annotated[int, typer.Option(help="Rows of all known classes together.")] = 30_000,
     rows: Annotated[int, typer.Option(help="Rows of the class that is added.")] = 40,
-    features: Features = 384,
-    components: Components = 2000,
+    features: common.Features = 384,
+    components: common.Components = 2000,
     repeats: Annotated[
         int, typer.Option(help="Answers after a class was added; three times as many without.")
     ] = 5,
 ) -> Iterator[Row]:
     """Measure the time to add a class against the classes known before, which should not matter."""
     medians = []
-    for before in numbers("known", known):
+    for before in common.numbers("known", known):
         each = max(2, total // before)  # all models have as many rows
-        model = make_model(components)
+        model = common.make_model(components)
         for samples, labels in _few_rows(before, each, features):
             model.partial_fit(samples, labels)
         fresh = _few_rows(10**9, rows, features, seed=1, first=before, step=1)
@@ -166,20 +145,22 @@ def _few_rows(
 
 
 def many(
-    classes: ClassCount = 100_000,
+    classes: common.ClassCount = 100_000,
     few: Annotated[int, typer.Option(help="Rows of each class.")] = 3,
-    features: Features = 64,
-    components: Components = 2000,
+    features: common.Features = 64,
+    components: common.Components = 2000,
 ) -> Iterator[Row]:
     """Learn very many classes of few rows and answer with the top five, in a process of its own."""
-    yield {"what": "many classes", **in_child(_many, classes, few, features, components)}
+    yield {
+        "what": "many classes",
+        **environment.in_child(_many, classes, few, features, components),
+    }
 
 
 def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
-    with PeakMemory() as idle:
-        pass
-    with PeakMemory() as memory:
-        model = make_model(n_components)
+    idle = environment.resident_bytes()
+    with environment.peak_memory() as memory:
+        model = common.make_model(n_components)
         asked, truth, learning = [], [], 0.0
         for samples, labels in _few_rows(n_classes, few + 1, n_features):
             kept = np.arange(len(labels)) % (few + 1) > 0  # one row of each is held out
@@ -190,7 +171,7 @@ def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
             asked.append(samples[~kept][:share])
             truth.append(labels[~kept][:share])
         X, y = np.concatenate(asked)[:ANSWERED], np.concatenate(truth)[:ANSWERED]
-        clock = Clock("cpu")
+        clock = common.Clock("cpu")
         first = clock(lambda: model.predict(X[:1]))
         start = time.perf_counter()
         labels, _ = model.predict_top(X, 5)
@@ -205,29 +186,29 @@ def _many(n_classes: int, few: int, n_features: int, n_components: int) -> Row:
         "right_first": float((labels[:, 0] == y).mean()),
         "right_in_5": float((labels == y[:, None]).any(axis=1).mean()),
         "peak_bytes": memory.peak_bytes,
-        "idle_bytes": idle.peak_bytes,
+        "idle_bytes": idle,
     }
 
 
 def device(
-    rows: RowCount = 1_000_000,
-    features: Features = 768,
-    classes: ClassCount = 1000,
-    components: Components = 5000,
+    rows: common.RowCount = 1_000_000,
+    features: common.Features = 768,
+    classes: common.ClassCount = 1000,
+    components: common.Components = 5000,
     block: Annotated[int, typer.Option(help="Rows per call.")] = 100_000,
     side: Annotated[int, typer.Option(help="Side of the bare matrix product.")] = 8192,
-    repeats: Repeats = 3,
-    device: Device = "auto",
-    tf32: Tf32 = False,
+    repeats: common.Repeats = 3,
+    device: common.Device = "auto",
+    tf32: common.Tf32 = False,
 ) -> Iterator[Row]:
     """Learn rows made on the device; compare its rate with that of a bare matrix product."""
     import torch
 
-    device = resolve_device(device)
-    require_device(device)
-    allow_tf32(tf32)
+    device = environment.resolve_device(device)
+    environment.require_device(device)
+    environment.allow_tf32(tf32)
     rate = _product_rate(torch, device, side, repeats)
-    where = {"on": describe_device(device), "precision": "tf32" if tf32 else "float32"}
+    where = {"on": environment.describe_device(device), "precision": "tf32" if tf32 else "float32"}
     yield {"what": "bare matrix product", **where, "flops": rate}
     generator = torch.Generator(device=device).manual_seed(0)
     centres = torch.randn(classes, features, device=device, generator=generator)
@@ -244,9 +225,9 @@ def device(
     n = size * len(blocks)
     # The random features, and the half of Z^T Z that a symmetric matrix has.
     work = 2 * n * features * components + n * components**2
-    clock, seconds = Clock(device), []
+    clock, seconds = common.Clock(device), []
     for _ in range(repeats):
-        model = make_model(components, "auto" if device == "cpu" else device)
+        model = common.make_model(components, "auto" if device == "cpu" else device)
         model.partial_fit(*make_block(4 * components))  # beyond few rows, and the device is awake
         seconds.append(clock(partial(_learn_blocks, model, blocks)))
     median = statistics.median(seconds)
@@ -269,21 +250,21 @@ def _learn_blocks(model: KLDA, blocks: list[tuple[Any, np.ndarray]]) -> None:
 def _product_rate(torch: Any, device: str, side: int, repeats: int) -> float:
     """Multiplications and additions per second of one large matrix product: the median."""
     a = torch.randn(side, side, device=device)
-    clock, out = Clock(device), torch.empty_like(a)
+    clock, out = common.Clock(device), torch.empty_like(a)
     clock(lambda: torch.mm(a, a, out=out))
     times = [clock(lambda: torch.mm(a, a, out=out)) for _ in range(max(3, repeats))]
     return 2 * side**3 / statistics.median(times)
 
 
 def file(
-    rows: Numbers = "100000,1000000",
-    features: Features = 384,
-    classes: ClassCount = 1000,
-    components: Components = 2000,
+    rows: common.Numbers = "100000,1000000",
+    features: common.Features = 384,
+    classes: common.ClassCount = 1000,
+    components: common.Components = 2000,
     folder: Annotated[Path, typer.Option(help="For files and models.")] = Path("out/scale"),
 ) -> Iterator[Row]:
     """Learn two files with the real command; kill one run half-way, resume it and compare."""
-    counts = numbers("rows", rows)
+    counts = common.numbers("rows", rows)
     paths = [folder / f"features-{n}.npz" for n in counts]
     for path, n in zip(paths, counts, strict=True):
         files.generate(path, n, features, classes)
@@ -292,12 +273,15 @@ def file(
 
 def generate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="An .npz file.")],
-    rows: RowCount = 1_000_000,
-    features: Features = 384,
-    classes: ClassCount = 1000,
+    rows: common.RowCount = 1_000_000,
+    features: common.Features = 384,
+    classes: common.ClassCount = 1000,
 ) -> Iterator[Row]:
     """Write a file of synthetic features."""
     start = time.perf_counter()
     files.generate(out, rows, features, classes)
     size, seconds = out.stat().st_size, time.perf_counter() - start
     yield {"what": "generated", "file": out.name, "rows": rows, "bytes": size, "seconds": seconds}
+
+
+COMMANDS = (rows, classes, many, file, device, generate)

@@ -25,15 +25,7 @@ import numpy as np
 import typer
 
 from klda import KLDA, KLDAEnsemble
-from klda_bench.environment import (
-    PeakMemory,
-    allow_tf32,
-    describe_device,
-    freed_memory_kept,
-    in_child,
-    require,
-    resolve_device,
-)
+from klda_bench import environment
 from klda_bench.measure.common import GAMMA, Clock, Device, Tf32, make_model, make_samples
 from klda_bench.methods.authors import AuthorsKLDA
 from klda_bench.results import Row
@@ -76,13 +68,13 @@ def speed(
     The process keeps freed memory (on Linux), so that no program waits for the system to find
     some, unless --fresh-memory is given.
     """
-    sizes, device = QUICK if quick else Sizes(), resolve_device(device)
+    sizes, device = QUICK if quick else Sizes(), environment.resolve_device(device)
     sizes = sizes._replace(components=n_components or sizes.components)
     sizes = sizes._replace(members=members or sizes.members)
     if device != "cpu":
-        allow_tf32(tf32)
+        environment.allow_tf32(tf32)
     samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
-    with contextlib.nullcontext(False) if fresh_memory else freed_memory_kept() as kept:
+    with contextlib.nullcontext(False) if fresh_memory else environment.freed_memory_kept() as kept:
         rows = _in_turns(sizes, device, samples, labels)
     if not no_reference:
         rows.append(_authors(sizes, device, samples, labels))
@@ -91,13 +83,13 @@ def speed(
     title = (
         f"N = {sizes.samples}, d = {sizes.features}, D = {sizes.components}, M = {sizes.classes}"
     )
-    where = f"{describe_device(device)}{' with TF32' if tf32 else ''}"
+    where = f"{environment.describe_device(device)}{' with TF32' if tf32 else ''}"
     yield from ({"what": f"{title} on {where}", **row} for row in rows)
     for name, ratio in _ratios(rows).items():
         yield {"what": name, "ratio": ratio}
     yield {"what": "freed memory kept", "kept": kept}
     if device == "cpu":
-        peak = in_child(_peak_memory, sizes)
+        peak = environment.in_child(_peak_memory, sizes)
         yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
 
 
@@ -183,7 +175,7 @@ class _Floor:
         shape = (sizes.samples, sizes.components)
         rows: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         if device != "cpu":
-            rows = require("torch", "baselines").from_numpy(rows).to(device)
+            rows = environment.require("torch", "baselines").from_numpy(rows).to(device)
         self._rows, self._means = rows, rows[: sizes.classes]
         self._work(rows[:100], self._means)
         self._seconds: list[float] = []
@@ -248,12 +240,11 @@ def _peak_memory(sizes: Sizes) -> int:
     """Bytes that learning and answering with all members takes beyond the data."""
     samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
     _model(sizes, "cpu", 1, True).fit(samples[:100], labels[:100]).predict(samples[:10])
-    with PeakMemory() as idle:
-        pass
-    with PeakMemory() as memory:
+    idle = environment.resident_bytes()
+    with environment.peak_memory() as memory:
         model = _model(sizes, "cpu", sizes.members, True)
         model.partial_fit(samples, labels).predict(samples[: sizes.test])
-    return memory.peak_bytes - idle.peak_bytes
+    return memory.peak_bytes - idle
 
 
 def _ratios(rows: list[Row]) -> dict[str, float]:

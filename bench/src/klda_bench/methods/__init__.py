@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import operator
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
+from klda import KldaError
 from klda_bench import baselines
 from klda_bench.engine import MODELS
-from klda_bench.methods.authors import AuthorsKLDA
-from klda_bench.methods.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
 from klda_bench.results import NOT_OPTIONS
 
-Group = Literal["paper", "ours", "peer", "reference", "fine-tuned"]
+Group = Literal["paper", "ours", "peer", "reference", "fine-tuned", "own"]
 Curve = Literal["each", "first-seed", "end"]
 Gamma = float | Literal["auto"]
 
@@ -72,19 +75,42 @@ class Context:
 class MethodSpec:
     """A method, how to build it and how to show it.
 
-    `factory` takes the method's options, and ``device`` and ``random_state`` where its signature
-    has them. `defaults` are the settings that determine its numbers. `curve` says when it is
-    measured unless asked otherwise: after each task, so for the first seed only, or at the end
-    only. What a measurement costs decides: a system of 5,000 unknowns, or five.
+    What `source` names (``module:name``) takes the method's options, and ``device`` and
+    ``random_state`` where its signature has them. `own` are the settings that determine its
+    numbers, by default all that its signature has. methods.toml says more.
     """
 
     name: str
     title: str
     group: Group
     curve: Curve
-    factory: Callable[..., Any]
-    defaults: Callable[[Context], dict[str, Any]]
+    source: str
     about: str
+    own: Mapping[str, Any] | None = None
+
+    @property
+    def factory(self) -> Any:
+        """Import what makes the method."""
+        module, _, path = self.source.partition(":")
+        try:
+            return operator.attrgetter(path)(importlib.import_module(module))
+        except (ImportError, AttributeError) as error:
+            raise KldaError(
+                f"methods={self.name!r} can't be imported ({error}): give module:name of a class "
+                "or function that makes a method, with the module's folder on PYTHONPATH."
+            ) from error
+
+    def defaults(self, context: Context) -> dict[str, Any]:
+        """Return the settings that determine its numbers, as long as nothing else is asked for."""
+        found = self.own
+        if found is None and self.needs == "inputs":
+            found = baselines.defaults(self.name)
+        elif found is None:
+            # All defaults: a changed one is another run, not the old one's figures.
+            taken = inspect.signature(self.factory).parameters.values()
+            found = {p.name: p.default for p in taken if p.default is not p.empty}
+        given = {"gamma": context.gamma} if found.get("gamma") == "protocol" else {}
+        return {k: v for k, v in {**found, **given}.items() if k not in NOT_OPTIONS}
 
     @property
     def needs(self) -> Literal["features", "inputs"]:
@@ -123,11 +149,12 @@ class MethodSpec:
             backbone = options.pop("backbone", context.backbone)
             return baselines.make(self.name, backbone, context.device, **options)
         place = {"device": context.device, "random_state": context.seed}
-        taken = inspect.signature(self.factory).parameters
+        factory = self.factory
+        taken = inspect.signature(factory).parameters
         everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
         place = {name: value for name, value in place.items() if name in taken or everything}
         try:
-            made = self.factory(**place, **options)
+            made = factory(**place, **options)
         except TypeError as error:
             raise KldaError(
                 f"Method {self.name!r} does not take these options: {dict(context.options)} "
@@ -136,75 +163,39 @@ class MethodSpec:
         return made if isinstance(made, Method) else Estimator(made)
 
 
-def _constant(**options: Any) -> Callable[[Context], dict[str, Any]]:
-    return lambda context: dict(options)
-
-
-def _paper_settings(context: Context) -> dict[str, Any]:
-    return {"gamma": context.gamma, "n_components": 5000}
-
-
-def _own_settings(context: Context) -> dict[str, Any]:
-    """All of KLDA's own defaults: a changed default is another run, not the old one's figures."""
-    settings = KLDA().get_params()
-    return {name: value for name, value in settings.items() if name not in NOT_OPTIONS}
-
-
-def _tuned_settings(name: str) -> Callable[[Context], dict[str, Any]]:
-    def settings(context: Context) -> dict[str, Any]:
-        own = baselines.defaults(name).items()
-        return {option: value for option, value in own if option not in NOT_OPTIONS}
-
-    return settings
-
-
-_ABOUT = {
-    "ncm": "nearest class mean by cosine on the frozen features",
-    "lda": "linear discriminant analysis on the frozen features, no correction",
-    "klda": "the paper's KLDA: D = 5000, gamma given, ridge 1e-3, no correction",
-    "klda-e": "the paper's ensemble: five KLDA models, averaged probabilities",
-    "klda-default": "what KLDA() does: no parameter given",
-    "slda": "Hayes and Kanan 2020: streaming LDA with shrinkage on the frozen features",
-    "ranpac": "McDonnell et al. 2023: random projection, ReLU, ridge chosen at each task",
-    "gacl": "Zhuang et al. 2022, 2024: recursive ridge regression on ReLU random features",
-    "fecam": "Goswami et al. 2023: Mahalanobis distance with a covariance for each class",
-    "anacp": "Momeni et al. 2025: analytic contrastive projection, ridge head",
-    "authors": "plain form of the authors' program: pseudo-inverse of the scatter, no ridge",
-}
-_LDA = _constant(ridge=1e-3, small_sample_correction=False, priors="uniform")
-_GACL = _constant(n_components=5000, ridge=100.0)
-_ANACP = _constant(n_components=5000, ridge=100.0, n_heads=3, samples_per_class=100)
-_FROZEN: tuple[tuple[str, str, Group, Curve, Callable[..., Any], Any], ...] = (
-    ("ncm", "NCM", "paper", "each", NCM, _constant()),
-    ("lda", "LDA", "paper", "each", LDA, _LDA),
-    ("klda", "KLDA", "paper", "first-seed", KLDA.paper, _paper_settings),
-    ("klda-e", "KLDA-E", "paper", "end", KLDAEnsemble.paper, _paper_settings),
-    ("klda-default", "KLDA (our default)", "ours", "first-seed", KLDA, _own_settings),
-    ("slda", "Deep SLDA", "peer", "each", SLDA, _constant(shrinkage=1e-4)),
-    ("ranpac", "RanPAC", "peer", "first-seed", RanPAC, _constant(n_components=10_000)),
-    ("gacl", "GACL / ACIL", "peer", "first-seed", GACL, _GACL),
-    ("fecam", "FeCAM", "peer", "each", FeCAM, _constant(gamma1=1.0)),
-    ("anacp", "AnaCP (head)", "peer", "end", AnaCP, _ANACP),
-    ("authors", "KLDA (authors' form)", "reference", "first-seed", AuthorsKLDA, _paper_settings),
-)
+_OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
 
 
 def registry() -> dict[str, MethodSpec]:
     """All methods by name, in the order of the tables: fine-tuned first, as in the paper."""
-    tuned = [
-        MethodSpec(name, title, "fine-tuned", "each", baselines.make, _tuned_settings(name), about)
-        for name, (title, about) in baselines.METHODS.items()
-    ]
-    frozen = [MethodSpec(*row, about=_ABOUT[row[0]]) for row in _FROZEN]
-    return {spec.name: spec for spec in (*tuned, *frozen)}
+    tuned = {
+        name: MethodSpec(name, title, "fine-tuned", "each", module, about)
+        for name, (module, title, about) in baselines.METHODS.items()
+    }
+    text = (resources.files(__name__) / "methods.toml").read_text(encoding="utf-8")
+    frozen = {
+        name: MethodSpec(name, own=row.pop("options", None), source=row.pop("make"), **row)
+        for name, row in tomllib.loads(text).items()
+    }
+    return tuned | frozen | _OWN
+
+
+def _own_method(name: str) -> MethodSpec:
+    """Describe a user's method by its name and docstring, once it can be imported."""
+    spec = MethodSpec(name, name.partition(":")[2], "own", "each", name, "")
+    about = (inspect.getdoc(spec.factory) or "").partition("\n")[0]
+    return dataclasses.replace(spec, about=about)
 
 
 def select(names: str) -> list[MethodSpec]:
     """Methods named on a command line, in the order of the tables.
 
     `names` are separated by commas; ``all`` is every method but ``authors``, whose pseudo-inverses
-    take minutes each; ``peers`` and ``fine-tuned`` are groups.
+    take minutes each; ``peers`` and ``fine-tuned`` are groups; ``module:name`` is a user's own
+    method, which learns from features.
     """
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    _OWN.update({name: _own_method(name) for name in parts if ":" in name})
     known = registry()
     groups = {
         "all": [name for name, spec in known.items() if spec.group != "reference"],
@@ -212,11 +203,11 @@ def select(names: str) -> list[MethodSpec]:
         "fine-tuned": [name for name, spec in known.items() if spec.group == "fine-tuned"],
     }
     chosen: set[str] = set()
-    for name in (part.strip() for part in names.split(",") if part.strip()):
+    for name in parts:
         if name not in known and name not in groups:
             raise KldaError(
-                f"methods={name!r} is not known: choose from {', '.join(known)}, or the groups "
-                f"{', '.join(groups)}."
+                f"methods={name!r} is not known: choose from {', '.join(known)}, the groups "
+                f"{', '.join(groups)}, or module:name of your own."
             )
         chosen.update(groups.get(name, [name]))
     if not chosen:

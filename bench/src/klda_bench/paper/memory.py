@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
 import pandas as pd
 
@@ -10,35 +10,30 @@ from klda_bench.methods import Context, protocol_gamma, registry
 from klda_bench.results import Results
 
 BYTES = 4  # float32
-N_MEMBERS = 5
-
-
-def _klda(d: int, M: int, D: int) -> int:
-    return D * (d + 1) + M * D + D * D
-
-
-def _anacp(d: int, M: int, D: int) -> int:
-    return 4 * D * d + 3 * (D * D + M * D) + M * d + d * d
-
-
-# d: features, M: classes, D: random features. QDA is a figure only: nothing here runs it, because
-# one covariance per class is the cost that LDA and KLDA avoid.
-_FORMULAS: dict[str, tuple[str, str, Callable[[int, int, int], int], int]] = {
-    "ncm": ("NCM", "M d", lambda d, M, D: M * d, 0),
-    "lda": ("LDA", "M d + d^2", lambda d, M, D: M * d + d * d, 0),
-    "qda": ("QDA", "M d + M d^2", lambda d, M, D: M * d + M * d * d, 0),
-    "klda": ("KLDA", "D (d + 1) + M D + D^2", _klda, 5000),
-    "klda-e": (
-        *("KLDA-E", "5 (D (d + 1) + M D + D^2)"),
-        *(lambda d, M, D: N_MEMBERS * _klda(d, M, D), 5000),
-    ),
-    "klda-default": ("KLDA (our default)", "D (d + 1) + M D + D^2", _klda, 5000),
-    "slda": ("Deep SLDA", "M d + d^2", lambda d, M, D: M * d + d * d, 0),
-    "ranpac": ("RanPAC", "D d + M D + D^2", lambda d, M, D: D * d + M * D + D * D, 10_000),
-    "gacl": ("GACL / ACIL", "D d + M D + D^2", lambda d, M, D: D * d + M * D + D * D, 5000),
-    "fecam": ("FeCAM", "M d + M d^2", lambda d, M, D: M * d + M * d * d, 0),
-    "anacp": ("AnaCP (head)", "4 D d + 3 (D^2 + M D) + M d + d^2", _anacp, 5000),
+_KLDA = "D (d + 1) + M D + D^2"
+_RIDGE = "D d + M D + D^2"
+# What a method keeps, in numbers, and D. d: features, M: classes, D: random features. QDA is a
+# figure only: nothing here runs it, because one covariance per class is the cost that LDA and KLDA
+# avoid.
+_FORMULAS = {
+    "ncm": ("M d", 0),
+    "lda": ("M d + d^2", 0),
+    "qda": ("M d + M d^2", 0),
+    "klda": (_KLDA, 5000),
+    "klda-e": (f"5 ({_KLDA})", 5000),
+    "klda-default": (_KLDA, 5000),
+    "slda": ("M d + d^2", 0),
+    "ranpac": (_RIDGE, 10_000),
+    "gacl": (_RIDGE, 5000),
+    "fecam": ("M d + M d^2", 0),
+    "anacp": ("4 D d + 3 (D^2 + M D) + M d + d^2", 5000),
 }
+
+
+def evaluate(formula: str, **sizes: int) -> int:
+    """Evaluate a formula as it is printed: ``M d + d^2`` with M = 2 and d = 3 is 15."""
+    product = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula)
+    return int(eval(product.replace("^", "**"), {"__builtins__": {}}, sizes))
 
 
 def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> pd.DataFrame:
@@ -46,9 +41,10 @@ def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> p
 
     `held` are the measured bytes of all arrays of a fitted method, by method.
     """
-    rows = []
-    for method, (title, formula, numbers, components) in _FORMULAS.items():
-        parameters = numbers(dimension, classes, components)
+    rows, known = [], registry()
+    for method, (formula, components) in _FORMULAS.items():
+        parameters = evaluate(formula, d=dimension, M=classes, D=components)
+        title = known[method].title if method in known else method.upper()
         row = {"method": method, "title": title, "formula": formula, "parameters": parameters}
         kept = (held or {}).get(method)
         rows.append(row | {"bytes": parameters * BYTES, "held_bytes": kept})

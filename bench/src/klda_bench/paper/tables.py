@@ -54,21 +54,24 @@ def _table(
     title: str,
     plan: Plan,
     cells: Sequence[Cell],
-    rows: dict[str, tuple[str, Callable[[Cell], bool]]],
-    *,
-    paper: Callable[[str, str], published.Figure | None] = lambda row, column: None,
-    metric: str = FINAL,
-    seeds: int | None = None,
+    rows: dict[str, str],
+    row_of: Callable[[Cell], str],
+    **how: Any,
 ) -> Table:
-    """Make a table: for each row its title and which runs it is made of; data sets are columns."""
+    """Make a table: `rows` have titles, `row_of` says where a run belongs, data sets are columns.
+
+    `how` may hold ``paper``, the paper's figure for a row and column, and options of `cell_of`.
+    """
+    paper = how.pop("paper", lambda row, column: None)
     table = []
-    for row, (row_title, of_row) in rows.items():
+    for row, row_title in rows.items():
         for column in dict.fromkeys(cell.dataset for cell in cells):
-            own = [cell for cell in cells if cell.dataset == column and of_row(cell)]
+            own = [cell for cell in cells if cell.dataset == column and row_of(cell) == row]
             theirs = paper(row, column) if _as_in_the_paper(plan, cells, column) else None
             place = {"row": row, "row_title": row_title, "column": column}
             place["column_title"] = data.title(column)
-            table.append(place | cell_of(own, theirs, metric, seeds))
+            table.append(place | cell_of(own, theirs, **how))
+    metric = how.get("metric", FINAL)
     return Table(name, title, table, notes_of(table, cells), plan.command, metric)
 
 
@@ -77,10 +80,6 @@ def _as_in_the_paper(plan: Plan, cells: Sequence[Cell], column: str) -> bool:
     whole = plan.split == "paper" and plan.classes is None and plan.per_class is None
     used = [cell.settings for cell in cells if cell.dataset == column and cell.settings]
     return whole and all(own["split"] == "paper" and not own["subset"] for own in used)
-
-
-def _method_is(name: str) -> Callable[[Cell], bool]:
-    return lambda cell: cell.method == name
 
 
 def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = FINAL) -> Product:
@@ -101,18 +100,12 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     name, title = "table1", f"Table 1: methods x data sets, {backbone}"
     if metric != FINAL:
         name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
-    table = _table(
-        name,
-        title,
-        plan,
-        shown,
-        {spec.name: (spec.title, _method_is(spec.name)) for spec in specs},
-        paper=lambda row, column: (
-            published.figure(column, row, backbone) if metric == FINAL else None
-        ),
-        metric=metric,
-        seeds=max(plan.seeds, len({cell.seed for cell in shown})),
-    )
+    how: dict[str, Any] = {"metric": metric}
+    how["seeds"] = max(plan.seeds, len({cell.seed for cell in shown}))
+    if metric == FINAL:
+        how["paper"] = lambda row, column: published.figure(column, row, backbone)
+    titles = {spec.name: spec.title for spec in specs}
+    table = _table(name, title, plan, shown, titles, lambda cell: cell.method, **how)
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
     table.notes.insert(0, _stand_in(backbone))
     product = Product.of(table, output, cells)
@@ -145,7 +138,7 @@ def _place_of(settings: Row) -> Row:
 
 
 def _setting_of(settings: Row) -> tuple[Any, Any]:
-    return settings["options"], settings["auto"]
+    return settings["options"], settings.get("auto", {})
 
 
 def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Cell]:
@@ -157,20 +150,16 @@ def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Ce
         if places.get(record["settings"]["dataset"]) == _place_of(record["settings"])
     ]
     wanted = _settings_shown(plan, cells, records)
-    stored: dict[tuple[str, str, int], Cell] = {}
+    shown = {(cell.dataset, cell.method, cell.seed): cell for cell in cells}
     for record in records:
         settings = record["settings"]
         method, dataset, seed = settings["method"], settings["dataset"], settings["seed"]
-        if wanted.get((method, dataset)) == _setting_of(settings):
+        asked = shown.get((dataset, method, seed))
+        own = wanted.get((method, dataset)) == _setting_of(settings)
+        if own and (asked is None or asked.record is None):
             cell = Cell(settings["backbone"], dataset, method, seed, "found", record)
-            stored[dataset, method, seed] = dataclasses.replace(cell, settings=settings)
-    own = {(cell.dataset, cell.method, cell.seed) for cell in cells if cell.record is not None}
-    kept = [
-        cell
-        for cell in cells
-        if cell.record is not None or (cell.dataset, cell.method, cell.seed) not in stored
-    ]
-    return kept + [cell for where, cell in stored.items() if where not in own]
+            shown[dataset, method, seed] = dataclasses.replace(cell, settings=settings)
+    return list(shown.values())
 
 
 def _settings_shown(
@@ -220,7 +209,7 @@ def _options_note(spec: MethodSpec, plan: Plan, cells: Sequence[Cell]) -> str:
 
 # Methods of very different accuracy would flatten each other, so they share no plot.
 _CURVE_PLOTS = {
-    "curves": ("Accuracy while learning", ("paper", "ours", "peer")),
+    "curves": ("Accuracy while learning", ("paper", "ours", "peer", "own")),
     "curves-authors": ("The authors' form beside ours", ("reference",)),
     "curves-tuned": ("Fine-tuned methods beside ours", ("fine-tuned",)),
 }
@@ -261,27 +250,27 @@ def _curves(specs: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) ->
 
 
 def models_table(
-    name: str, title: str, plan: Plan, output: Path, main_model: str, notify: Notify = _silent
+    name: str, title: str, plan: Plan, output: Path, notify: Notify = _silent
 ) -> Product:
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
-
-    def of(backbone: str, method: str) -> Callable[[Cell], bool]:
-        return lambda cell: (cell.backbone, cell.method) == (backbone, method)
-
     rows = {
-        f"{backbone}/{spec.name}": (f"{backbone}: {spec.title}", of(backbone, spec.name))
+        f"{backbone}/{spec.name}": f"{backbone}: {spec.title}"
         for backbone in plan.backbones
         for spec in plan.methods
     }
+
+    def row_of(cell: Cell) -> str:
+        return f"{cell.backbone}/{cell.method}"
 
     def paper(row: str, column: str) -> published.Figure | None:
         backbone, _, method = row.rpartition("/")
         return published.FIGURES.get((backbone, column, method))
 
-    table = _table(name, title, plan, cells, rows, paper=paper, seeds=plan.seeds)
+    table = _table(name, title, plan, cells, rows, row_of, paper=paper, seeds=plan.seeds)
     table.notes[:0] = [
-        f"{backbone} is a stand-in: the paper did not use it (its main model here: {main_model})."
+        f"{backbone} is a stand-in: the paper did not use it (its main models here: "
+        f"{', '.join(published.MAIN_MODELS)})."
         for backbone in plan.backbones
         if backbone not in (*published.TEXT_MODELS, *published.IMAGE_MODELS)
     ]
@@ -291,7 +280,7 @@ def models_table(
 
 
 def sweep(
-    plan: Plan, output: Path, parameter: str, values: Sequence[float], notify: Notify = _silent
+    plan: Plan, output: Path, parameter: str, values: Sequence[Any], notify: Notify = _silent
 ) -> Product:
     """Draw KLDA's final accuracy over ``gamma`` or ``n_components``: the paper's figures.
 
@@ -301,40 +290,43 @@ def sweep(
         names = ", ".join(spec.name for spec in plan.methods)
         raise KldaError(f"method is {names}: give one; the next can go to another --output.")
     spec, cells = plan.methods[0], []
+    try:
+        values = [(float if parameter == "gamma" else int)(value) for value in values]
+    except ValueError as error:
+        raise KldaError(f"values: {error} (of {parameter}).") from error
     for value in values:
         options = {spec.name: plan.options.get(spec.name, {}) | {parameter: value}}
         step = dataclasses.replace(plan, methods=[spec], options=options, curve="end")
         cells += walk(step, Results.of(output), notify)
-    measured = [
-        {
+    measured = _frame(
+        cells,
+        lambda cell, record: {
             "dataset": data.title(cell.dataset),
-            "value": cell.record["settings"]["options"][parameter],
-            "accuracy": cell.record["metrics"][FINAL],
-        }
-        for cell in cells
-        if cell.record is not None
-    ]
-    _require_runs(measured, cells)
+            "value": record["settings"]["options"][parameter],
+            "accuracy": record["metrics"][FINAL],
+        },
+    )
 
-    def of(value: float) -> Callable[[Cell], bool]:
-        return lambda cell: (
-            cell.record is not None and cell.record["settings"]["options"][parameter] == value
-        )
+    def row_of(cell: Cell) -> str:
+        return f"{cell.settings['options'][parameter]:g}" if cell.settings else ""
 
     name = f"figure-{'gamma' if parameter == 'gamma' else 'components'}"
     label = "gamma" if parameter == "gamma" else "number of random features D"
     title = f"{spec.title} on {plan.backbones[0]}: accuracy over {label}"
-    rows = {f"{value:g}": (f"{parameter} = {value:g}", of(value)) for value in values}
-    table = _table(name, title, plan, cells, rows)
+    rows = {f"{value:g}": f"{parameter} = {value:g}" for value in values}
+    table = _table(name, title, plan, cells, rows, row_of)
     product = Product.of(table, output, cells)
     file = output / f"{name}.png"
-    product.files.append(plots.draw_sweep(pd.DataFrame(measured), file, label, title))
+    product.files.append(plots.draw_sweep(measured, file, label, title))
     return product
 
 
-def _require_runs(rows: Sequence[Any], cells: Sequence[Cell]) -> None:
+def _frame(cells: Sequence[Cell], row: Callable[[Cell, Row], Row]) -> pd.DataFrame:
+    """Make a frame of the runs that have a record, of which there must be one."""
+    rows = [row(cell, cell.record) for cell in cells if cell.record is not None]
     if not rows:
         raise KldaError("No run was possible: " + "; ".join({cell.reason for cell in cells}))
+    return pd.DataFrame(rows)
 
 
 def _write_frame(frame: pd.DataFrame, output: Path, name: str) -> list[Path]:
@@ -357,10 +349,7 @@ def memory_counts(
     files = _write_frame(counts, output, "memory")
     files.append(plots.draw_bars(bars, output / "memory.png", "MB (logarithmic)", title))
     shown = counts[["title", "formula", "parameters"]].rename(columns={"title": "method"})
-    shown["MB (float32)"], shown["MB held, measured"] = (
-        bars.iloc[:, 0].values,
-        bars.iloc[:, 1].values,
-    )
+    shown[["MB (float32)", "MB held, measured"]] = bars.to_numpy()
     return Product(shown, title, files)
 
 
@@ -370,39 +359,29 @@ def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
     The plan measures at the end only, so that learning is not interrupted by solving.
     """
     cells = walk(plan, Results.of(output), notify)
-    runs = [
-        {
+    runs = _frame(
+        cells,
+        lambda cell, record: {
             "dataset": cell.dataset,
             "method": cell.method,
-            "learn_seconds": cell.record["seconds"]["learn"],
-            "solve_and_predict_seconds": cell.record["seconds"]["predict_last"],
-            "test_rows": cell.record["rows_predicted"],
-            "peak_memory_mb": cell.record["peak_memory_bytes"] / 1e6,
-            "machine": describe_machine(cell.record["machine"]),
-        }
-        for cell in cells
-        if cell.record is not None
-    ]
-    _require_runs(runs, cells)
-    frame = (
-        pd.DataFrame(runs)
-        .groupby(["dataset", "method"], sort=False)
-        .agg(
-            seeds=("method", "size"),
-            learn_seconds=("learn_seconds", "mean"),
-            solve_and_predict_seconds=("solve_and_predict_seconds", "mean"),
-            test_rows=("test_rows", "first"),
-            peak_memory_mb=("peak_memory_mb", "max"),
-            machine=("machine", lambda found: "; ".join(found.unique())),
-        )
-        .round({"learn_seconds": 3, "solve_and_predict_seconds": 3, "peak_memory_mb": 0})
-        .reset_index()
+            "seeds": cell.seed,
+            "learn_seconds": record["seconds"]["learn"],
+            "solve_and_predict_seconds": record["seconds"]["predict_last"],
+            "test_rows": record["rows_predicted"],
+            "peak_memory_mb": record["peak_memory_bytes"] / 1e6,
+            "machine": describe_machine(record["machine"]),
+        },
     )
+    means: dict[str, Any] = dict.fromkeys(("learn_seconds", "solve_and_predict_seconds"), "mean")
+    ways = {"seeds": "size", **means, "test_rows": "first", "peak_memory_mb": "max"}
+    ways["machine"] = lambda found: "; ".join(found.unique())
+    frame = runs.groupby(["dataset", "method"], sort=False).agg(ways).reset_index()
+    frame = frame.round(dict.fromkeys(means, 3) | {"peak_memory_mb": 0})
     files = _write_frame(frame, output, "runtime")
     titles = {name: spec.title for name, spec in registry().items()}
-    bars = frame.groupby("method", sort=False)[["learn_seconds", "solve_and_predict_seconds"]]
-    means = bars.mean().clip(lower=1e-3).rename(index=titles)
-    means.columns = pd.Index(["learn all tasks", "solve once and predict the test set"])
+    bars = frame.groupby("method", sort=False)[list(means)].mean().clip(lower=1e-3)
+    bars = bars.rename(index=titles)
+    bars.columns = pd.Index(["learn all tasks", "solve once and predict the test set"])
     label = "seconds, mean over data sets and seeds (logarithmic)"
-    files.append(plots.draw_bars(means, output / "runtime.png", label, "Run time"))
+    files.append(plots.draw_bars(bars, output / "runtime.png", label, "Run time"))
     return Product(frame, f"Run time on {plan.backbones[0]} features", files, cells)

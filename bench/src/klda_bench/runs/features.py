@@ -15,14 +15,15 @@ class FeatureSource:
 
     def __init__(self, cache: str | None, device: str, notify: Callable[[str], None]) -> None:
         self._cache, self._device, self._notify = cache, device, notify
-        self._encoders: dict[tuple[str, str], Any] = {}
-        self._absent: dict[tuple[str, str], OfflineModelError] = {}
+        self._encoders: dict[tuple[str, str], Any] = {}  # or why there is none
         self._held: tuple[tuple[str, str, str], tuple[Samples, Samples]] | None = None
 
     def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
         """Identity of the features, if their encoder was needed."""
         encoder = self._encoders.get((backbone, layers))
-        return None if encoder is None else dict(encoder.fingerprint())
+        if encoder is None or isinstance(encoder, OfflineModelError):
+            return None
+        return dict(encoder.fingerprint())
 
     def of(self, dataset: Dataset, backbone: str, layers: str) -> tuple[Samples, Samples]:
         """Feature rows of both parts."""
@@ -47,8 +48,6 @@ class FeatureSource:
 
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
         key = (backbone, layers)
-        if key in self._absent:
-            raise self._absent[key]
         if key not in self._encoders:
             info = MODELS.get(backbone)
             # The same features on every device, but for the models that need half precision to fit.
@@ -58,10 +57,11 @@ class FeatureSource:
                 encoder = load_encoder(backbone, layers=layers, precision=precision, **options)
             except OfflineModelError as error:
                 # Asking the hub again for every run would take minutes of time-outs.
-                self._absent[key] = error
-                raise
+                encoder = error
             self._encoders[key] = encoder
         encoder = self._encoders[key]
+        if isinstance(encoder, OfflineModelError):
+            raise encoder
         if encoder.modality != modality:
             raise KldaError(
                 f"backbone={backbone!r} encodes {encoder.modality} inputs; the data set holds "

@@ -16,19 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from klda.errors import KldaError
-from klda_bench import data
-from klda_bench.data import Split
+from klda_bench import data, environment
 from klda_bench.engine import MissingDependencyError, OfflineModelError
-from klda_bench.environment import (
-    NOT_HERE,
-    UnavailableError,
-    describe_device,
-    held_bytes,
-    machine,
-    require_device,
-    resolve_device,
-    versions,
-)
+from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma, registry
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
@@ -57,7 +47,7 @@ class Plan:
     backbones: Sequence[str] = ("minilm",)
     seeds: int = 3
     data: str | None = None
-    split: Split = "paper"
+    split: str = "paper"
     device: str = "auto"
     gamma: Gamma | None = None
     layers: str = "last"
@@ -76,11 +66,8 @@ class Plan:
                 raise KldaError(f"{name} is empty: give at least one name.")
         if self.seeds < 1:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
-        for name, choices in (("split", ("paper", "official")), ("curve", CURVES)):
-            if getattr(self, name) not in choices:
-                raise KldaError(
-                    f"{name}={getattr(self, name)!r} is not known: use {', '.join(choices)}."
-                )
+        if self.curve not in CURVES:
+            raise KldaError(f"curve={self.curve!r} is not known: use {', '.join(CURVES)}.")
         unknown = {name.partition("@")[0] for name in self.options}
         unknown -= {spec.name for spec in self.methods}
         if unknown:
@@ -94,15 +81,17 @@ class Plan:
 
     def context(self, method: str, dataset: str, backbone: str, seed: int, device: str) -> Context:
         """Say what a method is built for in one run."""
-        gamma = protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
+        gamma = self.gamma_of(backbone)
         options = self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
         return Context(backbone, gamma, seed, device, options)
 
     def usual_options(self, spec: MethodSpec) -> dict[str, Any]:
         """Options of a method without what was asked for."""
-        backbone = self.backbones[0]
-        gamma = protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
-        return spec.options(Context(backbone, gamma))
+        return spec.options(Context(self.backbones[0], self.gamma_of(self.backbones[0])))
+
+    def gamma_of(self, backbone: str) -> Gamma:
+        """Return the kernel parameter of the paper's mode for a foundation model."""
+        return protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
 
 
 @dataclass(frozen=True)
@@ -128,7 +117,7 @@ class Cell:
 
 def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> list[Cell]:
     """Run every cell of a plan that the results do not hold, and return all, in their order."""
-    device = resolve_device(plan.device)
+    device = environment.resolve_device(plan.device)
     _check_options(plan, device)
     source = FeatureSource(plan.cache, device, notify)
     finished = results.latest(lambda row: not plan.here_only or _made_here(row, device))
@@ -160,12 +149,12 @@ def _made_here(row: Row, device: str) -> bool:
     """Whether a run was made on this kind of machine, and on the device that it would use now."""
     spec = registry().get(row["settings"]["method"])
     used = _device_of(spec, device) if spec is not None else device
-    here, there = machine() | {"device": used}, row["machine"]
+    here, there = environment.machine() | {"device": used}, row["machine"]
     return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
 
 
 def _device_of(spec: MethodSpec, device: str) -> str:
-    return describe_device(device) if spec.on_device else "cpu"
+    return environment.describe_device(device) if spec.on_device else "cpu"
 
 
 def _unavailable(plan: Plan, backbone: str, name: str, error: Exception) -> Iterator[Cell]:
@@ -249,7 +238,7 @@ class _Place:
     def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
         if self.dataset.modality != "features":
             self.source.fetch(settings["options"].get("backbone", self.backbone))
-        require_device(self.device)
+        environment.require_device(self.device)
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
@@ -261,12 +250,12 @@ class _Place:
             "settings": settings,
             "evaluate": evaluate,
             **_measured(outcome),
-            "versions": versions(),
-            "machine": machine() | {"device": _device_of(spec, self.device)},
+            "versions": environment.versions(),
+            "machine": environment.machine() | {"device": _device_of(spec, self.device)},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
             "method_settings": getattr(method, "settings", None),
-            "held_bytes": held_bytes(method),
+            "held_bytes": environment.held_bytes(method),
             "features": self.source.fingerprint(self.backbone, self.plan.layers),
             "dataset": {
                 "source": self.dataset.source,

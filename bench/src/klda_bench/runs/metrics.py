@@ -37,14 +37,19 @@ def average_incremental_accuracy(seen_accuracy: Sequence[float | None]) -> float
     return float(np.mean(values)) if values and len(values) == len(seen_accuracy) else None
 
 
-def forgetting(matrix: Matrix) -> float | None:
-    """Mean drop of the old tasks from their best accuracy to their last (Chaudhry et al., 2018)."""
-    rows = [row for row in matrix if row is not None]
+def _old_tasks(matrix: Matrix) -> tuple[np.ndarray, np.ndarray] | None:
+    """Accuracy of the old tasks before the last task and after it, if all were measured."""
+    rows = [list(row) for row in matrix if row is not None]
     if len(rows) < max(2, len(matrix)):
         return None
-    last = len(rows) - 1
-    drops = [max(rows[i][j] for i in range(j, last)) - rows[last][j] for j in range(last)]
-    return float(np.mean(drops))
+    square = np.array([row + [np.nan] * (len(rows) - len(row)) for row in rows])
+    return square[:-1, :-1], square[-1, :-1]
+
+
+def forgetting(matrix: Matrix) -> float | None:
+    """Mean drop of the old tasks from their best accuracy to their last (Chaudhry et al., 2018)."""
+    old = _old_tasks(matrix)
+    return None if old is None else float(np.mean(np.nanmax(old[0], axis=0) - old[1]))
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
@@ -52,11 +57,8 @@ def backward_transfer(matrix: Matrix) -> float | None:
 
     Negative when the method forgets.
     """
-    rows = [row for row in matrix if row is not None]
-    if len(rows) < max(2, len(matrix)):
-        return None
-    last = len(rows) - 1
-    return float(np.mean([rows[last][j] - rows[j][j] for j in range(last)]))
+    old = _old_tasks(matrix)
+    return None if old is None else float(np.mean(old[1] - np.diagonal(old[0])))
 
 
 def summarise(seen_accuracy: Sequence[float | None], matrix: Matrix) -> dict[str, float | None]:

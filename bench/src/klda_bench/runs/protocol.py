@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
-from klda_bench.environment import PeakMemory
+from klda_bench.environment import peak_memory
 from klda_bench.methods import Method
 from klda_bench.runs.metrics import accuracy, summarise
 
@@ -59,6 +60,12 @@ class Outcome:
         """Final accuracy, average incremental accuracy, forgetting, backward transfer."""
         return summarise(self.seen_accuracy, self.matrix)
 
+    def curve(self) -> pd.DataFrame:
+        """Accuracy on the classes seen after each task."""
+        task = range(1, len(self.tasks) + 1)
+        values = {"samples_seen": self.samples_seen, "accuracy": self.seen_accuracy}
+        return pd.DataFrame({"task": task, **values})
+
 
 def run(
     method: Method,
@@ -74,7 +81,7 @@ def run(
     """
     outcome = Outcome(tasks=tasks)
     joint = bool(getattr(method, "joint", False))
-    with PeakMemory() as memory:
+    with peak_memory() as memory:
         for i, task in enumerate(tasks):
             last = i == len(tasks) - 1
             seen = [name for part in tasks[: i + 1] for name in part]

@@ -23,15 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import erf
 
-from klda_bench.methods.peers.linear import (
-    Classes,
-    ClassMeans,
-    add_gram,
-    empty_gram,
-    one_hot,
-    ridge_solve,
-    unit_rows,
-)
+from klda_bench.methods.peers import linear
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,20 +44,20 @@ class AnaCP:
     random_state: int = 0
 
     def __post_init__(self) -> None:
-        self._classes = Classes()
+        self._classes = linear.Classes()
         self._layers: list[np.ndarray] = []
         self._head: np.ndarray | None = None
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add the task to the class means, the shared covariance and each layer's Gram matrix."""
-        rows = unit_rows(np.asarray(X, dtype=np.float32))
+        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
         if not self._layers:
             self._start(rows.shape[1])
         columns = self._classes.indices(y)
         self._statistics.add(rows, columns)
         for layer, weights in enumerate(self._layers):
             Z = gelu(rows @ weights)
-            self._grams[layer] = add_gram(self._grams[layer], Z)
+            self._grams[layer] = linear.add_gram(self._grams[layer], Z)
             self._sums[layer] = _add_class_sums(self._sums[layer], Z, columns, len(self._classes))
         self._head = None
 
@@ -74,9 +66,9 @@ class AnaCP:
         shape = (dimension, self.n_components)
         self._head_weights = rng.standard_normal(shape, dtype=np.float32)
         self._layers = [rng.standard_normal(shape, dtype=np.float32) for _ in range(self.n_heads)]
-        self._grams = [empty_gram(self.n_components) for _ in self._layers]
+        self._grams = [linear.empty_gram(self.n_components) for _ in self._layers]
         self._sums = [np.zeros((0, self.n_components), dtype=np.float32) for _ in self._layers]
-        self._statistics = ClassMeans(dimension)
+        self._statistics = linear.ClassMeans(dimension)
 
     def _covariance(self) -> np.ndarray:
         covariance = self._statistics.scatter / self._statistics.counts.sum()
@@ -87,13 +79,15 @@ class AnaCP:
         targets = separate(self._statistics.means, covariance, self.unwhiten).astype(np.float32)
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
         self._projections = [
-            ridge_solve(gram, sums.T @ targets, self.ridge)
+            linear.ridge_solve(gram, sums.T @ targets, self.ridge)
             for gram, sums in zip(self._grams, self._sums, strict=True)
         ]
         samples, columns = self._pseudo_samples(covariance)
         H = gelu(self._contrast(samples) @ self._head_weights)
-        gram = add_gram(empty_gram(self.n_components), H)
-        return ridge_solve(gram, H.T @ one_hot(columns, len(self._classes)), self.ridge)
+        gram = linear.add_gram(linear.empty_gram(self.n_components), H)
+        return linear.ridge_solve(
+            gram, H.T @ linear.one_hot(columns, len(self._classes)), self.ridge
+        )
 
     def _pseudo_samples(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         columns = np.repeat(np.arange(len(self._classes)), self.samples_per_class)
@@ -104,7 +98,7 @@ class AnaCP:
 
     def _contrast(self, rows: np.ndarray) -> np.ndarray:
         outputs = [
-            unit_rows(gelu(rows @ weights) @ projection)
+            linear.unit_rows(gelu(rows @ weights) @ projection)
             for weights, projection in zip(self._layers, self._projections, strict=True)
         ]
         return np.mean(outputs, axis=0)
@@ -113,7 +107,7 @@ class AnaCP:
         """Largest output of the head."""
         if self._head is None:
             self._head = self._solve()
-        rows = unit_rows(np.asarray(X, dtype=np.float32))
+        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
         scores = gelu(self._contrast(rows) @ self._head_weights) @ self._head
         return self._classes.names(scores.argmax(axis=1))
 
@@ -136,7 +130,7 @@ def separate(means: np.ndarray, covariance: np.ndarray, unwhiten: str = "publish
     centre = means.mean(axis=0, keepdims=True)
     U, S, Vt = np.linalg.svd((means - centre) @ whitening, full_matrices=False)
     raised = np.where(1e-6 * S.max() < S, S + 1.0, 0.0)
-    return unit_rows((U * raised) @ Vt @ back + centre)
+    return linear.unit_rows((U * raised) @ Vt @ back + centre)
 
 
 def _add_class_sums(
@@ -144,4 +138,4 @@ def _add_class_sums(
 ) -> np.ndarray:
     missing = n_classes - len(sums)
     grown = np.vstack([sums, np.zeros((missing, Z.shape[1]), dtype=Z.dtype)])
-    return grown + one_hot(columns, n_classes).T @ Z
+    return grown + linear.one_hot(columns, n_classes).T @ Z

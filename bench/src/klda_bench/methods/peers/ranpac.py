@@ -12,14 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from klda_bench.methods.peers.linear import (
-    Classes,
-    add_gram,
-    empty_gram,
-    one_hot,
-    ridge_solve,
-    widen,
-)
+from klda_bench.methods.peers import linear
 
 RIDGES = tuple(10.0**exponent for exponent in range(-8, 9))
 
@@ -37,7 +30,7 @@ class RanPAC:
 
     def __post_init__(self) -> None:
         self.ridge = RIDGES[0]
-        self._classes = Classes()
+        self._classes = linear.Classes()
         self._projection: np.ndarray | None = None
 
     def _project(self, X: np.ndarray) -> np.ndarray:
@@ -50,13 +43,13 @@ class RanPAC:
             self._rng = np.random.default_rng(self.random_state)
             shape = (np.shape(X)[1], self.n_components)
             self._projection = self._rng.standard_normal(shape, dtype=np.float32)
-            self._gram = empty_gram(self.n_components)
+            self._gram = linear.empty_gram(self.n_components)
             self._sums = np.zeros((self.n_components, 0), dtype=np.float32)
         columns = self._classes.indices(y)
-        targets = one_hot(columns, len(self._classes))
+        targets = linear.one_hot(columns, len(self._classes))
         H = self._project(X)
-        self._sums = widen(self._sums, len(self._classes)) + H.T @ targets
-        self._gram = add_gram(self._gram, H)
+        self._sums = linear.widen(self._sums, len(self._classes)) + H.T @ targets
+        self._gram = linear.add_gram(self._gram, H)
         order = self._rng.permutation(len(H))
         rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._gram))
         self.ridge = choose_ridge(H[order], targets[order], least=rounding)
@@ -65,7 +58,7 @@ class RanPAC:
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Largest regression output."""
         if self._weights is None:
-            self._weights = ridge_solve(self._gram, self._sums, self.ridge)
+            self._weights = linear.ridge_solve(self._gram, self._sums, self.ridge)
         return self._classes.names((self._project(X) @ self._weights).argmax(axis=1))
 
 

@@ -1,0 +1,180 @@
+"""An encoder with a growing head: plain fine-tuning (joint, vanilla) and distillation (KD)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from klda.errors import KldaError
+from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, load_encoder_of
+from klda_bench.baselines.rows import Batch, Rows
+from klda_bench.baselines.training import Baseline, option
+
+
+class Head(nn.Module):
+    """A linear classifier that grows by classes, its old rows untouched."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, dimension))
+        self.bias = nn.Parameter(torch.empty(0))
+
+    def resize(self, n_classes: int) -> None:
+        """Set the number of classes; new rows start as in `torch.nn.Linear`."""
+        old, (weight, bias) = len(self.bias), (self.weight.detach(), self.bias.detach())
+        if n_classes > old:
+            new = nn.Linear(weight.shape[1], n_classes).to(weight.device)
+            weight = torch.cat([weight, new.weight.detach()[old:]])
+            bias = torch.cat([bias, new.bias.detach()[old:]])
+        if n_classes != old:
+            self.weight, self.bias = (
+                nn.Parameter(weight[:n_classes]),
+                nn.Parameter(bias[:n_classes]),
+            )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores, (n, classes)."""
+        return functional.linear(features, self.weight, self.bias)
+
+
+class ClassifierModule(nn.Module):
+    """An encoder of texts or images and a growing linear head."""
+
+    def __init__(self, encoder: TextEncoder | VisionNetwork) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = Head(encoder.dimension)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores of all classes so far, (n, classes), in float32."""
+        return self.head(self.encoder.of(batch)).float()
+
+
+class ClassifierBaseline(Baseline):
+    """Fine-tuning of an encoder of texts or images, and a head that grows with every task.
+
+    A subclass says what it does before a task, what it adds to the loss, and what it keeps.
+    """
+
+    def _make_module(self) -> ClassifierModule:
+        return ClassifierModule(load_encoder_of(self.backbone))
+
+    def _check_inputs(self, inputs: list[Any]) -> None:
+        if not isinstance(self.module.encoder, VisionNetwork):
+            super()._check_inputs(inputs)
+
+    def _rows(self, texts: list[Any], codes: Sequence[int] | None = None) -> Rows:
+        columns = {} if codes is None else {"labels": torch.tensor(codes)}
+        return self.module.encoder.rows(texts, self._tokens(), columns, self._device)
+
+    def _tokens(self) -> int:
+        """Tokens that a text is cut to."""
+        return self.max_length
+
+    def _learn(self, texts: list[str], labels: list[Any]) -> None:
+        rows = self._rows(texts, self._codes(labels))
+        self._before_task(rows)
+        self._resize()
+        self._fit(rows, self._groups())
+        self._after_task(rows)
+
+    def _groups(self) -> list[tuple[float, Iterable[Tensor]]]:
+        """Weights to train, with their learning rates."""
+        encoder, head = self.module.encoder.parameters(), self.module.head.parameters()
+        return [(self.backbone_lr, encoder), (self.head_lr, head)]
+
+    def _before_task(self, rows: Rows) -> None:
+        """Prepare for the task's rows; the head has not grown yet."""
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy over all classes seen so far."""
+        return functional.cross_entropy(self.module(batch), batch["labels"])
+
+    def _after_task(self, rows: Rows) -> None:
+        """Keep what the next tasks need of this one, now that it is learned."""
+
+    def _logits(self, rows: Rows) -> Tensor:
+        """Scores of the trained module, without dropout, in the rows' order."""
+        self.module.eval()
+
+        def scores(batch: Batch) -> Tensor:
+            with self._autocast():
+                return self.module(batch)
+
+        return rows.map(scores, 2 * self.batch_size)
+
+    def _predict(self, texts: list[str]) -> np.ndarray:
+        return self._logits(self._rows(texts)).argmax(1).cpu().numpy()
+
+    def _resize(self) -> None:
+        self.module.head.resize(len(self.classes_))
+
+
+class Vanilla(ClassifierBaseline):
+    """Plain fine-tuning in sequence, the lower bound.
+
+    The head grows by a task's classes and cross-entropy runs over all classes seen so far, so
+    every step on a new task pushes the old classes' scores down.
+    """
+
+    name = "vanilla"
+
+
+class Joint(ClassifierBaseline):
+    """Fine-tuning of the backbone and a linear head on all tasks' data together."""
+
+    name = "joint"
+    joint = True
+
+    def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
+        """Learn all tasks together, once."""
+        if self.n_tasks_:
+            raise KldaError(
+                "joint has learned already and keeps no data, so a second learn_task would forget "
+                "the first; give all tasks' data in one call to a new Joint."
+            )
+        super().learn_task(texts, labels)
+
+
+@dataclass(kw_only=True, eq=False)
+class KD(ClassifierBaseline):
+    """Knowledge distillation (Hinton et al. 2015) in the form of LwF (Li and Hoiem 2017).
+
+    The old model's scores on the new task's texts are recorded once, before training, as in LwF's
+    algorithm; no old sample is needed. `temperature` is T of Hinton's equation 1 and `weight` that
+    of the distillation loss; the defaults are LwF's.
+    """
+
+    name = "kd"
+
+    temperature: float = option(2.0, above=0)
+    weight: float = option(1.0, least=0)
+
+    def _before_task(self, rows: Rows) -> None:
+        if self.n_tasks_:
+            rows.columns["teacher"] = self._logits(rows)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        scores = self.module(batch)
+        loss = functional.cross_entropy(scores, batch["labels"])
+        if "teacher" not in batch:
+            return loss
+        return loss + self.weight * distillation(scores, batch["teacher"], self.temperature)
+
+
+def distillation(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Divergence of the softened answers on the teacher's classes.
+
+    LwF's equations 2 and 3 (whose cross-entropy differs by a constant), times T^2 so that the
+    gradients keep their size when T changes (Hinton, section 2).
+    """
+    student = functional.log_softmax(scores[:, : teacher.shape[1]] / temperature, dim=1)
+    wanted = functional.log_softmax(teacher / temperature, dim=1)
+    divergence = functional.kl_div(student, wanted, log_target=True, reduction="batchmean")
+    return temperature**2 * divergence
