@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,14 @@ def find_data() -> Path | None:
         if candidate and (Path(candidate) / "paper").is_dir():
             return Path(candidate)
     return None
+
+
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Let tests be interrupted: a run in the background of a shell ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,30 @@ class Waiting:
     rows: np.ndarray
     labels: list[Label] = field(default_factory=list)
 
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """A hash of each row."""
+        return _hashes(self.rows)
+
     def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
         """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
         known, total = len(self.labels), len(self.labels) + len(rows)
         chosen = np.arange(total)
         if total > MOST_WAITING:
-            hashes = np.concatenate([_hashes(self.rows), _hashes(rows)])
+            hashes = np.concatenate([self.hashes, _hashes(rows)])
             chosen = np.flatnonzero(hashes <= np.sort(hashes)[MOST_WAITING - 1])
             if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
                 names = [*self.labels, *(labels[group] for group in groups)]
                 ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
                 chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
         old, new = chosen[chosen < known], chosen[chosen >= known] - known
+        if not len(new):
+            return self
         kept = [self.labels[i] for i in old] + [labels[i] for i in groups[new]]
-        return Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
+        waiting = Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
+        if total > MOST_WAITING:
+            vars(waiting)["hashes"] = hashes[chosen]  # known already
+        return waiting
 
     def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
         """Return those that wait without these samples."""
