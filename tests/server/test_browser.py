@@ -156,9 +156,11 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
     expect(page.locator("#classes")).to_contain_text("printer_trouble")
     page.click(".classes .edit summary")
     page.click(".classes .menu >> text=Forget")
-    expect(page.locator("#messages")).to_contain_text("Forgot printer_trouble: it is no answer")
+    expect(page.locator("#messages")).to_contain_text(
+        "Forgot printer_trouble: it is no longer predicted"
+    )
     expect(page.locator("#forgotten")).to_contain_text("printer_trouble")
-    expect(page.locator("#classes")).to_contain_text("No class has this in its name.")
+    expect(page.locator("#classes")).to_contain_text("No class name contains this.")
     page.click("#messages >> text=Undo")
     expect(page.locator("#classes")).to_contain_text("printer_trouble")
     expect(page.locator(".classes .count")).to_have_text("80")
