@@ -160,7 +160,7 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
         "Forgot printer_trouble: it is no longer predicted"
     )
     expect(page.locator("#forgotten")).to_contain_text("printer_trouble")
-    expect(page.locator("#classes")).to_contain_text("No class has this in its name.")
+    expect(page.locator("#classes")).to_contain_text("No class name contains this.")
     page.click("#messages >> text=Undo")
     expect(page.locator("#classes")).to_contain_text("printer_trouble")
     expect(page.locator(".classes .count")).to_have_text("80")

@@ -23,7 +23,7 @@ from klda.server.journal import Tally
 from klda.server.locked_folder import LockedFolder
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import limit_blas_threads
+from klda.server.threads import divide_processors, limit_blas_threads
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
@@ -92,6 +92,7 @@ class Service:
         self.modality, self.foundation = learner.modality, learner.foundation
         encoders: list[Encode] = [learner.encoder.encode] * self._workers
         if self._workers > 1 and self.modality != "features":
+            divide_processors(self._workers)
             self._processes = [EncoderProcess(*self._source) for _ in range(self._workers)]
             encoders = [process.encode for process in self._processes]
         self.batcher.start(encoders)

@@ -18,6 +18,14 @@ def lower_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
 
 
+def divide_processors(workers: int) -> None:
+    """Let processes that are started from now on use an equal part of the processors each.
+
+    With more threads than processors they would mostly wait for each other.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
 def limit_blas_threads() -> None:
     """Keep learning from holding up answers inside the linear algebra libraries.
 
