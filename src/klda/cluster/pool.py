@@ -145,7 +145,7 @@ class Pool:
                 raise cause from None
             raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
         except self._ray.exceptions.RayError as error:
-            self._replace(worker, doing, error)
+            self._replace_worker(worker, doing, error)
             if part is not None:
                 self._again.append(part)
             return
@@ -170,7 +170,7 @@ class Pool:
         self._loading[worker.actor.load.remote()] = worker
         return worker
 
-    def _replace(self, worker: _Running, doing: str, error: Exception) -> None:
+    def _replace_worker(self, worker: _Running, doing: str, error: Exception) -> None:
         """Start another worker in the place of one that died, unless that happens again and again.
 
         Ray's own retries are not used: while a machine is being lost, they are spent on attempts

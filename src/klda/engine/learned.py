@@ -65,7 +65,7 @@ def check_learned(
     """
     for member in members:
         means = _Means(member, np.bincount(groups, minlength=len(labels)), labels)
-        for rows, present, own in _blocks(member, samples, groups):
+        for rows, present, own in _rows_by_class(member, samples, groups):
             names = [labels[i] for i in present]
             grouping = member.map.backend.grouping(own, len(present))
             means.add(present, member.map.backend.to_numpy(grouping.sums(rows)), grouping.counts)
@@ -78,7 +78,7 @@ def check_learned(
                     raise NotLearnedError(names[own[strangest]])
 
 
-def _blocks(
+def _rows_by_class(
     member: Member, samples: Array, groups: np.ndarray
 ) -> Iterator[tuple[Array, np.ndarray, np.ndarray]]:
     """Features of samples class by class, the classes they have, and which one each has."""

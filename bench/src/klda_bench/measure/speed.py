@@ -19,7 +19,8 @@ import contextlib
 import copy
 import statistics
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -35,7 +36,8 @@ ROUNDS = 5  # all programs in turns; medians count
 ONE_AT_A_TIME = 20  # samples that the authors' form answers
 
 
-class Sizes(NamedTuple):
+@dataclass(frozen=True)
+class Sizes:
     """What is learned: by default as many samples, features and classes as CLINC150 has."""
 
     samples: int = 10_500
@@ -69,8 +71,8 @@ def speed(
     some, unless --fresh-memory is given.
     """
     sizes, device = QUICK if quick else Sizes(), environment.resolve_device(device)
-    sizes = sizes._replace(components=n_components or sizes.components)
-    sizes = sizes._replace(members=members or sizes.members)
+    components, members = n_components or sizes.components, members or sizes.members
+    sizes = replace(sizes, components=components, members=members)
     if device != "cpu":
         environment.allow_tf32(tf32)
     samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
