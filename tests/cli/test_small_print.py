@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
-from klda.learner.class_map import name_width, place_names
+from klda.learner.plane_layout import name_width, place_names
 from tests.cli.conftest import Cli
 
 

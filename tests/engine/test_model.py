@@ -202,7 +202,7 @@ def test_merging_what_was_dropped_brings_it_back_exactly(kind, size, judged):
     model, before = (learn(make(kind, SIZES[size]), X, Y) for _ in range(2))
     if judged and kind != "means":
         for each in (model, before):
-            Fitted(each).judged_solution(settings(each))
+            Fitted(each).calibrated_solution(settings(each))
         assert 2 in model.evidence.labels
     part = model.drop(2)
     assert part.classes.tolist() == [2]

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr, xlogy
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
-from klda.learner import class_map, label_set
+from klda.learner import label_set, plane_layout
 from klda.learner.ledger import Ledger
 
 
@@ -141,7 +141,7 @@ def test_principal_axes_restore_points_of_a_plane():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(9, 2)) * (3, 1)
     squared = ((points[:, None] - points) ** 2).sum(axis=-1)
-    places = class_map.principal_axes(squared)
+    places = plane_layout.principal_axes(squared)
     found = ((places[:, None] - places) ** 2).sum(axis=-1)
     scale = squared.sum() / found.sum()
     np.testing.assert_allclose(found * scale, squared, atol=1e-9)
@@ -151,28 +151,28 @@ def test_principal_axes_restore_points_of_a_plane():
 def test_rounding_does_not_choose_the_sides_of_two_classes(seed):
     """Both are equally far out; the first is the one to the right."""
     wobble = 1 + 1e-12 * np.random.default_rng(seed).normal(size=(2, 2))
-    places = class_map.principal_axes(np.array([[0.0, 4.0], [4.0, 0.0]]) * (wobble + wobble.T))
+    places = plane_layout.principal_axes(np.array([[0.0, 4.0], [4.0, 0.0]]) * (wobble + wobble.T))
     np.testing.assert_allclose(places, [[1, 0], [-1, 0]], atol=1e-5)
 
 
 def test_the_gradient_of_an_arrangement_is_its_slope():
     rng = np.random.default_rng(0)
     points = rng.normal(size=(20, 5))
-    neighbours = class_map.affinities(((points[:, None] - points) ** 2).sum(axis=-1))
+    neighbours = plane_layout.affinities(((points[:, None] - points) ** 2).sum(axis=-1))
     assert neighbours.sum() == pytest.approx(1)
     places, step = rng.uniform(-1, 1, (20, 2)), 1e-5 * rng.normal(size=(20, 2))
-    _, gradient = class_map.cross_entropy(neighbours, places)
-    ahead, behind = (class_map.cross_entropy(neighbours, places + s)[0] for s in (step, -step))
+    _, gradient = plane_layout.cross_entropy(neighbours, places)
+    ahead, behind = (plane_layout.cross_entropy(neighbours, places + s)[0] for s in (step, -step))
     # What is left of the central difference is of the third order in the step.
     assert (ahead - behind) / 2 == pytest.approx((gradient * step).sum(), rel=1e-5)
 
 
 def test_each_point_has_as_many_neighbours_as_the_perplexity_says():
     points = np.random.default_rng(0).normal(size=(60, 5)) * np.geomspace(0.01, 100, 60)[:, None]
-    weights = class_map.conditional_affinities(((points[:, None] - points) ** 2).sum(axis=-1))
+    weights = plane_layout.conditional_affinities(((points[:, None] - points) ** 2).sum(axis=-1))
     np.testing.assert_allclose(weights.sum(axis=1), 1)
     perplexity = np.exp(-xlogy(weights, weights).sum(axis=1))
-    np.testing.assert_allclose(perplexity, class_map.PERPLEXITY, rtol=1e-6)
+    np.testing.assert_allclose(perplexity, plane_layout.PERPLEXITY, rtol=1e-6)
 
 
 @pytest.mark.parametrize("n_classes", [1, 2, 3, 12, 40])
@@ -222,10 +222,10 @@ def test_classes_move_only_as_far_as_it_makes_a_better_map():
     """The cost falls from the start on: what the ways cost is at most what the map gains."""
     first, looked = grown(30)
     second = looked.map(first)
-    neighbours = class_map.affinities(looked.squared)
+    neighbours = plane_layout.affinities(looked.squared)
     nearest = looked.squared[30, :30].argmin()
     start = np.vstack([first.places, first.places[nearest]])
-    before, after = (class_map.cross_entropy(neighbours, p)[0] for p in (start, second.places))
+    before, after = (plane_layout.cross_entropy(neighbours, p)[0] for p in (start, second.places))
     ways = ((second.places[:30] - first.places) ** 2).sum(axis=1)
     assert 0 < label_set.PULL_TO_EARLIER * ways.sum() / 31 <= before - after
     divergence = before + xlogy(neighbours, neighbours).sum()

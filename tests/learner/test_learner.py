@@ -16,7 +16,7 @@ from klda.engine.model import Member
 from klda.engine.statistics import ClassStatistics
 from klda.learner import FoundationModelError, Learner, array_files
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
-from klda.learner.storing import HISTORY_LENGTH
+from klda.learner.persistence import HISTORY_LENGTH
 from klda_bench.demo import examples
 from tests import model_json
 

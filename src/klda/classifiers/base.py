@@ -28,9 +28,9 @@ from klda.classifiers.validation import (
     known_parameters,
 )
 from klda.engine.arrays import Array, Backend
+from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
-from klda.engine.learned import check_learned
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
@@ -105,7 +105,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         model.add(samples, groups, labels, gather=settings.calibrated)
         fitted = Fitted(model)
         if solved:
-            fitted.judged_solution(settings)
+            fitted.calibrated_solution(settings)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._fitted = fitted
         return self
@@ -171,7 +171,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """Raise `NotLearnedError` if samples can't have been learned with these labels."""
         batch = self._checked_removal(X, y)
         if not self.nearest_mean:
-            self._fitted.solve_again(self._settings())
+            self._fitted.ensure_solved(self._settings())
         check_learned(self.model_.members, *batch)
 
     def rename(self, old: Label, new: Label) -> Self:
@@ -491,7 +491,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[Solution, np.ndarray | None]:
         """Return the solution, solved if it has to be, and the columns of some classes."""
         self._with_classes()
-        solve = self._fitted.judged_solution if judged else self._fitted.solution
+        solve = self._fitted.calibrated_solution if judged else self._fitted.solution
         solution = solve(self._settings())
         return solution, None if among is None else columns_of(solution, among)
 

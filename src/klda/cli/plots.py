@@ -122,7 +122,7 @@ def _plot_map(pyplot: Any, classes: ClassMap, pairs: list[ConfusablePair], path:
 
 
 def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
-    from klda.learner.class_map import name_width, place_names
+    from klda.learner.plane_layout import name_width, place_names
 
     names = [str(label) for label in classes.labels]
     size = max(5.0, min(9.0, 120 / np.sqrt(len(names))))
@@ -180,7 +180,7 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
         "@DOTS@": "\n".join(dots),
     }
     # In one pass: a class may be called @DOTS@.
-    page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
+    page = resources.files("klda.cli").joinpath("plane_layout.html").read_text(encoding="utf-8")
     return re.sub("|".join(parts), lambda found: parts[found[0]], page)
 
 

@@ -8,9 +8,9 @@ the threshold beyond which an input is unknown. No sample is kept.
 The scale of scores changes as a model grows or loses samples. The variance of a new sample along a
 whitened direction is inflated by a factor that the solution knows, and the best temperature follows
 that factor. So temperatures are stored in units of it, and novelty too, after subtracting what the
-noise of a class's own mean adds. For the rest, a probe is filed under the number of samples that
-the model had, and the files nearest to the present number are used. Probes of two models add up
-when the models are merged, and a class's probes go when the class goes.
+noise of a class's own mean adds. For the rest, probes are kept in buckets by the number of samples
+that the model had, and the buckets nearest to the present number are used. Probes of two models add
+up when the models are merged, and a class's probes go when the class goes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from klda.labels import Label
 if TYPE_CHECKING:
     from klda.engine.model import Model
     from klda.engine.solution import Solution
-    from klda.engine.solve import Solved, Solver
+    from klda.engine.solve import LeaveOneOutTerms, Solver
 
 TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the inflation
 USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do if no class is ever mistaken
 LOG2_SPREAD = 2.0  # of the usual temperature, in octaves
-FILES_PER_OCTAVE = 2
-MOST_FILES = 4
-MOST_ROWS = 2048  # in a file
-ENOUGH_ROWS = 100  # files are used, the nearest first, until there are so many rows
+BUCKETS_PER_OCTAVE = 2
+MOST_BUCKETS = 4
+MOST_ROWS = 2048  # in a bucket
+ENOUGH_ROWS = 100  # buckets are used, the nearest first, until there are so many rows
 ENOUGH_FOR_A_CLASS = 30
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
@@ -64,9 +64,9 @@ class Scale:
     offset: float
 
     @property
-    def file(self) -> int:
-        """The file that probes of a model of this size go to."""
-        return int(np.floor(FILES_PER_OCTAVE * np.log2(max(self.n_samples, 1))))
+    def bucket(self) -> int:
+        """The bucket of probes of a model of this size."""
+        return int(np.floor(BUCKETS_PER_OCTAVE * np.log2(max(self.n_samples, 1))))
 
     def reduce(self, novelty: np.ndarray) -> np.ndarray:
         """Remove the scale from novelties."""
@@ -87,8 +87,8 @@ class Evidence:
 
     Attributes
     ----------
-    files : ndarray of shape (n,)
-        The file of each probe, by the size that the model had.
+    buckets : ndarray of shape (n,)
+        The bucket of each probe, by the size that the model had.
     labels : list
         Its class.
     novelty : ndarray of shape (n,)
@@ -97,7 +97,7 @@ class Evidence:
         ``-log`` of its class's probability at each temperature, without the model's `Scale`.
     """
 
-    files: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    buckets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     labels: list[Label] = field(default_factory=list)
     novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
     losses: np.ndarray = field(default_factory=_no_losses)
@@ -115,19 +115,19 @@ class Evidence:
         truth: np.ndarray,
         novelty: np.ndarray,
     ) -> Evidence:
-        """File probes of a model of this scale.
+        """Add probes of a model of this scale.
 
         ``scores`` are those of samples left out, ``truth`` the column of each one's class.
         """
         losses = _losses(scores / scale.inflation, truth)
-        files = np.full(len(truth), scale.file)
-        probes = Evidence(files, list(labels), scale.reduce(novelty), losses)
-        return self._with(probes)._thinned(scale.file)
+        buckets = np.full(len(truth), scale.bucket)
+        probes = Evidence(buckets, list(labels), scale.reduce(novelty), losses)
+        return self._with(probes)._thinned(scale.bucket)
 
     def merge(self, other: Evidence) -> Evidence:
         """Add the probes of another model."""
         both = self._with(other)
-        return both._thinned(int(both.files.max(initial=0)))
+        return both._thinned(int(both.buckets.max(initial=0)))
 
     def drop(self, fractions: Mapping[Label, float]) -> Evidence:
         """Drop a fraction of the probes of each class, because so much of it was removed."""
@@ -205,7 +205,7 @@ class Evidence:
         """Return the probes as named arrays; labels as positions in ``names``."""
         positions = {name: i for i, name in enumerate(names)}
         arrays = {
-            "filed": self.files,
+            "filed": self.buckets,
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
             "losses": self.losses,
@@ -223,7 +223,7 @@ class Evidence:
             np.array(arrays[PREFIX + "novelty"], np.float64),
             np.array(arrays[PREFIX + "losses"], np.float32),
         )
-        if len({len(found), len(found.files), len(found.novelty), len(found.losses)}) > 1:
+        if len({len(found), len(found.buckets), len(found.novelty), len(found.losses)}) > 1:
             raise ValueError("the arrays of the evidence differ in length")
         return found
 
@@ -231,7 +231,7 @@ class Evidence:
 
     def _with(self, other: Evidence) -> Evidence:
         return Evidence(
-            np.concatenate([self.files, other.files]),
+            np.concatenate([self.buckets, other.buckets]),
             [*self.labels, *other.labels],
             np.concatenate([self.novelty, other.novelty]),
             np.concatenate([self.losses, other.losses.astype(np.float32)]),
@@ -239,13 +239,13 @@ class Evidence:
 
     def _at(self, rows: np.ndarray) -> Evidence:
         labels = [self.labels[i] for i in rows]
-        return Evidence(self.files[rows], labels, self.novelty[rows], self.losses[rows])
+        return Evidence(self.buckets[rows], labels, self.novelty[rows], self.losses[rows])
 
     def _thinned(self, present: int) -> Evidence:
-        """Keep the files nearest to the present one, each down to its largest size."""
+        """Keep the buckets nearest to the present one, each down to its largest size."""
         kept = []
-        for file in self._by_distance(present)[:MOST_FILES]:
-            rows = np.flatnonzero(self.files == file)
+        for bucket in self._by_distance(present)[:MOST_BUCKETS]:
+            rows = np.flatnonzero(self.buckets == bucket)
             if len(rows) > MOST_ROWS:
                 rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).astype(np.int64)]
             kept.append(rows)
@@ -255,16 +255,16 @@ class Evidence:
 
     def _in_use(self, scale: Scale) -> np.ndarray:
         rows = np.empty(0, np.int64)
-        for file in self._by_distance(scale.file):
-            rows = np.concatenate([np.flatnonzero(self.files == file), rows])
+        for bucket in self._by_distance(scale.bucket):
+            rows = np.concatenate([np.flatnonzero(self.buckets == bucket), rows])
             if len(rows) >= ENOUGH_ROWS:
                 break
         return rows
 
     def _by_distance(self, present: int) -> np.ndarray:
-        """Return the numbers of all files, the nearest first; of two as near the larger first."""
-        files = np.unique(self.files)[::-1]
-        return np.asarray(files[np.argsort(np.abs(files - present), kind="stable")])
+        """Return all buckets, the nearest first; of two as near the larger first."""
+        buckets = np.unique(self.buckets)[::-1]
+        return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
 
 
 def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -332,7 +332,7 @@ def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.nd
     ndarray of shape (n, M)
         Classes in the order of their sorted labels.
     """
-    statistics, solved, backend = solver.statistics, solver.solved, solver.backend
+    statistics, solved, backend = solver.statistics, solver.terms, solver.backend
     assert solved is not None
     wide, numpy, n = backend.widen, backend.to_numpy, statistics.n_scattered
     here = statistics.locate(labels)
@@ -364,7 +364,9 @@ def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.nd
     return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
 
 
-def _with_all_means(solver: Solver, solved: Solved, vectors: list[Array]) -> list[np.ndarray]:
+def _with_all_means(
+    solver: Solver, solved: LeaveOneOutTerms, vectors: list[Array]
+) -> list[np.ndarray]:
     """Return inner products with the means of all classes, relative to the mean of means."""
     means, backend = solver.statistics.means, solver.backend
     stacked = backend.concatenate(vectors)

@@ -115,7 +115,7 @@ class Fitted:
                 self._solution, self._solved_with = solve(self.model, settings), settings
             return self._solution
 
-    def judged_solution(self, settings: Settings) -> Solution:
+    def calibrated_solution(self, settings: Settings) -> Solution:
         """Return the solution with all the evidence there is."""
         with self._lock:
             solution, model = self.solution(settings), self._model
@@ -125,17 +125,17 @@ class Fitted:
                 model.evidence = Evidence()
             self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
-                self.solve_again(settings)
+                self.ensure_solved(settings)
                 solution, nothing = self.solution(settings), Waiting(model.waiting.rows[:0])
                 model.evidence, model.waiting = judge(model, solution), nothing
             if solution.evidence is not model.evidence:
                 self._solution = solution = replace(solution, evidence=model.evidence)
             return solution
 
-    def solve_again(self, settings: Settings) -> None:
+    def ensure_solved(self, settings: Settings) -> None:
         """Solve from the statistics unless that was done here: a stored solution is not enough."""
         with self._lock:
-            if any(member.solver.solved is None for member in self.model.members):
+            if any(member.solver.terms is None for member in self.model.members):
                 self._solution = None
             self.solution(settings)
 
@@ -157,7 +157,7 @@ class Fitted:
             if not solved:
                 arrays, meta = self.model.pack()
                 return arrays, meta | {"compact": False}
-            arrays, meta = self.judged_solution(settings).pack()
+            arrays, meta = self.calibrated_solution(settings).pack()
             if not compact:
                 learned, of_model = self.model.pack()
                 members = zip(meta["members"], of_model["members"], strict=True)

@@ -189,7 +189,7 @@ class DensePrecision:
         """Return ``vectors R0``."""
         return self.backend.solve(self.square, self.pivots, vectors)
 
-    def bring_up(self, solved: Array, vectors: Array) -> Array:
+    def apply_updates(self, solved: Array, vectors: Array) -> Array:
         """Turn ``vectors R0`` into ``vectors R``."""
         if not len(self.gains):
             return solved
@@ -199,7 +199,7 @@ class DensePrecision:
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
-        return self.bring_up(self.apply_base(vectors), vectors)
+        return self.apply_updates(self.apply_base(vectors), vectors)
 
 
 class PlainWeights:
@@ -218,11 +218,11 @@ class PlainWeights:
         self.statistics, self.precision = statistics, precision
         self.base, self.reference = base, reference
         self.centre = statistics.means.mean(0)
-        self._off = self.centre - reference
+        self._centre_offset = self.centre - reference
         self._shift: Array | float = 0.0  # the same in the weights of all classes
         if base is not None:
             assert isinstance(precision, DensePrecision)
-            self._shift = precision.bring_up(base.mean(0)[None], self._off[None])
+            self._shift = precision.apply_updates(base.mean(0)[None], self._centre_offset[None])
 
     def of(self, positions: np.ndarray) -> tuple[Array, Array]:
         """Return the means, relative to the mean of means, and the weights of some classes."""
@@ -233,15 +233,15 @@ class PlainWeights:
             weights = self.precision.apply(means)
         else:
             assert isinstance(self.precision, DensePrecision)
-            weights = self.precision.bring_up(self.base[at], means)
+            weights = self.precision.apply_updates(self.base[at], means)
         weights -= self._shift
         weights *= self.statistics.n_scattered
-        means -= self._off
+        means -= self._centre_offset
         return means, weights
 
 
 @dataclass(frozen=True)
-class Solved:
+class LeaveOneOutTerms:
     """What leaving samples out needs beyond the rule; rows in the order of the sorted labels."""
 
     order: np.ndarray
@@ -256,14 +256,14 @@ class Solver:
 
     Attributes
     ----------
-    solved : Solved or None
+    terms : LeaveOneOutTerms or None
         What the last solution was made of.
     """
 
     def __init__(self, statistics: ClassStatistics) -> None:
         self.statistics = statistics
         self.backend = statistics.backend
-        self.solved: Solved | None = None
+        self.terms: LeaveOneOutTerms | None = None
         self._base_weights = GrowingRows(statistics.n_components, statistics.backend)
         self._stale: set[int] = set()
         self._pending: list[tuple[Array, int]] = []
@@ -398,7 +398,7 @@ class Solver:
         else:
             if self._probed is None:
                 self._probed = precision.apply_base(self._probes)
-            solved = precision.bring_up(self._probed, self._probes)
+            solved = precision.apply_updates(self._probed, self._probes)
         trace = float((solved * self._probes).sum()) / (1 if exact else N_PROBES)
         inside = max(size - precision.rho * trace, 0.0)
         inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
@@ -413,7 +413,7 @@ class Solver:
         of that size is held.
         """
         statistics, backend = self.statistics, self.backend
-        self.solved = None  # frees what it holds before the next solution is made
+        self.terms = None  # frees what it holds before the next solution is made
         order = statistics.order
         counts = statistics.counts[order]
         anchors = choose_anchors(counts)
@@ -455,7 +455,7 @@ class Solver:
         elif priors == "auto":
             extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
         offsets = extra - 0.5 * squares
-        self.solved = Solved(order, plain, mixing, squares, extra)
+        self.terms = LeaveOneOutTerms(order, plain, mixing, squares, extra)
         return LinearRule(
             weights,
             backend.asarray(offsets) - backend.linear(weights, plain.centre[None])[:, 0],

@@ -21,8 +21,8 @@ from scipy.special import ndtr
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.learner.class_map import arranged, principal_axes, turned_to
 from klda.learner.ledger import Ledger
+from klda.learner.plane_layout import arranged, principal_axes, turned_to
 
 FEW_SAMPLES = 10
 MOST_CLASSES = 2000  # on a map, in a table of pairs: the largest ones

@@ -20,11 +20,11 @@ from klda.encoders.probes import gamma_for
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, listed, plain
-from klda.learner.asking import Asking
 from klda.learner.detached import Detached
 from klda.learner.inputs import EncodedBatch, InputEncoder, Labels, check_same_features
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.storing import Storing
+from klda.learner.persistence import PersistenceMixin
+from klda.learner.prediction import PredictionMixin
 
 KEEP = (None, "features")
 
@@ -33,7 +33,7 @@ class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(Asking, Storing):
+class Learner(PredictionMixin, PersistenceMixin):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters

@@ -50,7 +50,7 @@ def check_learned(
     Parameters
     ----------
     members : sequence of Member
-        Solved, if they keep a scatter.
+        LeaveOneOutTerms, if they keep a scatter.
     samples : array of shape (n, d)
         Samples, no more of a class than it has.
     groups : ndarray of shape (n,)
@@ -119,8 +119,8 @@ class _Means:
 
 def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:
     """Return ``rows (S + rho I)^-1 rows^T``, how much of the scatter rows make up, and rho."""
-    assert solver.solved is not None
-    precision = solver.solved.plain.precision
+    assert solver.terms is not None
+    precision = solver.terms.plain.precision
     found = solver.backend.linear(precision.apply(rows), rows)
     return solver.backend.to_numpy(solver.backend.widen(found)), precision.rho
 

@@ -25,7 +25,7 @@ UNKNOWN_INTEGER = -1
 REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown
 
 
-class Asking:
+class PredictionMixin:
     """The part of a learner that answers and changes nothing."""
 
     classifier: ContinualClassifier

@@ -31,7 +31,7 @@ OWN_VALUES = {
 HISTORY_LENGTH = 1000
 
 
-class Storing:
+class PersistenceMixin:
     """The part of a learner that remembers what happened and goes to disk.
 
     Attributes
