@@ -194,14 +194,14 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
 
 def test_weights_of_old_classes_stay_where_they_are_when_a_class_is_added():
     X, y = samples(n_classes=40, rows=60)
-    model = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2).fit(X, y)
+    model = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2, device="cpu").fit(X, y)
     base = model.model_.members[0].solver._base_weights
     model.partial_fit(X[:5] + 1, ["new 0"] * 5).predict(X[:1])
     before = base.values.__array_interface__["data"][0]
     model.partial_fit(X[:5] + 2, ["new 1"] * 5).predict(X[:1])
     assert base.values.__array_interface__["data"][0] == before
     assert len(base.values) == 42
-    fresh = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2)
+    fresh = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2, device="cpu")
     fresh.fit(X, y).partial_fit(X[:5] + 1, ["new 0"] * 5).partial_fit(X[:5] + 2, ["new 1"] * 5)
     scores, expected = model.scores(X), fresh.scores(X)
     assert np.abs(scores - expected).max() < 1e-4 * np.abs(expected).max()
