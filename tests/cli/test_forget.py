@@ -68,8 +68,8 @@ def test_a_part_of_a_class_is_forgotten_only_where_asked_for(
     assert found["checked"] == ("--keep" in options)
     rest = write("rest", model.parent / "m-rows.npz", np.arange(8, 75))
     said = cli("forget", "b", "--model", model, "--rows", rest).stderr
-    assert "a model that never saw what was forgotten" in said
-    assert "This holds if" not in said
+    assert "as if it had never seen what was forgotten" in said
+    assert "This assumes that" not in said
     assert Learner.load(model).classes == {"a": 17, "c": 25}
     entry = Learner.load(model).history[-1]
     assert (entry["action"], entry["samples"], entry["source"]) == ("forget", -25, "rest.npz")
@@ -81,7 +81,7 @@ def test_a_part_that_stays_is_named(cli, make, rows, write):
     said = cli("forget", "a", "--model", model, "--rows", part, "--partly").stderr
     assert "a is still known, from 1 sample." in said
     assert "2 classes" in said
-    assert "This holds if these rows were learned" in said
+    assert "This assumes that the rows were learned" in said
 
 
 def test_partly_needs_rows(refused, make):

@@ -134,7 +134,7 @@ def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
     found = cli.json("forget", "b", "--model", model)
     assert found["exact"]
     assert (
-        "a model that never saw what was forgotten" in cli("forget", "e", "--model", model).stderr
+        "as if it had never seen what was forgotten" in cli("forget", "e", "--model", model).stderr
     )
     never = make("never", "acdf", "--ridge", 0.01, "--keep", "features")
     expected = scores(never)

@@ -291,7 +291,7 @@ def killed_before_tidying(files, tmp_path, monkeypatch):
 
 def test_nothing_counts_twice_if_only_tidying_up_was_cut_off(files, killed_before_tidying):
     before = content(killed_before_tidying)
-    with pytest.raises(CheckpointError, match="was complete when it was cut off"):
+    with pytest.raises(CheckpointError, match="had been learned completely"):
         learn(Learner.load(killed_before_tidying), files, killed_before_tidying)
     learn(Learner.load(killed_before_tidying), files, killed_before_tidying, resume=True)
     assert content(killed_before_tidying) == before

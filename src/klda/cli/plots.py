@@ -180,7 +180,7 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
         "@DOTS@": "\n".join(dots),
     }
     # In one pass: a class may be called @DOTS@.
-    page = resources.files("klda.cli").joinpath("plane_layout.html").read_text(encoding="utf-8")
+    page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
     return re.sub("|".join(parts), lambda found: parts[found[0]], page)
 
 
