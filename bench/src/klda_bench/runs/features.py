@@ -56,7 +56,7 @@ class FeatureSource:
             try:
                 encoder = load_encoder(backbone, layers=layers, precision=precision, **options)
             except OfflineModelError as error:
-                # PredictionMixin the hub again for every run would take minutes of time-outs.
+                # Asking the hub again for each run would take minutes of time-outs.
                 encoder = error
             self._encoders[key] = encoder
         encoder = self._encoders[key]
