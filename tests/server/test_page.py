@@ -188,12 +188,17 @@ def test_a_table_has_the_names_that_the_api_has(client, label):
     assert pasted(f"text,label\nhello,{label}").labels == [label]
 
 
-@pytest.mark.parametrize("label", ["a\x07b", "a\x7f", "x" * 201])
-def test_a_table_refuses_the_names_that_the_api_refuses(client, label):
+@pytest.mark.parametrize(
+    "label, refused",
+    [
+        ("a\x07b", "row 1: .* name of a class"),
+        ("a\x7f", "row 1: .* name of a class"),
+        ("x" * 201, "line 2: the label has 201 characters"),
+    ],
+)
+def test_a_table_refuses_the_names_that_the_api_refuses(client, label, refused):
     assert teach_by_api(client, label) == 422
-    with pytest.raises(
-        KldaError, match=r"Pasted rows, (row 1: .* name of a class|line 2: the label)"
-    ):
+    with pytest.raises(KldaError, match=f"Pasted rows, {refused}"):
         pasted(f"text,label\nhello,{label}")
 
 
