@@ -375,8 +375,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def ridge_(self) -> float:
         """The ridge in use, relative to the mean diagonal of the covariance."""
         known = self._known()
-        n_samples, size = int(known.class_counts.sum()), known.maps[0].n_components
-        return self._settings().relative_ridge(n_samples, size)
+        return self._settings().relative_ridge(known.class_counts, known.maps[0].n_components)
 
     @property
     def means_(self) -> np.ndarray:

@@ -18,6 +18,7 @@ PAPER: dict[str, Any] = {
     "small_sample_correction": False,
     "calibrated": False,
     "priors": "uniform",
+    "rule": "lda",
 }
 
 
@@ -55,7 +56,7 @@ class KLDA(ContinualClassifier):
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps per
         octave. ``"auto"`` is ``0.1 D / N`` for N samples and D components up to N = D, and falls
-        to 0.01 at N = 2 D.
+        to 0.01 at N = 2 D; larger while there are few samples of each class.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool
@@ -67,6 +68,9 @@ class KLDA(ContinualClassifier):
     priors : {"auto", "uniform", "empirical"}
         Prior probabilities: equal, or class frequencies. ``"auto"`` uses class frequencies when
         they differ significantly.
+    rule : {"auto", "lda"}
+        ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
+        classes, from the same statistics; see `klda.engine.regression`.
     random_state : int, RandomState or None
         Seed of the random features. Models can be merged only if they have the same ones.
     device : str
@@ -96,6 +100,7 @@ class KLDA(ContinualClassifier):
         small_sample_correction: bool = True,
         calibrated: bool = True,
         priors: str = "auto",
+        rule: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -107,6 +112,7 @@ class KLDA(ContinualClassifier):
         self.small_sample_correction = small_sample_correction
         self.calibrated = calibrated
         self.priors = priors
+        self.rule = rule
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
@@ -116,7 +122,7 @@ class KLDA(ContinualClassifier):
         """Return exactly the paper's method.
 
         Gaussian features, D = 5000, a ridge of 1e-3 for numerical safety only, no small-sample
-        correction, uniform priors.
+        correction, uniform priors, LDA's rule.
 
         Parameters
         ----------
@@ -149,7 +155,7 @@ class KLDAEnsemble(ContinualClassifier):
     combine : {"scores", "probabilities"}
         What is averaged.
     n_components, gamma, ridge, random_features, small_sample_correction, calibrated, priors, \
-random_state, \
+rule, random_state, \
 device, dtype
         As for `KLDA`.
     """
@@ -166,6 +172,7 @@ device, dtype
         small_sample_correction: bool = True,
         calibrated: bool = True,
         priors: str = "auto",
+        rule: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -179,6 +186,7 @@ device, dtype
         self.small_sample_correction = small_sample_correction
         self.calibrated = calibrated
         self.priors = priors
+        self.rule = rule
         self.random_state = random_state
         self.device = device
         self.dtype = dtype

@@ -27,6 +27,7 @@ CHOICES = {
     "priors": ("auto", "uniform", "empirical"),
     "random_features": RANDOM_FEATURES,
     "combine": ("scores", "probabilities"),
+    "rule": ("auto", "lda"),
 }
 SHAPING_PARAMETERS = {"n_components", "gamma", "random_features", "n_members", "dtype"}
 LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number

@@ -361,7 +361,10 @@ def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.nd
         + (step**2 * vv)[:, None] * part**2
         + k[:, None] * moved**2
     )
-    return solved.mixing.apply(linear) - 0.5 * squares + solved.extra
+    linear = solved.mixing.apply(linear)
+    if solved.blend is not None:
+        linear = linear @ solved.blend
+    return linear - 0.5 * squares + solved.extra
 
 
 def _with_all_means(

@@ -202,4 +202,4 @@ def _judging(settings: Settings | None) -> tuple:
     """Return what the user chose of all that the scores depend on."""
     if settings is None:
         return ()
-    return (settings.ridge, settings.priors, settings.small_sample_correction)
+    return (settings.ridge, settings.priors, settings.small_sample_correction, settings.rule)

@@ -188,6 +188,15 @@ class Shrinkage:
         floor = np.finfo(float).tiny
         return np.asarray(residual / np.maximum(residual + len(self.anchors) * ridges, floor))
 
+    def excess(self) -> np.ndarray:
+        """Return the noise beyond that of an average class in the anchors' squared lengths."""
+        if not self.active:
+            return np.zeros(len(self.anchors))
+        own = np.clip(self.mixing.combination[self.anchors, np.arange(len(self.anchors))], 0.0, 1.0)
+        counts = self.counts[self.anchors]
+        noise = self.spread * np.maximum(1 / counts - 1 / self.counts.mean(), 0.0)
+        return np.asarray(own * np.maximum(own * noise - (1 - own) * self._signal, 0.0))
+
     def leans(self, positions: np.ndarray) -> np.ndarray:
         """Whether classes lean on others at all; most do not."""
         if not self.active:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,8 @@ class Familiarity:
         What centring on the weighted mean subtracts from each anchor's linear score.
     factor : ndarray of shape (A, A)
         Cholesky factor of ``I + B^T P B``, B the weighted and centred means.
+    unblend : ndarray of shape (M, M) or (0, 0)
+        What turns blended linear scores (`klda.engine.regression`) into LDA's; empty if they are.
     """
 
     offsets: np.ndarray
@@ -91,6 +93,7 @@ class Familiarity:
     shares: np.ndarray
     shifts: np.ndarray
     factor: np.ndarray
+    unblend: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
 
     @classmethod
     def of(
@@ -100,6 +103,7 @@ class Familiarity:
         lengths: np.ndarray,
         offsets: np.ndarray,
         counts: np.ndarray,
+        blend: np.ndarray | None = None,
     ) -> Familiarity:
         """Compute it from the inner products of the anchors' means."""
         shares = counts[anchors] / counts[anchors].sum()
@@ -109,10 +113,16 @@ class Familiarity:
         system = np.eye(len(anchors)) + root[:, None] * centred * root
         # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
         factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
-        return cls(offsets, lengths, anchors, shares, of_mean, factor)
+        if blend is None:
+            return cls(offsets, lengths, anchors, shares, of_mean, factor)
+        unblend = scipy.linalg.inv(blend, check_finite=False)
+        return cls(offsets, lengths, anchors, shares, of_mean, factor, unblend)
 
     def novelty(self, scores: np.ndarray) -> np.ndarray:
         """Return the relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
+        if len(self.unblend):
+            linear = scores.astype(np.float64) - self.offsets
+            scores = linear @ self.unblend + self.offsets
         nearest = self.nearest(scores, slice(None))
         return nearest + self.beyond_nearest(scores[:, self.anchors])
 
@@ -361,6 +371,8 @@ class Solution:
     def novelty(self, rows: Array) -> np.ndarray:
         """Return how unlike anything learned rows are, scoring classes in tiles."""
         backend, known = self.backend, self._familiarities()
+        if any(len(each.unblend) for each in known):  # few classes: all at once
+            return self.assess(rows)[1]
         found = []
         for lifted in self._lifted_blocks(rows):
             nearest = np.full((len(known), len(lifted[0])), np.inf)
@@ -468,7 +480,11 @@ class Solution:
             familiarity = None
             if f"{prefix}familiarity/offsets" in arrays:
                 names = [field.name for field in fields(Familiarity)]
-                known = {name: np.asarray(arrays[f"{prefix}familiarity/{name}"]) for name in names}
+                known = {
+                    name: np.asarray(arrays[f"{prefix}familiarity/{name}"])
+                    for name in names
+                    if f"{prefix}familiarity/{name}" in arrays
+                }
                 familiarity = Familiarity(**known)
                 np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
             rules.append(

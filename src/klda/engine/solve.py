@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from klda.engine.arrays import Array, Backend, Steps, held_back
+from klda.engine.regression import blend
 from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
 from klda.engine.solution import Familiarity, LinearRule, Solution
 from klda.engine.statistics import ClassStatistics, GrowingRows, Scatter, class_blocks
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from klda.engine.model import Model
 
 AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
+FEW_SHOT_RIDGE = 400.0  # at one sample per class; falls with their number to the power of -2.5
 STEPS_PER_OCTAVE = 8
 EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
 N_PROBES = 64
@@ -69,6 +71,9 @@ class Settings:
         Use the model's evidence for probabilities and for what is unknown.
     nearest_mean : bool
         Answer with the nearest class mean by cosine, without a covariance.
+    rule : {"auto", "lda"}
+        ``"lda"``: the paper's rule. ``"auto"``: regression is added to it, and a larger ridge is
+        used while there are few samples of each class.
     """
 
     ridge: float | str = "auto"
@@ -77,16 +82,22 @@ class Settings:
     combine: str = "scores"
     calibrated: bool = False
     nearest_mean: bool = False
+    rule: str = "lda"
 
-    def relative_ridge(self, n_samples: int, n_components: int) -> float:
+    def relative_ridge(self, counts: np.ndarray, n_components: int) -> float:
         """Return the ridge relative to the mean diagonal of the covariance."""
         if not isinstance(self.ridge, str):
             return self.ridge
-        ratio = max(n_samples, 1) / n_components
+        n_samples = max(int(counts.sum()), 1)
+        ratio = n_samples / n_components
         first, last = AUTO_RIDGES
         if ratio < 1:  # worth D / 10 samples whose scatter is the same in all directions
-            return first / ratio
-        return float(first * (last / first) ** min(np.log2(ratio), 1.0))
+            ridge = first / ratio
+        else:
+            ridge = float(first * (last / first) ** min(np.log2(ratio), 1.0))
+        if self.rule == "lda":
+            return ridge
+        return max(ridge, FEW_SHOT_RIDGE * float(n_samples / max(len(counts), 1)) ** -2.5)
 
 
 def solve(model: Model, settings: Settings) -> Solution:
@@ -95,7 +106,7 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        ridge = settings.relative_ridge(int(counts.sum()), model.statistics.n_components)
+        ridge = settings.relative_ridge(counts, model.statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
         rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
@@ -249,6 +260,7 @@ class LeaveOneOutTerms:
     mixing: Mixing
     squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
     extra: np.ndarray  # corrections and priors in the biases
+    blend: np.ndarray | None  # what linear scores are multiplied by, where regression is added
 
 
 class Solver:
@@ -354,7 +366,7 @@ class Solver:
         spread, inflation = 0.0, 1.0
         if settings.small_sample_correction:
             spread, inflation = self._spread(precision)
-        return (yield from self._rule(plain, spread, inflation, settings.priors))
+        return (yield from self._rule(plain, spread, inflation, settings))
 
     def _up_to_date(self, scatter: Scatter, rho: float, nominal: float) -> Steps[DensePrecision]:
         if self._dense is None or self._nominal != nominal:
@@ -405,7 +417,7 @@ class Solver:
         return inside * inflation, inflation
 
     def _rule(
-        self, plain: PlainWeights, spread: float, inflation: float, priors: str
+        self, plain: PlainWeights, spread: float, inflation: float, settings: Settings
     ) -> Steps[LinearRule]:
         """Order the classes by label, estimate their means, add the biases.
 
@@ -450,19 +462,23 @@ class Solver:
 
         mixing = shrinkage.mixing
         extra = mixing.correction
-        if priors == "empirical":
+        if settings.priors == "empirical":
             extra = extra + np.log(counts / counts.sum())
-        elif priors == "auto":
+        elif settings.priors == "auto":
             extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
         offsets = extra - 0.5 * squares
-        self.terms = LeaveOneOutTerms(order, plain, mixing, squares, extra)
+        gram, blending = mixing.gram(inner), None
+        if settings.rule == "auto" and len(anchors) == len(order) > 1:
+            blending = blend(gram, counts, float(np.median(lengths)), shrinkage.excess())
+            weights = backend.asarray(blending.T) @ weights
+        self.terms = LeaveOneOutTerms(order, plain, mixing, squares, extra, blending)
         return LinearRule(
             weights,
             backend.asarray(offsets) - backend.linear(weights, plain.centre[None])[:, 0],
             plain.precision.rho,
             spread,
             inflation,
-            Familiarity.of(mixing.gram(inner), anchors, squares, offsets, counts),
+            Familiarity.of(gram, anchors, squares, offsets, counts, blending),
         )
 
     def _lengths(self, means: Array, weights: Array) -> np.ndarray:
