@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from klda import KLDA
 from klda.engine import model as engine_model
-from klda.engine.model import MOST_WAITING, Waiting
+from klda.engine.held_rows import MOST_WAITING, Waiting
 from tests.reference import DEVICE
 
 NAMES = ["ant", "bee", "cat"]

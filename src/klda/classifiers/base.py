@@ -101,7 +101,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings()
         samples, groups, labels = checked_batch(self, X, y, first=True)
         backend = choose_backend(self.device, self.dtype, samples)
-        model = Model.of_maps(self._maps(samples, backend), with_scatter=not self.nearest_mean)
+        model = Model.of_maps(
+            self._maps(samples, backend),
+            with_scatter=not self.nearest_mean,
+            holds=settings.rule == "auto",
+        )
         model.add(samples, groups, labels, gather=settings.calibrated)
         fitted = Fitted(model)
         if solved:
@@ -172,7 +176,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         batch = self._checked_removal(X, y)
         if not self.nearest_mean:
             self._fitted.ensure_solved(self._settings())
-        check_learned(self.model_.members, *batch)
+        check_learned(self.model_, *batch)
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name.
@@ -375,12 +379,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def ridge_(self) -> float:
         """The ridge in use, relative to the mean diagonal of the covariance."""
         known = self._known()
-        return self._settings().relative_ridge(known.class_counts, known.maps[0].n_components)
+        size = getattr(self, "n_components", self.n_features_in_)
+        return self._settings().relative_ridge(known.class_counts, size)
 
     @property
     def means_(self) -> np.ndarray:
         """Class means in feature space, one row per class; one array per member of an ensemble."""
-        model = self.model_
+        model = self.model_.folded() if self.model_.is_holding else self.model_
         at, to_numpy = model.statistics.order, model.backend.to_numpy
         return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
 

@@ -38,6 +38,7 @@ def draw_maps(
             kind=estimator.random_features,
             rng=rng,
             backend=backend,
+            blocks=tuple(estimator.blocks or ()),
         )
         for _ in range(n_maps)
     ]
@@ -71,6 +72,9 @@ class KLDA(ContinualClassifier):
     rule : {"auto", "lda"}
         ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
         classes, from the same statistics; see `klda.engine.regression`.
+    blocks : tuple of int, optional
+        Widths of the blocks that a row consists of, such as the layers of a network. While there
+        are few samples, the blocks before the last are weighted by what the samples favour.
     random_state : int, RandomState or None
         Seed of the random features. Models can be merged only if they have the same ones.
     device : str
@@ -101,6 +105,7 @@ class KLDA(ContinualClassifier):
         calibrated: bool = True,
         priors: str = "auto",
         rule: str = "auto",
+        blocks: tuple[int, ...] | None = None,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -113,6 +118,7 @@ class KLDA(ContinualClassifier):
         self.calibrated = calibrated
         self.priors = priors
         self.rule = rule
+        self.blocks = blocks
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
@@ -155,7 +161,7 @@ class KLDAEnsemble(ContinualClassifier):
     combine : {"scores", "probabilities"}
         What is averaged.
     n_components, gamma, ridge, random_features, small_sample_correction, calibrated, priors, \
-rule, random_state, \
+rule, blocks, random_state, \
 device, dtype
         As for `KLDA`.
     """
@@ -173,6 +179,7 @@ device, dtype
         calibrated: bool = True,
         priors: str = "auto",
         rule: str = "auto",
+        blocks: tuple[int, ...] | None = None,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -187,6 +194,7 @@ device, dtype
         self.calibrated = calibrated
         self.priors = priors
         self.rule = rule
+        self.blocks = blocks
         self.random_state = random_state
         self.device = device
         self.dtype = dtype

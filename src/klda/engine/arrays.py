@@ -201,6 +201,9 @@ class Backend(Protocol):
     def log(self, probabilities: Array) -> Array:
         """Return the logarithm, finite at zero."""
 
+    def expm1(self, values: Array) -> Array:
+        """Return ``exp(values) - 1``."""
+
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do independent jobs and return their results in order."""
 
@@ -440,6 +443,10 @@ class NumpyBackend:
     def log(self, probabilities: np.ndarray) -> np.ndarray:
         """Return the logarithm, finite at zero."""
         return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+
+    def expm1(self, values: np.ndarray) -> np.ndarray:
+        """Return ``exp(values) - 1``."""
+        return np.expm1(values)
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs one after another: each keeps all cores busy."""

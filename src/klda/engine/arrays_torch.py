@@ -243,6 +243,10 @@ class TorchBackend:
         """Return the logarithm, finite at zero."""
         return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
 
+    def expm1(self, values: Array) -> Array:
+        """Return ``exp(values) - 1``."""
+        return values.expm1()
+
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs side by side on a GPU, each in a stream of its own."""
         if len(jobs) == 1 or not self.device.startswith("cuda"):

@@ -1,6 +1,6 @@
 """Whether samples that are to be forgotten were ever learned.
 
-No sample is kept, so the statistics must tell:
+While a model holds its samples, they tell. After that the statistics must:
 
 - The samples of a whole class have the mean of the class.
 - What is removed must be there. Let V be the rows that a removal takes out of the scatter S. If
@@ -20,37 +20,23 @@ import numpy as np
 import scipy.linalg
 
 from klda.engine.arrays import Array
-from klda.engine.model import Member
+from klda.engine.held_rows import TOLERANCE, NotLearnedError
+from klda.engine.model import Member, Model
 from klda.engine.solve import Solver
-from klda.errors import KldaError
 from klda.labels import Label
 
-# How far rows may be from those learned, relative to their length: encoded in other batches or on
-# another machine, they differ a little.
-TOLERANCE = 0.01
 ROWS_AT_ONCE = 1024
 
 
-class NotLearnedError(KldaError):
-    """Samples that are to be forgotten were never learned."""
-
-    def __init__(self, label: Label) -> None:
-        super().__init__(
-            f"These rows were not learned by this model as class {label!r}: nothing was "
-            "forgotten. Give exactly the inputs that were learned, with their labels; or give "
-            "the label alone to forget the whole class."
-        )
-
-
 def check_learned(
-    members: Sequence[Member], samples: Array, groups: np.ndarray, labels: Sequence[Label]
+    model: Model, samples: Array, groups: np.ndarray, labels: Sequence[Label]
 ) -> None:
     """Raise if samples can't have been learned.
 
     Parameters
     ----------
-    members : sequence of Member
-        LeaveOneOutTerms, if they keep a scatter.
+    model : Model
+        Solved, if it keeps a scatter.
     samples : array of shape (n, d)
         Samples, no more of a class than it has.
     groups : ndarray of shape (n,)
@@ -63,7 +49,10 @@ def check_learned(
     NotLearnedError
         Names the class.
     """
-    for member in members:
+    if model.held is not None and model.is_holding:
+        model.held.without(samples, [labels[group] for group in groups.tolist()])
+        return
+    for member in model.members:
         means = _Means(member, np.bincount(groups, minlength=len(labels)), labels)
         for rows, present, own in _rows_by_class(member, samples, groups):
             names = [labels[i] for i in present]

@@ -29,7 +29,7 @@ from klda.labels import Label
 if TYPE_CHECKING:
     from klda.engine.model import Model
     from klda.engine.solution import Solution
-    from klda.engine.solve import LeaveOneOutTerms, Solver
+    from klda.engine.solve import LeaveOneOutTerms, RuleTerms, Solver
 
 TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the inflation
 USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do if no class is ever mistaken
@@ -348,23 +348,52 @@ def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.nd
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
     means_v, linear = _with_all_means(solver, solved, [lever, n * lever + own_weights])
     counts = statistics.counts[solved.order][at].astype(np.float64)
+    return left_out_scores(solved, at, counts, n, vv=vv, zv=zv, means_v=means_v, linear=linear)
+
+
+def left_out_scores(
+    terms: RuleTerms,
+    at: np.ndarray,
+    counts: np.ndarray,
+    n: int,
+    *,
+    vv: np.ndarray,
+    zv: np.ndarray,
+    means_v: np.ndarray,
+    linear: np.ndarray,
+) -> np.ndarray:
+    """Return the scores of samples left out, from inner products through ``R``.
+
+    Parameters
+    ----------
+    terms : RuleTerms
+        What the rule was made of.
+    at, counts : ndarray of shape (n,)
+        Class of each sample, and how many samples that has.
+    n : int
+        Number of all samples.
+    vv, zv : ndarray of shape (n,)
+        ``v^T R v`` and ``(z - g)^T R v``.
+    means_v, linear : ndarray of shape (n, M)
+        ``(mu_m - g)^T R v`` and ``n (z - g)^T R (mu_m - g)``; the latter is overwritten.
+    """
     ratio, step = counts / (counts - 1), 1 / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     pick = np.arange(len(at))
     linear += n * (k * zv)[:, None] * means_v
     linear[pick, at] -= n * (step * zv + k * zv * step * vv)
-    mixed = solved.mixing.apply(means_v)
-    part = solved.mixing.column(at)
+    mixed = terms.mixing.apply(means_v)
+    part = terms.mixing.column(at)
     moved = mixed - part * (step * vv)[:, None]
-    squares = solved.squares + n * (
+    squares = terms.squares + n * (
         -2 * step[:, None] * part * mixed
         + (step**2 * vv)[:, None] * part**2
         + k[:, None] * moved**2
     )
-    linear = solved.mixing.apply(linear)
-    if solved.blend is not None:
-        linear = linear @ solved.blend
-    return linear - 0.5 * squares + solved.extra
+    linear = terms.mixing.apply(linear)
+    if terms.blend is not None:
+        linear = linear @ terms.blend
+    return linear - 0.5 * squares + terms.extra
 
 
 def _with_all_means(

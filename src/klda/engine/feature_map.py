@@ -42,6 +42,8 @@ class FeatureMap:
         The kernel's inverse squared width.
     unit_length : bool
         Scale rows to unit length, for cosines.
+    blocks : tuple of int
+        Widths of the blocks that a row consists of; empty for one.
     """
 
     backend: Backend
@@ -51,6 +53,7 @@ class FeatureMap:
     phases: Array = None
     gamma: float | None = None
     unit_length: bool = False
+    blocks: tuple[int, ...] = ()
 
     @classmethod
     def draw(
@@ -62,6 +65,7 @@ class FeatureMap:
         kind: str,
         rng: np.random.RandomState,
         backend: Backend,
+        blocks: tuple[int, ...] = (),
     ) -> FeatureMap:
         """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``."""
         directions = _DIRECTIONS[kind](n_features, n_components, rng)
@@ -73,6 +77,7 @@ class FeatureMap:
             backend.asarray(np.sqrt(2 * gamma) * directions),
             backend.asarray(phases),
             float(gamma),
+            blocks=blocks,
         )
 
     def lift(self, rows: Array, out: Array | None = None) -> Array:
@@ -105,7 +110,8 @@ class FeatureMap:
             return {}, {}
         to_numpy = self.backend.to_numpy
         arrays = {"frequencies": to_numpy(self.frequencies), "phases": to_numpy(self.phases)}
-        return {prefix + name: array for name, array in arrays.items()}, {"gamma": self.gamma}
+        meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
+        return {prefix + name: array for name, array in arrays.items()}, meta
 
     @classmethod
     def unpack(
@@ -121,7 +127,75 @@ class FeatureMap:
             return cls(backend, n_features, n_features)
         frequencies = backend.asarray(arrays[prefix + "frequencies"])
         phases = backend.asarray(arrays[prefix + "phases"])
-        return cls(backend, n_features, len(phases), frequencies, phases, float(meta["gamma"]))
+        gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
+        return cls(backend, n_features, len(phases), frequencies, phases, gamma, blocks=blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMap:
+    """The kernel between a row and the samples of a model, less one: ``exp(-gamma d^2) - 1``.
+
+    Attributes
+    ----------
+    backend : Backend
+        Where the arrays are.
+    support : array of shape (n, d)
+        The samples, scaled, relative to their mean.
+    centre, scales : array of shape (d,)
+        What is subtracted from a scaled row, and what each feature is multiplied by.
+    width : float
+        The bandwidth in use.
+    gamma : float
+        The bandwidth for features that are not scaled.
+    """
+
+    backend: Backend
+    support: Array
+    centre: Array
+    scales: Array
+    width: float
+    gamma: float
+
+    @classmethod
+    def of(
+        cls, backend: Backend, rows: np.ndarray, scales: np.ndarray, width: float, gamma: float
+    ) -> KernelMap:
+        """Return the map of samples that are scaled already."""
+        centre = rows.mean(axis=0)
+        arrays = [backend.asarray(each) for each in (rows - centre, centre, scales)]
+        return cls(backend, *arrays, width, gamma)
+
+    @property
+    def n_features(self) -> int:
+        """Length d of x."""
+        return int(self.support.shape[1])
+
+    @property
+    def n_components(self) -> int:
+        """Length n of z."""
+        return int(self.support.shape[0])
+
+    def lift(self, rows: Array, out: Array | None = None) -> Array:  # noqa: ARG002
+        """Map rows ``(n, d)`` to their kernel with each sample."""
+        rows = self.backend.asarray(rows) * self.scales - self.centre
+        lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
+        squares = lengths - 2 * self.backend.linear(rows, self.support)
+        return self.backend.expm1(-self.width * squares.clip(0.0))
+
+    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values."""
+        names = ("support", "centre", "scales")
+        arrays = {prefix + name: self.backend.to_numpy(getattr(self, name)) for name in names}
+        return arrays, {"width": self.width, "gamma": self.gamma}
+
+    @classmethod
+    def unpack(
+        cls, prefix: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
+    ) -> KernelMap:
+        """Return the map that `pack` described."""
+        names = ("support", "centre", "scales")
+        found = [backend.asarray(arrays[prefix + name]) for name in names]
+        return cls(backend, *found, float(meta["width"]), float(meta["gamma"]))
 
 
 def _gaussian_directions(

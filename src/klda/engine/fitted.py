@@ -12,7 +12,9 @@ import numpy as np
 
 from klda.engine.arrays import Backend, held_back, is_finite
 from klda.engine.evidence import Evidence, judge
-from klda.engine.model import Model, Waiting
+from klda.engine.few_samples import solve_few
+from klda.engine.held_rows import Waiting
+from klda.engine.model import Model
 from klda.engine.solution import Solution
 from klda.engine.solve import Settings, solve
 from klda.errors import KldaError
@@ -112,14 +114,14 @@ class Fitted:
         """Return the solution: labels are current, probabilities and thresholds may be stale."""
         with self._lock:
             if self._solution is None or self._solved_with != settings:
-                self._solution, self._solved_with = solve(self.model, settings), settings
+                self._solution, self._solved_with = _solved(self.model, settings), settings
             return self._solution
 
     def calibrated_solution(self, settings: Settings) -> Solution:
         """Return the solution with all the evidence there is."""
         with self._lock:
             solution, model = self.solution(settings), self._model
-            if model is None or not settings.calibrated:
+            if model is None or model.is_holding or not settings.calibrated:
                 return solution
             if self._judged_with not in ((), _judging(settings)):  # with other settings
                 model.evidence = Evidence()
@@ -135,16 +137,18 @@ class Fitted:
     def ensure_solved(self, settings: Settings) -> None:
         """Solve from the statistics unless that was done here: a stored solution is not enough."""
         with self._lock:
-            if any(member.solver.terms is None for member in self.model.members):
+            terms = [member.solver.terms for member in self.model.members]
+            if None in terms and not self.model.is_holding:
                 self._solution = None
             self.solution(settings)
 
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
-            scatters = [member.statistics.scatter for member in self.model.members]
+            model = self.model.folded() if self.model.is_holding else self.model
+            scatters = [member.statistics.scatter for member in model.members]
             found = [scatter.dense() for scatter in scatters if scatter is not None]
-        return [each / max(self.model.statistics.n_scattered, 1) for each in found]
+        return [each / max(model.statistics.n_scattered, 1) for each in found]
 
     def pack(
         self, settings: Settings, *, compact: bool = False, solved: bool = True
@@ -160,9 +164,12 @@ class Fitted:
             arrays, meta = self.calibrated_solution(settings).pack()
             if not compact:
                 learned, of_model = self.model.pack()
-                members = zip(meta["members"], of_model["members"], strict=True)
                 arrays |= learned
-                meta |= of_model | {"members": [rule | known for rule, known in members]}
+                if self.model.is_holding:
+                    meta = of_model | {"few": meta["members"]}
+                else:
+                    members = zip(meta["members"], of_model["members"], strict=True)
+                    meta |= of_model | {"members": [rule | known for rule, known in members]}
             return arrays, meta | {"compact": compact}
 
     @classmethod
@@ -185,6 +192,15 @@ class Fitted:
             calibrated=settings.calibrated,
         )
         return cls(None, solution, settings, None if meta["compact"] else (arrays, meta))
+
+
+def _solved(model: Model, settings: Settings) -> Solution:
+    """Solve with the exact kernel while the model holds its samples, unless LDA's rule is asked."""
+    if not model.is_holding:
+        return solve(model, settings)
+    if settings.rule == "lda":
+        return solve(model.folded(), settings)
+    return solve_few(model, settings)
 
 
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:

@@ -1,7 +1,9 @@
 """The model: all that was learned, as one value with verbs.
 
 A model is one or more members (feature map, statistics) and leave-one-out evidence for calibration.
-All its verbs are exact: order, batches, removal and merging leave the same statistics behind.
+While it has learned no more than half as many samples as there are random features, it may hold
+the samples instead: the kernel between them is exact then (`klda.engine.few_samples`).
+All its verbs are exact: order, batches, removal and merging leave the same model behind.
 
 Each verb happens completely or not at all. Adding and removing samples changes the scatter, D x D
 numbers, in place, because a copy would cost more than the change: `Model.change` says how that is
@@ -11,10 +13,7 @@ undone. All other verbs make what is new first and take it over at once.
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,18 +27,17 @@ from klda.engine.arrays import (
     held_back,
     is_torch,
     let_interrupts_through,
-    on_cpu,
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
+from klda.engine.held_rows import HeldRows, Waiting
+from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
 from klda.engine.solve import Solver
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
 
-MOST_WAITING = 1024
-HASHED_AT_ONCE = 1 << 22  # values
 
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
@@ -69,92 +67,6 @@ def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     from klda.engine.arrays_torch import TorchBackend
 
     return TorchBackend(device, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Waiting:
-    """Samples learned since evidence was last gathered: at most 1,024 of them, never changed.
-
-    Those with the smallest hashes of their features are kept, so that which ones they are does not
-    depend on order, batches or merging.
-    """
-
-    rows: np.ndarray
-    labels: list[Label] = field(default_factory=list)
-
-    @cached_property
-    def hashes(self) -> np.ndarray:
-        """A hash of each row."""
-        return _hashes(self.rows)
-
-    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
-        """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
-        known, total = len(self.labels), len(self.labels) + len(rows)
-        chosen = np.arange(total)
-        if total > MOST_WAITING:
-            hashes = np.concatenate([self.hashes, _hashes(rows)])
-            chosen = np.flatnonzero(hashes <= np.sort(hashes)[MOST_WAITING - 1])
-            if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
-                names = [*self.labels, *(labels[group] for group in groups)]
-                ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
-                chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
-        old, new = chosen[chosen < known], chosen[chosen >= known] - known
-        if not len(new):
-            return self
-        kept = [self.labels[i] for i in old] + [labels[i] for i in groups[new]]
-        waiting = Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
-        if total > MOST_WAITING:
-            vars(waiting)["hashes"] = hashes[chosen]  # known already
-        return waiting
-
-    def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
-        """Return those that wait without these samples."""
-        known = set(self.labels)
-        chosen = [i for i, label in enumerate(labels) if label in known]
-        rows = on_cpu(rows[chosen])
-        gone = Counter((labels[i], row.tobytes()) for i, row in zip(chosen, rows, strict=True))
-        kept = []
-        for i, label in enumerate(self.labels):
-            key = (label, self.rows[i].tobytes())
-            if gone[key] > 0:
-                gone[key] -= 1
-            else:
-                kept.append(i)
-        return self._at(kept)
-
-    def drop(self, labels: Collection[Label]) -> Waiting:
-        """Return those that wait without the samples of some classes."""
-        return self._at([i for i, label in enumerate(self.labels) if label not in labels])
-
-    def only(self, label: Label) -> Waiting:
-        """Return those of one class."""
-        return self._at([i for i, own in enumerate(self.labels) if own == label])
-
-    def rename(self, old: Label, new: Label) -> Waiting:
-        """Return the same samples, a class having another name."""
-        return Waiting(self.rows, [new if label == old else label for label in self.labels])
-
-    def _at(self, chosen: list[int]) -> Waiting:
-        return Waiting(self.rows[chosen], [self.labels[i] for i in chosen])
-
-
-def _hashes(rows: Array) -> np.ndarray:
-    """Return a hash of each row, the same on every machine; only hashes leave a GPU."""
-    integers = sys.modules["torch"] if is_torch(rows) else np
-    width = rows.shape[1]
-    factors = np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
-    if is_torch(rows):
-        factors = integers.from_numpy(factors).to(rows.device)
-    hashes = np.empty(len(rows), np.uint64)
-    step = max(1, HASHED_AT_ONCE // width)
-    for start in range(0, len(rows), step):
-        part = rows[start : start + step]
-        part = part.contiguous() if is_torch(part) else np.ascontiguousarray(part)
-        words = part.view(integers.int32 if part.itemsize == 4 else integers.int64)
-        mixed = on_cpu((words * factors).sum(1)).view(np.uint64)  # modulo 2^64
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
-        hashes[start : start + step] = mixed ^ (mixed >> np.uint64(32))
-    return hashes
 
 
 class Member:
@@ -199,6 +111,8 @@ class Model:
         What leaving samples out has told.
     waiting : Waiting, optional
         Samples that are yet to be left out.
+    held : HeldRows, optional
+        Samples that are not in the statistics; without, none is ever held.
     """
 
     def __init__(
@@ -206,6 +120,7 @@ class Model:
         members: Sequence[Member],
         evidence: Evidence | None = None,
         waiting: Waiting | None = None,
+        held: HeldRows | None = None,
     ) -> None:
         self.members = list(members)
         self.backend = self.members[0].map.backend
@@ -213,20 +128,20 @@ class Model:
         self.evidence = Evidence() if evidence is None else evidence
         empty = np.empty((0, self.n_features), self.backend.dtype)
         self.waiting = Waiting(empty) if waiting is None else waiting
+        self.held = held
         self._classes: tuple[Any, np.ndarray] | None = None
 
     @classmethod
-    def of_maps(cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True) -> Model:
+    def of_maps(
+        cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True, holds: bool = False
+    ) -> Model:
         """Return a model with these feature maps that has learned nothing."""
-        return cls(
-            [
-                Member(
-                    each,
-                    ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter),
-                )
-                for each in maps
-            ]
-        )
+        members = [
+            Member(each, ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter))
+            for each in maps
+        ]
+        held = HeldRows(np.empty((0, maps[0].n_features), maps[0].backend.dtype)) if holds else None
+        return cls(members, held=held)
 
     # ---------------------------------------------------------------- what it knows
 
@@ -241,21 +156,30 @@ class Model:
         return [member.map for member in self.members]
 
     @property
+    def is_holding(self) -> bool:
+        """Whether it consists of samples, not of statistics."""
+        return self.held is not None and not (self.statistics.labels or self.statistics.n_scattered)
+
+    @property
     def counts(self) -> dict[Label, int]:
         """Samples of each class."""
+        if self.held is not None and self.is_holding:
+            return self.held.counts
         return dict(zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True))
 
     @property
     def classes(self) -> np.ndarray:
         """Labels, sorted; made again only when the set of labels changed."""
-        order = self.statistics.order
+        order = self.held if self.is_holding else self.statistics.order
         if self._classes is None or self._classes[0] is not order:
-            self._classes = (order, np.array(sorted(self.statistics.labels)))
+            self._classes = (order, np.array(sorted(self.counts)))
         return self._classes[1]
 
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
+        if self.held is not None and self.is_holding:
+            return np.array([*self.held.counts.values()], np.int64)
         return self.statistics.counts[self.statistics.order]
 
     # ---------------------------------------------------------------- verbs
@@ -267,12 +191,35 @@ class Model:
 
         With ``gather``, some of them wait to be left out once, for the evidence.
         """
+        held = self.held
+        if held is not None and self.is_holding:
+            if self._can_hold(len(held) + len(rows), {*held.counts, *labels}):
+                self.held = held.add(rows, groups, labels)
+                return
+            if len(held):
+                rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
+                held = HeldRows(held.rows[:0])
         waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
         self.change(rows, groups, labels, 1)
-        self.waiting = waiting
+        self.waiting, self.held = waiting, held
+
+    def _can_hold(self, n_samples: int, labels: set[Label]) -> bool:
+        return n_samples <= self.statistics.n_components // 2 and len(labels) <= MOST_ANCHORS
+
+    def folded(self) -> Model:
+        """Return a copy with all samples in the statistics."""
+        twin = self.copy()
+        if self.held is not None and len(self.held):
+            twin.held = None
+            twin.add(*self.held.in_order().grouped())
+            twin.held = HeldRows(self.held.rows[:0])
+        return twin
 
     def remove(self, rows: Array, groups: np.ndarray, labels: list[Label]) -> None:
         """Undo what learning these samples did; a class without samples left is dropped."""
+        if self.held is not None and self.is_holding:
+            self.held = self.held.without(rows, [labels[group] for group in groups.tolist()])
+            return
         before, pairs = self.counts, zip(labels, np.bincount(groups).tolist(), strict=True)
         fractions = {label: n / before[label] for label, n in pairs}
         evidence = self.evidence.drop(fractions)
@@ -332,6 +279,15 @@ class Model:
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""
+        if other.held is not None and other.is_holding:
+            if len(other.held):
+                self.add(*other.held.grouped())
+            return
+        if self.held is not None and len(self.held):
+            folded = self.folded()
+            folded.merge(other)
+            vars(self).update(vars(folded))
+            return
         merged = [Member(each.map, each.statistics.copy()) for each in self.members]
         for member, added in zip(merged, other.members, strict=True):
             member.statistics.merge(added.statistics)
@@ -342,6 +298,10 @@ class Model:
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
+        if self.held is not None:
+            self.held = self.held.rename(old, new)
+        if self.is_holding:
+            return
         for member in self.members:
             member.statistics.rename(old, new)
         self.evidence = self.evidence.rename(old, new)
@@ -355,6 +315,10 @@ class Model:
         Model
             The class alone, without scatter: merging it undoes the drop exactly.
         """
+        if self.held is not None and self.is_holding:
+            gone = self.empty()
+            gone.held, self.held = self.held.only(label), self.held.drop({label})
+            return gone
         parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
         gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
         drops = [member.statistics.prepare_drop([label]) for member in self.members]
@@ -368,12 +332,13 @@ class Model:
     def empty(self) -> Model:
         """Return a model with the same feature maps that has learned nothing."""
         with_scatter = self.statistics.scatter is not None
-        return Model.of_maps(self.maps, with_scatter=with_scatter)
+        holds = self.held is not None
+        return Model.of_maps(self.maps, with_scatter=with_scatter, holds=holds)
 
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
         members = [Member(member.map, member.statistics.copy()) for member in self.members]
-        return Model(members, self.evidence, self.waiting)
+        return Model(members, self.evidence, self.waiting, self.held)
 
     # ---------------------------------------------------------------- storage
 
@@ -397,6 +362,9 @@ class Model:
             "counts": self.class_counts.tolist(),
             "members": members,
         }
+        if self.held is not None:
+            arrays["learn/held"] = self.held.rows
+            meta["held"] = self.held.labels
         if self.waiting.labels:
             arrays["learn/pending"] = self.waiting.rows
             meta["waiting"] = {"pending": self.waiting.labels}
@@ -413,6 +381,9 @@ class Model:
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
         counts = dict(zip(meta["classes"], meta["counts"], strict=True))
+        held = HeldRows(np.array(arrays["learn/held"]), meta["held"]) if "held" in meta else None
+        if held is not None and len(held):
+            counts = {}
         members = []
         for i, entry in enumerate(meta["members"]):
             size = meta["n_features"]
@@ -424,4 +395,4 @@ class Model:
         labels = meta.get("waiting", {}).get("pending", [])
         if labels:
             waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
-        return cls(members, Evidence.unpack(arrays, meta["classes"]), waiting)
+        return cls(members, Evidence.unpack(arrays, meta["classes"]), waiting, held)

@@ -12,7 +12,8 @@ import scipy.linalg
 
 from klda.engine.arrays import Array, Backend, NumpyBackend
 from klda.engine.evidence import Evidence, Scale
-from klda.engine.feature_map import FeatureMap
+from klda.engine.feature_map import FeatureMap, KernelMap
+from klda.engine.few_evidence import FewEvidence
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -218,7 +219,7 @@ class Solution:
     ----------
     backend : Backend
         Where the arrays are.
-    maps : tuple of FeatureMap
+    maps : tuple of FeatureMap or KernelMap
         One per member of an ensemble.
     classes : ndarray of shape (M,)
         Labels, sorted.
@@ -228,17 +229,17 @@ class Solution:
         One per member.
     combine : {"scores", "probabilities"}
         What is averaged over the members.
-    evidence : Evidence or None
+    evidence : Evidence, FewEvidence or None
         What leaving samples out has told; None where nothing is known about that.
     """
 
     backend: Backend
-    maps: tuple[FeatureMap, ...]
+    maps: tuple[FeatureMap | KernelMap, ...]
     classes: np.ndarray
     class_counts: np.ndarray
     rules: tuple[LinearRule, ...]
     combine: str
-    evidence: Evidence | None
+    evidence: Evidence | FewEvidence | None
 
     # ---------------------------------------------------------------- scores
 
@@ -340,7 +341,7 @@ class Solution:
         no class is unknown.
         """
         n_samples = int(self.class_counts.sum())
-        return self.evidence is not None and 1 < len(self.classes) == n_samples
+        return isinstance(self.evidence, Evidence) and 1 < len(self.classes) == n_samples
 
     @cached_property
     def temperature(self) -> float:
@@ -472,11 +473,15 @@ class Solution:
         calibrated: bool = True,
     ) -> Solution:
         """Return the solution that `pack` described; arrays are shared where they can be."""
-        maps, rules = [], []
-        for i, entry in enumerate(meta["members"]):
+        maps: list[FeatureMap | KernelMap] = []
+        rules = []
+        for i, entry in enumerate(meta.get("few", meta["members"])):
             prefix = f"predict/{i}/"
-            own_map = FeatureMap.unpack(prefix, arrays, entry, meta["n_features"], backend)
-            maps.append(own_map.with_unit_length() if unit_length else own_map)
+            if prefix + "support" in arrays:
+                maps.append(KernelMap.unpack(prefix, arrays, entry, backend))
+            else:
+                own_map = FeatureMap.unpack(prefix, arrays, entry, meta["n_features"], backend)
+                maps.append(own_map.with_unit_length() if unit_length else own_map)
             familiarity = None
             if f"{prefix}familiarity/offsets" in arrays:
                 names = [field.name for field in fields(Familiarity)]
@@ -504,8 +509,12 @@ class Solution:
             np.array(meta["counts"], np.int64),
             tuple(rules),
             combine,
-            (Evidence.unpack(arrays, meta["classes"]) or Evidence()) if calibrated else None,
+            _evidence(arrays, meta["classes"]) if calibrated else None,
         )
+
+
+def _evidence(arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Evidence | FewEvidence:
+    return FewEvidence.unpack(arrays, names) or Evidence.unpack(arrays, names) or Evidence()
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -252,15 +252,46 @@ class PlainWeights:
 
 
 @dataclass(frozen=True)
-class LeaveOneOutTerms:
-    """What leaving samples out needs beyond the rule; rows in the order of the sorted labels."""
+class RuleTerms:
+    """What a rule is made of, beyond the plain weights; classes in the order of their labels."""
 
-    order: np.ndarray
-    plain: PlainWeights
     mixing: Mixing
     squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
     extra: np.ndarray  # corrections and priors in the biases
     blend: np.ndarray | None  # what linear scores are multiplied by, where regression is added
+    familiarity: Familiarity
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """What scores have beyond the linear ones."""
+        return np.asarray(self.extra - 0.5 * self.squares)
+
+    @classmethod
+    def of(
+        cls, shrinkage: Shrinkage, squares: np.ndarray, inflation: float, settings: Settings
+    ) -> RuleTerms:
+        """Work them out from inner products of class means, all classes having been mixed."""
+        counts, mixing = shrinkage.counts, shrinkage.mixing
+        extra = mixing.correction
+        if settings.priors == "empirical":
+            extra = extra + np.log(counts / counts.sum())
+        elif settings.priors == "auto":
+            extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
+        gram, blending = mixing.gram(shrinkage.inner), None
+        if settings.rule == "auto" and len(shrinkage.anchors) == len(counts) > 1:
+            length = float(np.median(shrinkage.inner.diagonal()))
+            blending = blend(gram, counts, length, shrinkage.excess())
+        offsets = extra - 0.5 * squares
+        known = Familiarity.of(gram, shrinkage.anchors, squares, offsets, counts, blending)
+        return cls(mixing, squares, extra, blending, known)
+
+
+@dataclass(frozen=True)
+class LeaveOneOutTerms(RuleTerms):
+    """What leaving samples out needs; ``order`` are the positions of the sorted labels."""
+
+    order: np.ndarray
+    plain: PlainWeights
 
 
 class Solver:
@@ -460,25 +491,17 @@ class Solver:
             combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
             weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
 
-        mixing = shrinkage.mixing
-        extra = mixing.correction
-        if settings.priors == "empirical":
-            extra = extra + np.log(counts / counts.sum())
-        elif settings.priors == "auto":
-            extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
-        offsets = extra - 0.5 * squares
-        gram, blending = mixing.gram(inner), None
-        if settings.rule == "auto" and len(anchors) == len(order) > 1:
-            blending = blend(gram, counts, float(np.median(lengths)), shrinkage.excess())
-            weights = backend.asarray(blending.T) @ weights
-        self.terms = LeaveOneOutTerms(order, plain, mixing, squares, extra, blending)
+        terms = RuleTerms.of(shrinkage, squares, inflation, settings)
+        if terms.blend is not None:
+            weights = backend.asarray(terms.blend.T) @ weights
+        self.terms = LeaveOneOutTerms(**vars(terms), order=order, plain=plain)
         return LinearRule(
             weights,
-            backend.asarray(offsets) - backend.linear(weights, plain.centre[None])[:, 0],
+            backend.asarray(terms.offsets) - backend.linear(weights, plain.centre[None])[:, 0],
             plain.precision.rho,
             spread,
             inflation,
-            Familiarity.of(gram, anchors, squares, offsets, counts, blending),
+            terms.familiarity,
         )
 
     def _lengths(self, means: Array, weights: Array) -> np.ndarray:

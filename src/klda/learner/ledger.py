@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.check_learned import NotLearnedError
+from klda.engine.held_rows import NotLearnedError
 from klda.errors import KldaError
 from klda.labels import Label
 

@@ -1,0 +1,276 @@
+"""The solution while there are few samples: the exact kernel, and choices made late.
+
+As long as a model holds its samples, no random features are needed: the kernel between the samples
+gives the same classifier without their noise. In the space that the N samples span, with K their
+kernel matrix, C the centring on class means and ``Q = (C K C + rho I)^-1``, the scatter's
+``R = (S + rho I)^-1`` is ``(I - Z^T C Q C Z) / rho``, and everything that the rule and leave-one-out
+need follows from K and Q.
+
+What random features would fix from the start stays open here. A row may consist of blocks (layers
+of a network), and texts differ in which of them tells their classes apart: topics are in the last
+layer, kinds of questions in the earlier ones. The earlier blocks are weighted by what leave-one-out
+favours; where the evidence is within its standard error, the usual weight is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+
+from klda.engine.arrays import Array
+from klda.engine.evidence import left_out_scores
+from klda.engine.feature_map import KernelMap
+from klda.engine.few_evidence import FewEvidence, usual_temperature
+from klda.engine.model import Model
+from klda.engine.shrinkage import Shrinkage
+from klda.engine.solution import LinearRule, Solution, softmax
+from klda.engine.solve import SMALLEST_SLACK, NotPositiveDefiniteError, RuleTerms, Settings
+
+USUAL_WEIGHT = 0.5  # of the blocks before the last
+WEIGHTS = (0.0, 0.5, 1.0, 1.5)
+MOST_COMPARED = 600  # samples that weights are compared on
+MOST_RAISES = 12
+
+
+def solve_few(model: Model, settings: Settings) -> Solution:
+    """Return the classifier of a model that holds its samples."""
+    assert model.held is not None
+    held = model.held.in_order()
+    rows, groups, _ = held.grouped()
+    own_map, backend = model.maps[0], model.backend
+    wide = rows.astype(np.float64)
+    blocks = own_map.blocks or (rows.shape[1],)
+    kernels = Kernels(wide, blocks, float(own_map.gamma or 1.0))
+    size = model.statistics.n_components
+    weight = 1.0
+    if len(blocks) > 1:
+        weight = choose_weight(kernels, held.hashes, groups, settings, size)
+    fit = ExactFit(kernels.matrix(weight), groups, settings, size)
+    kernel_map = KernelMap.of(
+        backend, wide * kernels.scales(weight), kernels.scales(weight), kernels.gamma(weight),
+        float(own_map.gamma or 1.0),
+    )
+    rule = fit.rule(backend.asarray)
+    evidence = fit.evidence(model.classes) if settings.calibrated else None
+    counts = model.class_counts
+    return Solution(backend, (kernel_map,), model.classes, counts, (rule,), "scores", evidence)
+
+
+class Kernels:
+    """The kernel between samples, for any weight of the blocks before the last."""
+
+    def __init__(self, rows: np.ndarray, blocks: Sequence[int], gamma: float) -> None:
+        self.blocks, self._gamma = tuple(blocks), gamma
+        centred = rows - rows.mean(axis=0)
+        start = int(sum(blocks[:-1]))
+        self.early = _squared_distances(centred[:, :start])
+        self.last = _squared_distances(centred[:, start:])
+
+    def scales(self, weight: float) -> np.ndarray:
+        """Return what each feature is multiplied by."""
+        return np.repeat([weight, 1.0], [sum(self.blocks[:-1]), self.blocks[-1]])
+
+    def gamma(self, weight: float) -> float:
+        """Return the bandwidth that makes the kernel as wide, on average, as without weights."""
+        early, last = self.early.mean(), self.last.mean()
+        weighted = weight**2 * early + last
+        return float(self._gamma * (early + last) / weighted) if weighted > 0 else self._gamma
+
+    def matrix(self, weight: float, chosen: np.ndarray | None = None) -> np.ndarray:
+        """Return ``exp(-gamma d^2) - 1`` between samples: constants cancel in what it is used for."""
+        at = slice(None) if chosen is None else np.ix_(chosen, chosen)
+        squares = weight**2 * self.early[at] + self.last[at]
+        return np.asarray(np.expm1(-self.gamma(weight) * squares))
+
+
+def _squared_distances(rows: np.ndarray) -> np.ndarray:
+    lengths = np.einsum("ij,ij->i", rows, rows)
+    squares = np.maximum(lengths[:, None] + lengths - 2 * rows @ rows.T, 0.0)
+    np.fill_diagonal(squares, 0.0)
+    return np.asarray(squares)
+
+
+def choose_weight(
+    kernels: Kernels, hashes: np.ndarray, groups: np.ndarray, settings: Settings, size: int
+) -> float:
+    """Return the weight that leave-one-out favours, or the usual one."""
+    chosen = np.sort(np.argsort(hashes, kind="stable")[:MOST_COMPARED])
+    places = np.unique(groups[chosen], return_inverse=True)[1]
+    if np.bincount(places).max() < 2 or places.max() < 1:
+        return USUAL_WEIGHT
+    losses = {
+        weight: ExactFit(kernels.matrix(weight, chosen), places, settings, size).losses
+        for weight in WEIGHTS
+    }
+    best = min(WEIGHTS, key=lambda weight: losses[weight].mean())
+    for weight in sorted(WEIGHTS, key=lambda weight: abs(weight - USUAL_WEIGHT)):
+        gaps = losses[weight] - losses[best]
+        if gaps.mean() <= gaps.std() / np.sqrt(len(gaps)):
+            return weight
+    return best
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Averages by class of samples that come class by class."""
+
+    groups: np.ndarray
+    counts: np.ndarray
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Average the rows of an array by class."""
+        starts = np.searchsorted(self.groups, np.arange(len(self.counts)))
+        return np.asarray(np.add.reduceat(values, starts, axis=0) / self.counts[:, None])
+
+    def centred(self, values: np.ndarray) -> np.ndarray:
+        """Subtract from each row the mean of its class."""
+        return np.asarray(values - self.of(values)[self.groups])
+
+
+class ExactFit:
+    """LDA with the kernel matrix K of N samples.
+
+    Parameters
+    ----------
+    kernel : ndarray of shape (N, N)
+        Up to a constant.
+    groups : ndarray of shape (N,)
+        Class of each sample, in ascending order.
+    settings : Settings
+        What the user chose.
+    size : int
+        Number of random features that would stand for the kernel: the ridge is relative to the
+        mean diagonal of a covariance of that size.
+    """
+
+    def __init__(
+        self, kernel: np.ndarray, groups: np.ndarray, settings: Settings, size: int
+    ) -> None:
+        self.groups, self.settings, self.n = groups, settings, len(groups)
+        self.counts = np.bincount(groups).astype(np.float64)
+        self.means = _Means(groups, self.counts)
+        self.kernel = kernel
+        within = self.means.centred(self.means.centred(kernel).T)  # C K C
+        within = (within + within.T) / 2
+        relative = settings.relative_ridge(self.counts, size)
+        self.rho, self.inverse = self._inverted(within, relative, size)
+        of_means = self.means.of(kernel)  # M x N: inner products of means with samples
+        self.to_means = of_means - of_means.mean(axis=0)
+        self.centred_to_means = self.means.centred(self.to_means.T)  # C K m^T: N x M
+        solved = self.means.centred(self.inverse @ self.centred_to_means)
+        self.coefficients = -solved
+        self.coefficients[np.arange(self.n), groups] += 1 / self.counts[groups]
+        self.coefficients -= (1 / self.counts[groups] / len(self.counts))[:, None]
+        self.coefficients *= self.n / self.rho  # N x M: weights of the plain means
+        inner = self.to_means @ self.coefficients
+        inner = (inner + inner.T) / 2
+        self.inner = inner - inner.mean(axis=0) - inner.mean(axis=1)[:, None] + inner.mean()
+        self.spread, self.inflation = self._spread()
+        shrinkage = Shrinkage(
+            self.inner, np.arange(len(self.counts)), self.counts,
+            spread=self.spread, inflation=self.inflation,
+        )
+        self.combination, _, squares = shrinkage.mix_anchors(self.inner.diagonal())
+        self.terms = RuleTerms.of(shrinkage, squares, self.inflation, settings)
+
+    def _inverted(
+        self, within: np.ndarray, relative: float, size: int
+    ) -> tuple[float, np.ndarray]:
+        """Return the ridge and ``(C K C + rho I)^-1``; a ridge that is too small is raised."""
+        trace = float(within.trace())
+        scale = max(trace, 0.0) / size
+        of_means = self.means.of(self.means.of(self.kernel).T).T
+        lengths = of_means.diagonal() - 2 * of_means.mean(axis=0) + of_means.mean()
+        usual = max(float(np.abs(lengths).mean()) * self.n / size, 1e-12)
+        rho = usual if scale <= 1e-12 * usual else relative * scale
+        for _ in range(MOST_RAISES):
+            system = within.copy()
+            system[np.arange(self.n), np.arange(self.n)] += rho
+            try:
+                factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
+            except scipy.linalg.LinAlgError:
+                rho *= 10
+                continue
+            return rho, scipy.linalg.cho_solve(factor, np.eye(self.n), check_finite=False)
+        raise NotPositiveDefiniteError
+
+    def _spread(self) -> tuple[float, float]:
+        """Return ``tr(P Sigma)`` as a new sample sees it, and by how much that is inflated."""
+        freedom = self.n - len(self.counts)
+        if not self.settings.small_sample_correction or freedom <= 0:
+            return 0.0, 1.0
+        inside = max(self.n - self.rho * float(self.inverse.trace()), 0.0)
+        inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
+        return inside * inflation, inflation
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Weights of the classes, of shape (M, N)."""
+        weights = self.coefficients.T
+        if self.combination.shape[1]:
+            weights = self.combination @ weights
+        return weights if self.terms.blend is None else self.terms.blend.T @ weights
+
+    def rule(self, asarray: Callable[[np.ndarray], Array]) -> LinearRule:
+        """Return the rule, in terms of the kernel between an input and the samples."""
+        to_centre = self.means.of(self.kernel).mean(axis=0)
+        return LinearRule(
+            asarray(self.weights),
+            asarray(self.terms.offsets - self.weights @ to_centre),
+            self.rho,
+            self.spread,
+            self.inflation,
+            self.terms.familiarity,
+        )
+
+    # ---------------------------------------------------------------- leaving samples out
+
+    @cached_property
+    def left_out(self) -> np.ndarray:
+        """Positions of the samples that can be left out: their class has others."""
+        return np.flatnonzero(self.counts[self.groups] > 1)
+
+    @cached_property
+    def left_out_scores(self) -> np.ndarray:
+        """Scores that these samples would have got, had they not been learned."""
+        at = self.left_out
+        centred = self.means.centred(self.kernel.T).T  # K C
+        to_centre = self.means.of(self.kernel).mean(axis=0)
+        vv = 1 - self.rho * self.inverse.diagonal()
+        zv = np.einsum("ij,ji->i", centred, self.inverse)
+        zv -= self.means.centred(to_centre[:, None])[:, 0] @ self.inverse
+        means_v = self.inverse @ self.centred_to_means
+        linear = self.kernel @ self.coefficients - to_centre @ self.coefficients
+        own = self.groups[at]
+        return left_out_scores(
+            self.terms, own, self.counts[own], self.n,
+            vv=vv[at], zv=zv[at], means_v=means_v[at], linear=linear[at],
+        )
+
+    @property
+    def temperature(self) -> float:
+        """What scores are usually divided by before they become probabilities."""
+        return usual_temperature(self.inner, self.counts, self.terms.blend is not None)
+
+    @property
+    def losses(self) -> np.ndarray:
+        """``-log`` of the probability that each sample's class gets when it is left out."""
+        probabilities = softmax(self.left_out_scores / self.temperature)
+        own = probabilities[np.arange(len(self.left_out)), self.groups[self.left_out]]
+        return np.asarray(-np.log(np.maximum(own, 1e-12)))
+
+    def evidence(self, classes: np.ndarray) -> FewEvidence:
+        """Return what leaving samples out tells."""
+        known = self.terms.familiarity
+        undecided = float(np.median(self.inner.diagonal()))
+        if not len(self.left_out) or len(self.counts) < 2:
+            return FewEvidence(self.temperature, undecided)
+        scores, own = self.left_out_scores, self.groups[self.left_out]
+        return FewEvidence.of(
+            self.temperature, undecided, self.inner, self.counts,
+            classes[own].tolist(), known.novelty(scores), scores.argmax(axis=1) != own,
+        )

@@ -1,0 +1,170 @@
+"""Samples that a model holds as they came: values that never change, with verbs.
+
+While there are few samples, a model is made of them alone (`HeldRows`). Later it keeps some for a
+while, until they have been left out once for the evidence (`Waiting`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from klda.engine.arrays import Array, is_torch, on_cpu
+from klda.errors import KldaError
+from klda.labels import Label
+
+MOST_WAITING = 1024
+HASHED_AT_ONCE = 1 << 22  # values
+# How far rows may be from those learned, relative to their length: encoded in other batches or on
+# another machine, they differ a little.
+TOLERANCE = 0.01
+
+
+class NotLearnedError(KldaError):
+    """Samples that are to be forgotten were never learned."""
+
+    def __init__(self, label: Label) -> None:
+        super().__init__(
+            f"These rows were not learned by this model as class {label!r}: nothing was "
+            "forgotten. Give exactly the inputs that were learned, with their labels; or give "
+            "the label alone to forget the whole class."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """Samples with their labels, never changed: each verb returns others."""
+
+    rows: np.ndarray
+    labels: list[Label] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def hashes(self) -> np.ndarray:
+        """A hash of each row."""
+        return _hashes(self.rows)
+
+    @cached_property
+    def counts(self) -> dict[Label, int]:
+        """Samples of each class, sorted by label."""
+        return dict(sorted(Counter(self.labels).items()))
+
+    def in_order(self) -> Self:
+        """Return the same samples in an order that follows from their content."""
+        order = sorted(range(len(self)), key=lambda i: (self.labels[i], self.hashes[i]))
+        return self._at(order)
+
+    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> HeldRows:
+        """Return these samples and more, row i of ``labels[groups[i]]``."""
+        more = np.asarray(on_cpu(rows), self.rows.dtype)
+        names = [*self.labels, *(labels[group] for group in groups.tolist())]
+        return HeldRows(np.concatenate([self.rows, more]), names)
+
+    def without(self, rows: Array, labels: Sequence[Label]) -> HeldRows:
+        """Return these samples but those given; raise if one of them is not here."""
+        left = {label: [] for label in set(labels)}
+        for i, label in enumerate(self.labels):
+            if label in left:
+                left[label].append(i)
+        wanted, gone = np.asarray(on_cpu(rows), np.float64), set()
+        for row, label in zip(wanted, labels, strict=True):
+            at = left[label]
+            gaps = np.linalg.norm(self.rows[at] - row, axis=1)
+            nearest = int(gaps.argmin()) if at else 0
+            if not at or gaps[nearest] > TOLERANCE * max(np.linalg.norm(row), 1e-30):
+                raise NotLearnedError(label)
+            gone.add(at.pop(nearest))
+        return self._at([i for i in range(len(self)) if i not in gone])
+
+    def drop(self, labels: Collection[Label]) -> Self:
+        """Return these samples without those of some classes."""
+        return self._at([i for i, label in enumerate(self.labels) if label not in labels])
+
+    def only(self, label: Label) -> Self:
+        """Return those of one class."""
+        return self._at([i for i, own in enumerate(self.labels) if own == label])
+
+    def rename(self, old: Label, new: Label) -> Self:
+        """Return the same samples, a class having another name."""
+        names = [new if label == old else label for label in self.labels]
+        return type(self)(self.rows, names)
+
+    def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
+        """Return rows, the class of each as a position, and the classes."""
+        places = {label: i for i, label in enumerate(self.counts)}
+        groups = np.array([places[label] for label in self.labels], np.int64)
+        return self.rows, groups, list(places)
+
+    def _at(self, chosen: list[int]) -> Self:
+        return type(self)(self.rows[chosen], [self.labels[i] for i in chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting(HeldRows):
+    """Samples learned since evidence was last gathered: at most 1,024 of them.
+
+    Those with the smallest hashes of their features are kept, so that which ones they are does not
+    depend on order, batches or merging.
+    """
+
+    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
+        """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
+        known, total = len(self.labels), len(self.labels) + len(rows)
+        chosen = np.arange(total)
+        if total > MOST_WAITING:
+            hashes = np.concatenate([self.hashes, _hashes(rows)])
+            chosen = np.flatnonzero(hashes <= np.sort(hashes)[MOST_WAITING - 1])
+            if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
+                names = [*self.labels, *(labels[group] for group in groups)]
+                ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
+                chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
+        old, new = chosen[chosen < known], chosen[chosen >= known] - known
+        if not len(new):
+            return self
+        kept = [self.labels[i] for i in old] + [labels[i] for i in groups[new]]
+        waiting = Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
+        if total > MOST_WAITING:
+            vars(waiting)["hashes"] = hashes[chosen]  # known already
+        return waiting
+
+    def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
+        """Return those that wait without these samples."""
+        known = set(self.labels)
+        chosen = [i for i, label in enumerate(labels) if label in known]
+        rows = on_cpu(rows[chosen])
+        gone = Counter((labels[i], row.tobytes()) for i, row in zip(chosen, rows, strict=True))
+        kept = []
+        for i, label in enumerate(self.labels):
+            key = (label, self.rows[i].tobytes())
+            if gone[key] > 0:
+                gone[key] -= 1
+            else:
+                kept.append(i)
+        return self._at(kept)
+
+
+def _hashes(rows: Array) -> np.ndarray:
+    """Return a hash of each row, the same on every machine; only hashes leave a GPU."""
+    integers = sys.modules["torch"] if is_torch(rows) else np
+    width = rows.shape[1]
+    factors = np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
+    if is_torch(rows):
+        factors = integers.from_numpy(factors).to(rows.device)
+    hashes = np.empty(len(rows), np.uint64)
+    step = max(1, HASHED_AT_ONCE // width)
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        part = part.contiguous() if is_torch(part) else np.ascontiguousarray(part)
+        words = part.view(integers.int32 if part.itemsize == 4 else integers.int64)
+        mixed = on_cpu((words * factors).sum(1)).view(np.uint64)  # modulo 2^64
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
+        hashes[start : start + step] = mixed ^ (mixed >> np.uint64(32))
+    return hashes
