@@ -31,6 +31,7 @@ from klda.engine.arrays import Array, Backend
 from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
+from klda.engine.held_rows import HeldRows
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
@@ -101,11 +102,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings()
         samples, groups, labels = checked_batch(self, X, y, first=True)
         backend = choose_backend(self.device, self.dtype, samples)
-        model = Model.of_maps(
-            self._maps(samples, backend),
-            with_scatter=not self.nearest_mean,
-            holds=settings.rule == "auto",
-        )
+        model = self._new_model(samples, backend)
         model.add(samples, groups, labels, gather=settings.calibrated)
         fitted = Fitted(model)
         if solved:
@@ -113,6 +110,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._fitted = fitted
         return self
+
+    def _new_model(self, samples: Array, backend: Backend) -> Model:
+        return Model.of_maps(
+            self._maps(samples, backend),
+            with_scatter=not self.nearest_mean,
+            holds=self._settings().rule == "auto",
+        )
 
     def remove(self, X: Any, y: Any) -> Self:
         """Undo what learning these samples did, exactly.
@@ -177,6 +181,42 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         if not self.nearest_mean:
             self._fitted.ensure_solved(self._settings())
         check_learned(self.model_, *batch)
+
+    def hint(self, X: Any, y: Any) -> Self:
+        """Say what classes are like, one row each, in place of all hints given before.
+
+        A hint, such as the encoded name of a class, counts as a sample while the class has few of
+        its own, if hints prove to tell classes apart. A class can be known by its hint alone.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_classes, n_features)
+            The hints.
+        y : array-like of shape (n_classes,)
+            Their classes, each once.
+
+        Returns
+        -------
+        self
+        """
+        if not len(y):
+            if self.__sklearn_is_fitted__():
+                with self._fitted.changing() as model:
+                    model.hint(model.hints.drop(model.hints.counts))
+            return self
+        first = not self.__sklearn_is_fitted__()
+        rows, groups, labels = checked_batch(self, X, y, first=first)
+        if len(labels) != len(rows):
+            raise KldaError("y names a class twice; give one hint per class.")
+        if first:
+            backend = choose_backend(self.device, self.dtype, rows)
+            fitted = Fitted(self._new_model(rows, backend))
+            validate_data(self, X=X, reset=True, skip_check_array=True)
+            self._fitted = fitted
+        with self._fitted.changing() as model:
+            empty = HeldRows(np.empty((0, model.n_features), model.backend.dtype))
+            model.hint(empty.add(rows, groups, labels))
+        return self
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name.
@@ -341,6 +381,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """All that was learned."""
         self._known()
         return self._fitted.model
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether a class that is dropped leaves a trace in the covariance."""
+        return not self.nearest_mean and not self.model_.is_holding
 
     @property
     def solution_(self) -> Solution:

@@ -175,7 +175,7 @@ class KernelMap:
         """Length n of z."""
         return int(self.support.shape[0])
 
-    def lift(self, rows: Array, out: Array | None = None) -> Array:  # noqa: ARG002
+    def lift(self, rows: Array, out: Array | None = None) -> Array:
         """Map rows ``(n, d)`` to their kernel with each sample."""
         rows = self.backend.asarray(rows) * self.scales - self.centre
         lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
@@ -190,7 +190,11 @@ class KernelMap:
 
     @classmethod
     def unpack(
-        cls, prefix: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
+        cls,
+        prefix: str,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        backend: Backend,
     ) -> KernelMap:
         """Return the map that `pack` described."""
         names = ("support", "centre", "scales")

@@ -73,17 +73,17 @@ class FewEvidence:
         errors = float((wrong.sum() + 0.5) / (len(wrong) + 1))
         return cls(temperature, undecided, list(labels), novelty - excess, errors)
 
-    def temperature(self, scale: Scale) -> float:  # noqa: ARG002
+    def temperature(self, scale: Scale) -> float:
         """Return what to divide scores by to make probabilities honest."""
         return self.usual_temperature
 
-    def threshold(self, refused: float, scale: Scale) -> float:  # noqa: ARG002
+    def threshold(self, refused: float, scale: Scale) -> float:
         """Return the novelty that a fraction of known inputs exceeds."""
         if not len(self.novelty):
             return (1 - refused) * self.undecided
         return float(np.quantile(self.novelty, 1 - refused))
 
-    def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:  # noqa: ARG002
+    def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough samples."""
         values: dict[Label, list[float]] = {}
         for label, novelty in zip(self.labels, self.novelty, strict=True):
@@ -94,7 +94,7 @@ class FewEvidence:
             if len(found) >= ENOUGH_FOR_A_CLASS
         }
 
-    def error_rate(self, scale: Scale) -> float:  # noqa: ARG002
+    def error_rate(self, scale: Scale) -> float:
         """Return the fraction of inputs that are probably mistaken."""
         return self.errors
 

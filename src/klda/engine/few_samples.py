@@ -9,7 +9,7 @@ need follows from K and Q.
 What random features would fix from the start stays open here. A row may consist of blocks (layers
 of a network), and texts differ in which of them tells their classes apart: topics are in the last
 layer, kinds of questions in the earlier ones. The earlier blocks are weighted by what leave-one-out
-favours; where the evidence is within its standard error, the usual weight is used.
+favours; where the evidence is within two standard errors, the usual weight is used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from klda.engine.arrays import Array
 from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import KernelMap
 from klda.engine.few_evidence import FewEvidence, usual_temperature
+from klda.engine.hints import useful_hints
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
@@ -39,7 +40,11 @@ MOST_RAISES = 12
 def solve_few(model: Model, settings: Settings) -> Solution:
     """Return the classifier of a model that holds its samples."""
     assert model.held is not None
-    held = model.held.in_order()
+    hints = useful_hints(model)
+    held = model.held.add(*hints.grouped()) if len(hints) else model.held
+    order = held.order
+    is_sample = np.array(order) < len(model.held)
+    held = held.in_order()
     rows, groups, _ = held.grouped()
     own_map, backend = model.maps[0], model.backend
     wide = rows.astype(np.float64)
@@ -48,10 +53,13 @@ def solve_few(model: Model, settings: Settings) -> Solution:
     size = model.statistics.n_components
     weight = 1.0
     if len(blocks) > 1:
-        weight = choose_weight(kernels, held.hashes, groups, settings, size)
-    fit = ExactFit(kernels.matrix(weight), groups, settings, size)
+        weight = choose_weight(kernels, held.hashes, groups, is_sample, settings, size)
+    fit = ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)
     kernel_map = KernelMap.of(
-        backend, wide * kernels.scales(weight), kernels.scales(weight), kernels.gamma(weight),
+        backend,
+        wide * kernels.scales(weight),
+        kernels.scales(weight),
+        kernels.gamma(weight),
         float(own_map.gamma or 1.0),
     )
     rule = fit.rule(backend.asarray)
@@ -95,21 +103,29 @@ def _squared_distances(rows: np.ndarray) -> np.ndarray:
 
 
 def choose_weight(
-    kernels: Kernels, hashes: np.ndarray, groups: np.ndarray, settings: Settings, size: int
+    kernels: Kernels,
+    hashes: np.ndarray,
+    groups: np.ndarray,
+    is_sample: np.ndarray,
+    settings: Settings,
+    size: int,
 ) -> float:
     """Return the weight that leave-one-out favours, or the usual one."""
     chosen = np.sort(np.argsort(hashes, kind="stable")[:MOST_COMPARED])
     places = np.unique(groups[chosen], return_inverse=True)[1]
-    if np.bincount(places).max() < 2 or places.max() < 1:
+    tested = is_sample[chosen] & (np.bincount(places)[places] > 1)
+    if not tested.any() or places.max() < 1:
         return USUAL_WEIGHT
     losses = {
-        weight: ExactFit(kernels.matrix(weight, chosen), places, settings, size).losses
+        weight: ExactFit(
+            kernels.matrix(weight, chosen), places, settings, size, is_sample[chosen]
+        ).losses
         for weight in WEIGHTS
     }
     best = min(WEIGHTS, key=lambda weight: losses[weight].mean())
     for weight in sorted(WEIGHTS, key=lambda weight: abs(weight - USUAL_WEIGHT)):
         gaps = losses[weight] - losses[best]
-        if gaps.mean() <= gaps.std() / np.sqrt(len(gaps)):
+        if gaps.mean() <= 2 * gaps.std() / np.sqrt(len(gaps)):
             return weight
     return best
 
@@ -145,11 +161,19 @@ class ExactFit:
     size : int
         Number of random features that would stand for the kernel: the ridge is relative to the
         mean diagonal of a covariance of that size.
+    is_sample : ndarray of shape (N,)
+        False for hints, which are never left out.
     """
 
     def __init__(
-        self, kernel: np.ndarray, groups: np.ndarray, settings: Settings, size: int
+        self,
+        kernel: np.ndarray,
+        groups: np.ndarray,
+        settings: Settings,
+        size: int,
+        is_sample: np.ndarray,
     ) -> None:
+        self.is_sample = is_sample
         self.groups, self.settings, self.n = groups, settings, len(groups)
         self.counts = np.bincount(groups).astype(np.float64)
         self.means = _Means(groups, self.counts)
@@ -171,15 +195,16 @@ class ExactFit:
         self.inner = inner - inner.mean(axis=0) - inner.mean(axis=1)[:, None] + inner.mean()
         self.spread, self.inflation = self._spread()
         shrinkage = Shrinkage(
-            self.inner, np.arange(len(self.counts)), self.counts,
-            spread=self.spread, inflation=self.inflation,
+            self.inner,
+            np.arange(len(self.counts)),
+            self.counts,
+            spread=self.spread,
+            inflation=self.inflation,
         )
         self.combination, _, squares = shrinkage.mix_anchors(self.inner.diagonal())
         self.terms = RuleTerms.of(shrinkage, squares, self.inflation, settings)
 
-    def _inverted(
-        self, within: np.ndarray, relative: float, size: int
-    ) -> tuple[float, np.ndarray]:
+    def _inverted(self, within: np.ndarray, relative: float, size: int) -> tuple[float, np.ndarray]:
         """Return the ridge and ``(C K C + rho I)^-1``; a ridge that is too small is raised."""
         trace = float(within.trace())
         scale = max(trace, 0.0) / size
@@ -232,7 +257,7 @@ class ExactFit:
     @cached_property
     def left_out(self) -> np.ndarray:
         """Positions of the samples that can be left out: their class has others."""
-        return np.flatnonzero(self.counts[self.groups] > 1)
+        return np.flatnonzero(self.is_sample & (self.counts[self.groups] > 1))
 
     @cached_property
     def left_out_scores(self) -> np.ndarray:
@@ -247,8 +272,14 @@ class ExactFit:
         linear = self.kernel @ self.coefficients - to_centre @ self.coefficients
         own = self.groups[at]
         return left_out_scores(
-            self.terms, own, self.counts[own], self.n,
-            vv=vv[at], zv=zv[at], means_v=means_v[at], linear=linear[at],
+            self.terms,
+            own,
+            self.counts[own],
+            self.n,
+            vv=vv[at],
+            zv=zv[at],
+            means_v=means_v[at],
+            linear=linear[at],
         )
 
     @property
@@ -271,6 +302,11 @@ class ExactFit:
             return FewEvidence(self.temperature, undecided)
         scores, own = self.left_out_scores, self.groups[self.left_out]
         return FewEvidence.of(
-            self.temperature, undecided, self.inner, self.counts,
-            classes[own].tolist(), known.novelty(scores), scores.argmax(axis=1) != own,
+            self.temperature,
+            undecided,
+            self.inner,
+            self.counts,
+            classes[own].tolist(),
+            known.novelty(scores),
+            scores.argmax(axis=1) != own,
         )

@@ -197,6 +197,7 @@ class Fitted:
 def _solved(model: Model, settings: Settings) -> Solution:
     """Solve with the exact kernel while the model holds its samples, unless LDA's rule is asked."""
     if not model.is_holding:
+        model.apply_hints()
         return solve(model, settings)
     if settings.rule == "lda":
         return solve(model.folded(), settings)

@@ -57,10 +57,19 @@ class HeldRows:
         """Samples of each class, sorted by label."""
         return dict(sorted(Counter(self.labels).items()))
 
+    @property
+    def order(self) -> list[int]:
+        """An order of the samples that follows from their content: by class, then by hash."""
+        return sorted(range(len(self)), key=lambda i: (self.labels[i], self.hashes[i]))
+
     def in_order(self) -> Self:
-        """Return the same samples in an order that follows from their content."""
-        order = sorted(range(len(self)), key=lambda i: (self.labels[i], self.hashes[i]))
-        return self._at(order)
+        """Return the same samples in that order."""
+        return self._at(self.order)
+
+    def with_missing(self, other: HeldRows) -> HeldRows:
+        """Return these and, of the other's, those of classes that are not here."""
+        missing = other.drop(self.counts)
+        return self.add(*missing.grouped()) if len(missing) else self
 
     def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> HeldRows:
         """Return these samples and more, row i of ``labels[groups[i]]``."""

@@ -31,13 +31,13 @@ from klda.engine.arrays import (
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
 from klda.engine.held_rows import HeldRows, Waiting
+from klda.engine.hints import useful_hints
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
 from klda.engine.solve import Solver
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
-
 
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
@@ -113,6 +113,11 @@ class Model:
         Samples that are yet to be left out.
     held : HeldRows, optional
         Samples that are not in the statistics; without, none is ever held.
+    hints : HeldRows, optional
+        One row per class, what its name says: counts as a sample while the class has few of its
+        own and names have proved to tell classes apart. Not among the counts.
+    hinted : HeldRows, optional
+        The hints that are in the statistics now.
     """
 
     def __init__(
@@ -121,6 +126,8 @@ class Model:
         evidence: Evidence | None = None,
         waiting: Waiting | None = None,
         held: HeldRows | None = None,
+        hints: HeldRows | None = None,
+        hinted: HeldRows | None = None,
     ) -> None:
         self.members = list(members)
         self.backend = self.members[0].map.backend
@@ -129,6 +136,8 @@ class Model:
         empty = np.empty((0, self.n_features), self.backend.dtype)
         self.waiting = Waiting(empty) if waiting is None else waiting
         self.held = held
+        self.hints = HeldRows(empty) if hints is None else hints
+        self.hinted = HeldRows(empty) if hinted is None else hinted
         self._classes: tuple[Any, np.ndarray] | None = None
 
     @classmethod
@@ -137,7 +146,9 @@ class Model:
     ) -> Model:
         """Return a model with these feature maps that has learned nothing."""
         members = [
-            Member(each, ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter))
+            Member(
+                each, ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter)
+            )
             for each in maps
         ]
         held = HeldRows(np.empty((0, maps[0].n_features), maps[0].backend.dtype)) if holds else None
@@ -162,24 +173,37 @@ class Model:
 
     @property
     def counts(self) -> dict[Label, int]:
-        """Samples of each class."""
+        """Samples of each class; none of classes that are known by a hint alone."""
+        none = dict.fromkeys(self.hints.labels, 0)
         if self.held is not None and self.is_holding:
-            return self.held.counts
-        return dict(zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True))
+            return none | self.held.counts
+        return none | self.sample_counts
+
+    @property
+    def sample_counts(self) -> dict[Label, int]:
+        """Samples of each class in the statistics, hints left out."""
+        counts = dict(zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True))
+        for label in self.hinted.labels:
+            counts[label] -= 1
+            if not counts[label]:
+                del counts[label]
+        return counts
 
     @property
     def classes(self) -> np.ndarray:
         """Labels, sorted; made again only when the set of labels changed."""
-        order = self.held if self.is_holding else self.statistics.order
-        if self._classes is None or self._classes[0] is not order:
-            self._classes = (order, np.array(sorted(self.counts)))
-        return self._classes[1]
+        key = (self.held if self.is_holding else self.statistics.order, self.hints)
+        known = self._classes
+        if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
+            self._classes = known = (key, np.array(sorted(self.counts)))
+        return known[1]
 
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
-        if self.held is not None and self.is_holding:
-            return np.array([*self.held.counts.values()], np.int64)
+        if len(self.hints) or self.is_holding:
+            counts = self.counts
+            return np.array([counts[label] for label in sorted(counts)], np.int64)
         return self.statistics.counts[self.statistics.order]
 
     # ---------------------------------------------------------------- verbs
@@ -206,6 +230,36 @@ class Model:
     def _can_hold(self, n_samples: int, labels: set[Label]) -> bool:
         return n_samples <= self.statistics.n_components // 2 and len(labels) <= MOST_ANCHORS
 
+    def hint(self, hints: HeldRows) -> None:
+        """Take other hints, one row per class."""
+        self.hints = hints
+
+    def apply_hints(self) -> None:
+        """Let the statistics have the hints that count now, and no others."""
+        counting = useful_hints(self)
+        now, then = set(self.hinted.labels), set(counting.labels)
+        same = all(
+            np.array_equal(self.hinted.only(label).rows, counting.only(label).rows)
+            for label in now & then
+        )
+        if now == then and same:
+            return
+        if same:
+            out, into = self.hinted.drop(then), counting.drop(now)
+        else:
+            out, into = self.hinted, counting
+        for part, sign in ((out, -1), (into, 1)):
+            if len(part):
+                self.change(*part.grouped(), sign)
+            self.hinted = counting if sign > 0 else self.hinted.drop(out.counts)
+
+    def without_hints(self) -> Model:
+        """Take the hints out of the statistics; the model has them still. Returns itself."""
+        if len(self.hinted):
+            self.change(*self.hinted.grouped(), -1)
+            self.hinted = HeldRows(self.hinted.rows[:0])
+        return self
+
     def folded(self) -> Model:
         """Return a copy with all samples in the statistics."""
         twin = self.copy()
@@ -220,7 +274,7 @@ class Model:
         if self.held is not None and self.is_holding:
             self.held = self.held.without(rows, [labels[group] for group in groups.tolist()])
             return
-        before, pairs = self.counts, zip(labels, np.bincount(groups).tolist(), strict=True)
+        before, pairs = self.sample_counts, zip(labels, np.bincount(groups).tolist(), strict=True)
         fractions = {label: n / before[label] for label, n in pairs}
         evidence = self.evidence.drop(fractions)
         waiting = self.waiting.drop({label for label, part in fractions.items() if part >= 1})
@@ -279,13 +333,18 @@ class Model:
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""
+        hints = self.hints.with_missing(other.hints)
+        self._merge(other)
+        self.hints = hints
+
+    def _merge(self, other: Model) -> None:
         if other.held is not None and other.is_holding:
             if len(other.held):
                 self.add(*other.held.grouped())
             return
-        if self.held is not None and len(self.held):
-            folded = self.folded()
-            folded.merge(other)
+        if (self.held is not None and len(self.held)) or len(self.hinted) or len(other.hinted):
+            folded = self.folded().without_hints()
+            folded._merge(other.copy().without_hints() if len(other.hinted) else other)
             vars(self).update(vars(folded))
             return
         merged = [Member(each.map, each.statistics.copy()) for each in self.members]
@@ -298,12 +357,12 @@ class Model:
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
+        self.hints, self.hinted = self.hints.rename(old, new), self.hinted.rename(old, new)
         if self.held is not None:
             self.held = self.held.rename(old, new)
-        if self.is_holding:
-            return
-        for member in self.members:
-            member.statistics.rename(old, new)
+        if old in self.statistics.positions:
+            for member in self.members:
+                member.statistics.rename(old, new)
         self.evidence = self.evidence.rename(old, new)
         self.waiting = self.waiting.rename(old, new)
 
@@ -315,6 +374,17 @@ class Model:
         Model
             The class alone, without scatter: merging it undoes the drop exactly.
         """
+        hint, hints = self.hints.only(label), self.hints.drop({label})
+        if label in self.hinted.counts:
+            self.change(*self.hinted.only(label).grouped(), -1)
+            self.hinted = self.hinted.drop({label})
+        gone = self._drop(label)
+        gone.hints, self.hints = hint, hints
+        return gone
+
+    def _drop(self, label: Label) -> Model:
+        if label not in self.statistics.positions and not self.is_holding:
+            return self.empty()
         if self.held is not None and self.is_holding:
             gone = self.empty()
             gone.held, self.held = self.held.only(label), self.held.drop({label})
@@ -338,7 +408,7 @@ class Model:
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
         members = [Member(member.map, member.statistics.copy()) for member in self.members]
-        return Model(members, self.evidence, self.waiting, self.held)
+        return Model(members, self.evidence, self.waiting, self.held, self.hints, self.hinted)
 
     # ---------------------------------------------------------------- storage
 
@@ -365,6 +435,11 @@ class Model:
         if self.held is not None:
             arrays["learn/held"] = self.held.rows
             meta["held"] = self.held.labels
+        if len(self.hints):
+            arrays["learn/hints"] = self.hints.rows
+            meta["hints"] = self.hints.labels
+            meta["hinted"] = self.hinted.labels
+            arrays["learn/hinted"] = self.hinted.rows
         if self.waiting.labels:
             arrays["learn/pending"] = self.waiting.rows
             meta["waiting"] = {"pending": self.waiting.labels}
@@ -382,8 +457,16 @@ class Model:
         """Return the model that `pack` described, in memory of its own."""
         counts = dict(zip(meta["classes"], meta["counts"], strict=True))
         held = HeldRows(np.array(arrays["learn/held"]), meta["held"]) if "held" in meta else None
+        hints, hinted = (
+            HeldRows(np.array(arrays[f"learn/{name}"]), list(meta[name])) if name in meta else None
+            for name in ("hints", "hinted")
+        )
+        counts = {label: n for label, n in counts.items() if n}
         if held is not None and len(held):
             counts = {}
+        for label in hinted.labels if hinted is not None else []:
+            counts[label] = counts.get(label, 0) + 1
+        counts = dict(sorted(counts.items()))
         members = []
         for i, entry in enumerate(meta["members"]):
             size = meta["n_features"]
@@ -395,4 +478,5 @@ class Model:
         labels = meta.get("waiting", {}).get("pending", [])
         if labels:
             waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
-        return cls(members, Evidence.unpack(arrays, meta["classes"]), waiting, held)
+        evidence = Evidence.unpack(arrays, meta["classes"])
+        return cls(members, evidence, waiting, held, hints, hinted)

@@ -106,7 +106,8 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        ridge = settings.relative_ridge(counts, model.statistics.n_components)
+        statistics = model.statistics  # which may have hints beside the samples
+        ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
         rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None

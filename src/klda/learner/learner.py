@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +14,13 @@ from sklearn.base import clone
 
 from klda import encoders
 from klda.classifiers import KLDA, ContinualClassifier
-from klda.classifiers.validation import check_labels_known
+from klda.classifiers.validation import check_label_kind, check_labels_known
 from klda.data.threads import work_behind
 from klda.encoders.probes import gamma_for
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, listed, plain
+from klda.learner.class_names import ClassNames
 from klda.learner.detached import Detached
 from klda.learner.inputs import EncodedBatch, InputEncoder, Labels, check_same_features
 from klda.learner.ledger import Ledger, SampleId
@@ -50,6 +51,9 @@ class Learner(PredictionMixin, PersistenceMixin):
         classes and single samples can then be forgotten exactly, and the classifier rebuilt with
         other parameters. By default no text and no image is kept; while there are fewer than half
         as many samples as random features, one row of numbers per sample is.
+    names : bool
+        For texts: the name of a class, read as words, counts as an example of it until the class
+        has ten samples, if names prove to tell classes apart. Needs the default classifier.
     **options
         Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
@@ -81,6 +85,7 @@ class Learner(PredictionMixin, PersistenceMixin):
         *,
         classifier: ContinualClassifier | None = None,
         keep: str | None = None,
+        names: bool = True,
         **options: Any,
     ) -> None:
         if keep not in KEEP:
@@ -88,10 +93,12 @@ class Learner(PredictionMixin, PersistenceMixin):
         self._inputs = InputEncoder.open(model, options)
         if classifier is None:
             gamma, device = gamma_for(self._inputs.encoder), options.get("device", "auto")
-            classifier = KLDA(gamma=gamma, random_state=0, device=device)
+            blocks = self._inputs.blocks
+            classifier = KLDA(gamma=gamma, blocks=blocks, random_state=0, device=device)
         self.classifier = classifier
         self.extras = {}
         self._ledger = Ledger() if keep else None
+        self._names = ClassNames(enabled=bool(names))
         self._history = []
         self._origin = None
 
@@ -212,6 +219,81 @@ class Learner(PredictionMixin, PersistenceMixin):
         if ids is not None:
             raise KldaError("ids are kept only by a learner made with keep='features'.")
         return None, rows
+
+    # ---------------------------------------------------------------- names
+
+    def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
+        """Make classes known by their names, before anything is taught of them.
+
+        Parameters
+        ----------
+        classes : label, sequence of labels, or mapping from labels to descriptions
+            A name is read as words: ``card_arrival`` as "card arrival". A description says more.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> bot = Learner("minilm")                               # doctest: +SKIP
+        >>> bot.declare(["card_arrival", "lost_card"])            # doctest: +SKIP
+        >>> bot.declare({"refund": "customer wants money back"})  # doctest: +SKIP
+        >>> bot.predict(["when will my card come?"])              # doctest: +SKIP
+        """
+        if not self._reads_names:
+            raise KldaError(
+                "Classes can be declared for texts only, with a KLDA classifier whose rule is "
+                f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
+            )
+        names = self._names.declare(classes)
+        check_label_kind(np.array(list(self.classes)), list(names.declared))
+        texts = names.texts(dict.fromkeys(names.declared, 0) | self.classes)
+        rows = self._encoded_names(texts)  # before anything changes
+        with self.changing("declare"):
+            self._names = names
+            self.classifier.hint(rows, list(texts))
+        return self
+
+    @property
+    def declared(self) -> dict[Label, str | None]:
+        """Classes that were declared, each with its description, if it was given one."""
+        return dict(self._names.declared)
+
+    @property
+    def _reads_names(self) -> bool:
+        return self._inputs.modality == "text" and getattr(self.classifier, "rule", "") == "auto"
+
+    def _refresh_hints(self) -> None:
+        """Let the classifier have the names that count now, as hints."""
+        if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
+            return
+        known = self.classifier.counts_
+        self._names = self._names.drop(set(self._names.declared) - set(known))
+        texts = self._names.texts(known)
+        held = self.classifier.model_.hints
+        if texts == {label: self._hint_texts.get(label) for label in held.labels}:
+            return
+        try:
+            rows = self._encoded_names(texts)
+        except KldaError as error:  # rows may be learned where the foundation model is not at hand
+            warnings.warn(f"The names of classes do not count: {error}", stacklevel=4)
+            texts = {label: text for label, text in texts.items() if label in self._hint_texts}
+            rows = self._encoded_names(texts)
+        self.classifier.hint(rows, list(texts))
+
+    def _encoded_names(self, texts: dict[Label, str]) -> np.ndarray:
+        """Return the rows of names, encoding only those that were not before."""
+        model = self.classifier.model_ if self.classifier.__sklearn_is_fitted__() else None
+        known: dict[str, np.ndarray] = {}
+        if model is not None:
+            for label, row in zip(model.hints.labels, model.hints.rows, strict=True):
+                known[self._hint_texts.get(label, "")] = row
+        missing = [text for text in dict.fromkeys(texts.values()) if text not in known]
+        if missing:
+            known |= dict(zip(missing, self._inputs.encode(missing), strict=True))
+        self._hint_texts = dict(texts)
+        return np.array([known[text] for text in texts.values()])
 
     # ---------------------------------------------------------------- forgetting
 
@@ -355,7 +437,7 @@ class Learner(PredictionMixin, PersistenceMixin):
         held = self._ledger.counts if self._ledger is not None else {}
         exact = [name for name in names if held.get(name) == known[name]]
         dropped = [name for name in names if name not in exact]
-        if dropped and not self.classifier.nearest_mean:
+        if self.classifier.leaves_trace and any(known[name] for name in dropped):
             # Before anything changes: if warnings are errors, nothing is forgotten.
             some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
             warnings.warn(
@@ -392,6 +474,7 @@ class Learner(PredictionMixin, PersistenceMixin):
         ledger = None if self._ledger is None else self._ledger.rename(old, new)
         with self.changing("rename", f"{old} -> {new}"):
             self.classifier.rename(old, new)
+            self._names = self._names.rename(old, new)
             self._ledger = ledger
         return self
 
@@ -424,6 +507,7 @@ class Learner(PredictionMixin, PersistenceMixin):
             ledger = ledger.merge(other._ledger)
         with self.changing("merge", other.origin):
             self.classifier.merge(other.classifier)
+            self._names = self._names.merge(other._names)
             self._ledger = ledger
         return self
 

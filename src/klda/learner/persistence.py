@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,9 @@ from klda.classifiers import ContinualClassifier
 from klda.engine.arrays import held_back
 from klda.engine.fitted import PredictionOnlyError
 from klda.errors import KldaError
+from klda.labels import Label
 from klda.learner import folder
+from klda.learner.class_names import ClassNames
 from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
 
@@ -24,7 +27,7 @@ LEDGER = "ledger/"  # prefix of its arrays in a model folder
 OWN_ARRAYS = ("predict/", "learn/", LEDGER)
 OWN_VALUES = {
     *("kind", "parameters", "n_features", "feature_names", "classes", "counts"),
-    *("compact", "members", "waiting"),
+    *("compact", "members", "waiting", "held", "few", "hints", "hinted"),
 }
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -44,6 +47,8 @@ class PersistenceMixin:
     extras: dict[str, Any]
     _inputs: InputEncoder
     _ledger: Ledger | None
+    _names: ClassNames
+    _hint_texts: Mapping[Label, str] = MappingProxyType({})
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
     # What others stored beside the model in version 0.1.0: kept until they have read it.
@@ -59,6 +64,9 @@ class PersistenceMixin:
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
 
+    def _refresh_hints(self) -> None:
+        raise NotImplementedError
+
     @contextmanager
     def changing(
         self, action: str, source: str | Path | None = None, noted: dict[str, Any] | None = None
@@ -67,6 +75,7 @@ class PersistenceMixin:
         before = self.classifier.counts_
         with held_back():
             yield
+            self._refresh_hints()
             after = self.classifier.counts_
             entry: dict[str, Any] = {
                 "when": now(),
@@ -101,6 +110,7 @@ class PersistenceMixin:
             "classes": {str(label): count for label, count in counts.items()},
             "classifier": meta,
             "history": list(self._history),
+            "names": self._names.pack(),
         }
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.to_state()
@@ -119,6 +129,7 @@ class PersistenceMixin:
         document, learner = stored.document, object.__new__(cls)
         fingerprint = dict(document["foundation_model"])
         learner._history = [{**entry} for entry in document["history"]]
+        learner._names = ClassNames.unpack(document.get("names"))
         learner._ledger = None
         if "ledger" in document:
             pages = {
@@ -141,6 +152,9 @@ class PersistenceMixin:
         )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
+        if "hints" in meta:
+            named = learner._names.texts(counts)
+            learner._hint_texts = {label: named[label] for label in meta["hints"]}
         return learner
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
