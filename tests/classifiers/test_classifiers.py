@@ -228,7 +228,7 @@ def test_equal_samples_give_no_nan():
 @pytest.mark.parametrize("size", SIZES)
 def test_a_failed_factorisation_raises_the_ridge_and_says_so(size, monkeypatch):
     X, y = reference.blobs(150, 6, 3)
-    model = make(KLDA, n_components=SIZES[size]).partial_fit(X, y)
+    model = make(KLDA, n_components=SIZES[size], rule="lda").partial_fit(X, y)
     name = "factorise" if size == "square" else "small_solver"
     backend = type(model.model_.backend)
     original, refusals = getattr(backend, name), [2]

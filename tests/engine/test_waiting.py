@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klda import KLDA
-from klda.engine import model as engine_model
+from klda.engine import held_rows
 from klda.engine.held_rows import MOST_WAITING, Waiting
 from tests.reference import DEVICE
 
@@ -44,7 +44,7 @@ def held(waiting):
 def test_order_batches_and_merging_choose_the_same_samples(seed, n_cuts, copies):
     """Also among equal rows, which may belong to several classes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_model, "MOST_WAITING", 64)
+        patch.setattr(held_rows, "MOST_WAITING", 64)
         rows, groups = samples(200 // copies, seed=seed, copies=copies)
         n, rng = len(rows), np.random.default_rng(seed)
         expected = held(learned(rows, groups, [np.arange(n)]))

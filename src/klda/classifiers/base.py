@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
+from klda.classifiers.attributes import FittedAttributes
 from klda.classifiers.validation import (
     check_labels_known,
     check_mergeable,
     check_number,
-    check_parameters,
     check_refused,
     check_removable,
     checked_batch,
     checked_name,
     checked_samples,
-    columns_of,
     described,
     known_parameters,
 )
@@ -33,8 +30,7 @@ from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.held_rows import HeldRows
 from klda.engine.model import Model, choose_backend
-from klda.engine.solution import Answer, Solution, softmax
-from klda.engine.solve import Settings
+from klda.engine.solution import Answer, softmax
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -43,18 +39,14 @@ def _has_scatter(estimator: ContinualClassifier) -> bool:
     return not estimator.nearest_mean
 
 
-class ContinualClassifier(ClassifierMixin, BaseEstimator):
+class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
     """A classifier that learns new classes at any time: settings, a model and its solution.
 
     Subclasses have a constructor, and say which feature maps they draw.
     """
 
-    nearest_mean: ClassVar[bool] = False
-
-    n_features_in_: int
     device: str
     dtype: str
-    _fitted: Fitted
 
     # ---------------------------------------------------------------- learning
 
@@ -374,84 +366,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         check_refused(refused)
         return self.solution_.answer(checked_samples(self, X), top, refused)
 
-    # ---------------------------------------------------------------- fitted attributes
-
-    @property
-    def model_(self) -> Model:
-        """All that was learned."""
-        self._known()
-        return self._fitted.model
-
-    @property
-    def leaves_trace(self) -> bool:
-        """Whether a class that is dropped leaves a trace in the covariance."""
-        return not self.nearest_mean and not self.model_.is_holding
-
-    @property
-    def solution_(self) -> Solution:
-        """The solved classifier, with all the evidence there is: immutable."""
-        return self._ask(judged=True)[0]
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """Labels of the classes known now, sorted."""
-        return self._known().classes.copy()
-
-    @property
-    def n_classes_(self) -> int:
-        """Number of classes known now."""
-        return len(self._known().classes)
-
-    @property
-    def class_count_(self) -> np.ndarray:
-        """Samples learned of each class, in the order of ``classes_``."""
-        return self._known().class_counts.copy()
-
-    @property
-    def counts_(self) -> dict[Label, int]:
-        """Samples learned of each class, sorted by label; empty before anything was learned."""
-        if not self.__sklearn_is_fitted__():
-            return {}
-        known = self._known()
-        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
-
-    @property
-    def temperature_(self) -> float:
-        """What scores are divided by before they become probabilities."""
-        return self.solution_.temperature
-
-    @property
-    def ridge_(self) -> float:
-        """The ridge in use, relative to the mean diagonal of the covariance."""
-        known = self._known()
-        size = getattr(self, "n_components", self.n_features_in_)
-        return self._settings().relative_ridge(known.class_counts, size)
-
-    @property
-    def means_(self) -> np.ndarray:
-        """Class means in feature space, one row per class; one array per member of an ensemble."""
-        model = self.model_.folded() if self.model_.is_holding else self.model_
-        at, to_numpy = model.statistics.order, model.backend.to_numpy
-        return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
-
-    @property
-    def covariance_(self) -> np.ndarray:
-        """The covariance shared by all classes, without the ridge; one per member."""
-        self._known()
-        return self._each(self._fitted.covariance())
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights, one row per class, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask()
-        return self._each([solution.backend.to_numpy(rule.weights) for rule in solution.rules])
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        """Biases, in the order of ``classes_``; one array per member."""
-        solution, _ = self._ask()
-        return self._each([solution.backend.to_numpy(rule.biases) for rule in solution.rules])
-
     # ---------------------------------------------------------------- as a value
 
     def copy(self) -> Self:
@@ -496,18 +410,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- inside
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_fitted")
-
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         """Return the feature maps of a new model; here the features as they are."""
         return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
-
-    def _settings(self) -> Settings:
-        """Return what the user chose; raise if a parameter can't be used."""
-        check_parameters(self)
-        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
-        return Settings(**{name: getattr(self, name) for name in names})
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""
@@ -516,34 +421,3 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
                 setattr(self, name, getattr(other, name))
         self._fitted = fitted
         return self
-
-    def _known(self) -> Model | Solution:
-        """Return what knows classes, counts and feature maps; raise if nothing was learned."""
-        if not self.__sklearn_is_fitted__():
-            raise NotFittedError(
-                f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
-                "Call fit or partial_fit with samples and labels first."
-            )
-        return self._fitted.known
-
-    def _with_classes(self) -> Model | Solution:
-        """Return what knows classes; raise if there are none."""
-        known = self._known()
-        if not len(known.classes):
-            raise NotFittedError(
-                f"This {type(self).__name__} has no classes left. Call partial_fit first."
-            )
-        return known
-
-    def _ask(
-        self, among: Sequence[Label] | None = None, *, judged: bool = False
-    ) -> tuple[Solution, np.ndarray | None]:
-        """Return the solution, solved if it has to be, and the columns of some classes."""
-        self._with_classes()
-        solve = self._fitted.calibrated_solution if judged else self._fitted.solution
-        solution = solve(self._settings())
-        return solution, None if among is None else columns_of(solution, among)
-
-    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the array of the only member, or of all members of an ensemble."""
-        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]

@@ -162,8 +162,8 @@ class KernelMap:
     ) -> KernelMap:
         """Return the map of samples that are scaled already."""
         centre = rows.mean(axis=0)
-        arrays = [backend.asarray(each) for each in (rows - centre, centre, scales)]
-        return cls(backend, *arrays, width, gamma)
+        support, middle, factors = map(backend.asarray, (rows - centre, centre, scales))
+        return cls(backend, support, middle, factors, width, gamma)
 
     @property
     def n_features(self) -> int:
@@ -198,8 +198,8 @@ class KernelMap:
     ) -> KernelMap:
         """Return the map that `pack` described."""
         names = ("support", "centre", "scales")
-        found = [backend.asarray(arrays[prefix + name]) for name in names]
-        return cls(backend, *found, float(meta["width"]), float(meta["gamma"]))
+        found = {name: backend.asarray(arrays[prefix + name]) for name in names}
+        return cls(backend, **found, width=float(meta["width"]), gamma=float(meta["gamma"]))
 
 
 def _gaussian_directions(

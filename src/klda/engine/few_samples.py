@@ -3,8 +3,8 @@
 As long as a model holds its samples, no random features are needed: the kernel between the samples
 gives the same classifier without their noise. In the space that the N samples span, with K their
 kernel matrix, C the centring on class means and ``Q = (C K C + rho I)^-1``, the scatter's
-``R = (S + rho I)^-1`` is ``(I - Z^T C Q C Z) / rho``, and everything that the rule and leave-one-out
-need follows from K and Q.
+``R = (S + rho I)^-1`` is ``(I - Z^T C Q C Z) / rho``, and all that the rule and leave-one-out need
+follows from K and Q.
 
 What random features would fix from the start stays open here. A row may consist of blocks (layers
 of a network), and texts differ in which of them tells their classes apart: topics are in the last
@@ -14,6 +14,7 @@ favours; where the evidence is within two standard errors, the usual weight is u
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +30,18 @@ from klda.engine.hints import useful_hints
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import SMALLEST_SLACK, NotPositiveDefiniteError, RuleTerms, Settings
+from klda.engine.solve import (
+    MOST_RAISES,
+    SMALLEST_SLACK,
+    RidgeRaisedWarning,
+    RuleTerms,
+    Settings,
+)
+from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.5  # of the blocks before the last
 WEIGHTS = (0.0, 0.5, 1.0, 1.5)
 MOST_COMPARED = 600  # samples that weights are compared on
-MOST_RAISES = 12
 
 
 def solve_few(model: Model, settings: Settings) -> Solution:
@@ -89,7 +96,7 @@ class Kernels:
         return float(self._gamma * (early + last) / weighted) if weighted > 0 else self._gamma
 
     def matrix(self, weight: float, chosen: np.ndarray | None = None) -> np.ndarray:
-        """Return ``exp(-gamma d^2) - 1`` between samples: constants cancel in what it is used for."""
+        """Return ``exp(-gamma d^2) - 1`` between samples; a constant makes no difference."""
         at = slice(None) if chosen is None else np.ix_(chosen, chosen)
         squares = weight**2 * self.early[at] + self.last[at]
         return np.asarray(np.expm1(-self.gamma(weight) * squares))
@@ -219,9 +226,16 @@ class ExactFit:
                 factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
             except scipy.linalg.LinAlgError:
                 rho *= 10
+                warnings.warn(
+                    f"The scatter of {self.n} samples is not positive definite with "
+                    f"ridge={relative:g}; solving with a ridge raised to {rho / scale:.1e}. A "
+                    "larger ridge avoids this.",
+                    RidgeRaisedWarning,
+                    stacklevel=2,
+                )
                 continue
             return rho, scipy.linalg.cho_solve(factor, np.eye(self.n), check_finite=False)
-        raise NotPositiveDefiniteError
+        raise KldaError("The kernel between the samples can't be factorised with any ridge.")
 
     def _spread(self) -> tuple[float, float]:
         """Return ``tr(P Sigma)`` as a new sample sees it, and by how much that is inflated."""

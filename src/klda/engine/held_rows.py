@@ -79,7 +79,7 @@ class HeldRows:
 
     def without(self, rows: Array, labels: Sequence[Label]) -> HeldRows:
         """Return these samples but those given; raise if one of them is not here."""
-        left = {label: [] for label in set(labels)}
+        left: dict[Label, list[int]] = {label: [] for label in set(labels)}
         for i, label in enumerate(self.labels):
             if label in left:
                 left[label].append(i)
@@ -88,7 +88,7 @@ class HeldRows:
             at = left[label]
             gaps = np.linalg.norm(self.rows[at] - row, axis=1)
             nearest = int(gaps.argmin()) if at else 0
-            if not at or gaps[nearest] > TOLERANCE * max(np.linalg.norm(row), 1e-30):
+            if not at or gaps[nearest] > TOLERANCE * float(np.linalg.norm(row)):
                 raise NotLearnedError(label)
             gone.add(at.pop(nearest))
         return self._at([i for i in range(len(self)) if i not in gone])

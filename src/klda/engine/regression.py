@@ -7,10 +7,10 @@ Woodbury identity,
 
     f = s G,      G = (diag(N / n) + K)^-1,
 
-and each class's output is divided by what a new sample at its mean gets, ``[K G]_mm``, which repairs
-the bias against small classes. Regression tells classes apart that share directions; LDA does
-better with few samples of each class and with very uneven ones. Their errors differ, so that the
-sum of both is better than either:
+and each class's output is divided by what a new sample at its mean gets, ``[K G]_mm``, which
+repairs the bias against small classes. Regression tells classes apart that share directions; LDA
+does better with few samples of each class and with very uneven ones. Their errors differ, so that
+the sum of both is better than either:
 
     scores = s_LDA + a f,      a = k / q,      q = 1.6 (1 + (20 / n)^2),
 

@@ -50,8 +50,8 @@ class ClassNames:
                 isinstance(description, str) and 0 < len(description.strip()) <= LONGEST_DESCRIPTION
             ):
                 raise KldaError(
-                    f"classes[{label!r}] is {description!r:.80}; a description is a text of at most "
-                    f"{LONGEST_DESCRIPTION:,} characters, or None."
+                    f"classes[{label!r}] is {description!r:.80}; a description is a text of at "
+                    f"most {LONGEST_DESCRIPTION:,} characters, or None."
                 )
             if description is None and not readable(label):
                 raise KldaError(
@@ -95,7 +95,7 @@ class ClassNames:
         """Return what `pack` described; names of older models do not count."""
         if values is None:
             return cls(enabled=False)
-        declared = {label: text for label, text in values["declared"]}
+        declared = dict(values["declared"])
         if not all(text is None or isinstance(text, str) for text in declared.values()):
             raise ValueError("a description is not a text")
         return cls(bool(values["enabled"]), declared)

@@ -153,8 +153,8 @@ class PersistenceMixin:
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
         if "hints" in meta:
-            named = learner._names.texts(counts)
-            learner._hint_texts = {label: named[label] for label in meta["hints"]}
+            texts = learner._names.texts(counts)
+            learner._hint_texts = {label: texts[label] for label in meta["hints"]}
         return learner
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:

@@ -1,0 +1,92 @@
+"""How far an input is from everything learned, from its scores alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.linalg
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How far an input is from every class, relative to how far it is from all of them together.
+
+    The relative Mahalanobis distance ``min_m d_m(z) - d_0(z)`` (Ren et al. 2021): ``d_m`` from a
+    class's mean with the covariance within classes, ``d_0`` from the mean of everything with the
+    total covariance. The two covariances differ by the M class means only, so by the Woodbury
+    identity the difference of the distances is a function of the M scores, and needs no matrix of
+    the size of the covariance.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (M,)
+        What the scores have beyond ``(z - g)^T P (mu_m - g)``.
+    lengths : ndarray of shape (M,)
+        ``(mu_m - g)^T P (mu_m - g)``.
+    anchors : ndarray of shape (A,)
+        Classes that make up the total covariance.
+    shares : ndarray of shape (A,)
+        Their fractions of the samples.
+    shifts : ndarray of shape (A,)
+        What centring on the weighted mean subtracts from each anchor's linear score.
+    factor : ndarray of shape (A, A)
+        Cholesky factor of ``I + B^T P B``, B the weighted and centred means.
+    unblend : ndarray of shape (M, M) or (0, 0)
+        What turns blended linear scores (`klda.engine.regression`) into LDA's; empty if they are.
+    """
+
+    offsets: np.ndarray
+    lengths: np.ndarray
+    anchors: np.ndarray
+    shares: np.ndarray
+    shifts: np.ndarray
+    factor: np.ndarray
+    unblend: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+
+    @classmethod
+    def of(
+        cls,
+        inner: np.ndarray,
+        anchors: np.ndarray,
+        lengths: np.ndarray,
+        offsets: np.ndarray,
+        counts: np.ndarray,
+        blend: np.ndarray | None = None,
+    ) -> Familiarity:
+        """Compute it from the inner products of the anchors' means."""
+        shares = counts[anchors] / counts[anchors].sum()
+        of_mean = inner @ shares
+        centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
+        root = np.sqrt(shares)
+        system = np.eye(len(anchors)) + root[:, None] * centred * root
+        # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
+        factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
+        if blend is None:
+            return cls(offsets, lengths, anchors, shares, of_mean, factor)
+        unblend = scipy.linalg.inv(blend, check_finite=False)
+        return cls(offsets, lengths, anchors, shares, of_mean, factor, unblend)
+
+    def novelty(self, scores: np.ndarray) -> np.ndarray:
+        """Return the relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
+        if len(self.unblend):
+            linear = scores.astype(np.float64) - self.offsets
+            scores = linear @ self.unblend + self.offsets
+        nearest = self.nearest(scores, slice(None))
+        return nearest + self.beyond_nearest(scores[:, self.anchors])
+
+    def nearest(self, scores: np.ndarray, classes: slice) -> np.ndarray:
+        """Return the part of the nearest of some classes, from the scores of just these."""
+        linear = scores.astype(np.float64) - self.offsets[classes]
+        return np.asarray((self.lengths[classes] - 2 * linear).min(axis=1))
+
+    def beyond_nearest(self, scores: np.ndarray) -> np.ndarray:
+        """Return the part of all classes together, from the scores ``(n, A)`` of the anchors."""
+        linear = scores.astype(np.float64) - self.offsets[self.anchors]
+        of_mean = linear @ self.shares
+        mean_length = self.shares @ self.shifts
+        centred = linear - of_mean[:, None] - self.shifts + mean_length
+        weighted = (centred * np.sqrt(self.shares)).T
+        solve = scipy.linalg.solve_triangular
+        between = solve(self.factor, weighted, lower=True, check_finite=False)
+        return 2 * of_mean - mean_length + (between**2).sum(axis=0)
