@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from klda.classifiers.base import ContinualClassifier
 from klda.engine.arrays import Array, Backend, on_cpu
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
+from klda.errors import KldaError
 
 PAPER: dict[str, Any] = {
     "n_components": 5000,
@@ -27,18 +28,24 @@ def draw_maps(
 ) -> list[FeatureMap]:
     """Draw random Fourier features as an estimator's parameters say."""
     rng = check_random_state(estimator.random_state)
+    blocks, width = tuple(estimator.blocks or ()), int(samples.shape[1])
+    if blocks and (min(blocks) < 1 or sum(blocks) != width):
+        raise KldaError(
+            f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give the "
+            "width of each block of features."
+        )
     gamma = estimator.gamma
     if gamma == "auto":
         gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
     return [
         FeatureMap.draw(
-            int(samples.shape[1]),
+            width,
             int(estimator.n_components),
             gamma=float(gamma),
             kind=estimator.random_features,
             rng=rng,
             backend=backend,
-            blocks=tuple(estimator.blocks or ()),
+            blocks=blocks,
         )
         for _ in range(n_maps)
     ]

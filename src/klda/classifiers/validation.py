@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
@@ -36,7 +37,7 @@ LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 # ---------------------------------------------------------------- parameters
 
 
-def check_parameters(estimator: ContinualClassifier) -> None:
+def check_parameters(estimator: BaseEstimator) -> None:
     """Raise if a parameter has a value that can't be used."""
     for name, choices in CHOICES.items():
         if hasattr(estimator, name):

@@ -1,0 +1,143 @@
+"""The exact kernel while there are few samples."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klda import KLDA, KldaError, KLDAEnsemble
+from klda.classifiers import unpack
+from klda.engine.few_samples import ExactFit, Kernels, choose_weight
+from klda.engine.held_rows import NotLearnedError
+from klda.engine.solve import Settings
+from tests import reference
+from tests.reference import DEVICE
+
+
+def make(kind=KLDA, **parameters):
+    options = {"n_components": 400, "gamma": 0.05, "random_state": 0, "device": DEVICE}
+    return kind(**options | {"dtype": "float64"} | parameters)
+
+
+def fit(kernel, y, **chosen):
+    options = {"ridge": 0.1, "small_sample_correction": False, "priors": "uniform"}
+    return ExactFit(kernel, y, Settings(**options | chosen), 50, np.ones(len(y), bool))
+
+
+def sorted_blobs(*arguments, **keywords):
+    X, y = reference.blobs(*arguments, **keywords)
+    order = np.argsort(y, kind="stable")
+    return X[order], y[order]
+
+
+def test_scores_are_those_of_lda_in_the_space_that_the_samples_span():
+    X, y = sorted_blobs(60, 6, 4)
+    kernels = Kernels(X, (6,), 0.05)
+    kernel = kernels.matrix(1.0) + 1
+    ours = fit(kernels.matrix(1.0), y)
+    Z = np.linalg.cholesky(kernel + 1e-12 * np.eye(60))
+    theirs = reference.scores(Z[:20], Z, y, ridge=1, rho=ours.rho)
+    scores = (kernel - 1)[:20] @ ours.weights.T + ours.rule(np.asarray).biases
+    ours_centred, theirs_centred = (s - s.mean(1, keepdims=True) for s in (scores, theirs))
+    np.testing.assert_allclose(ours_centred, theirs_centred, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_left_out_equal_those_of_a_fit_that_never_saw_the_sample():
+    X, y = sorted_blobs(60, 6, 4)
+    kernel = Kernels(X, (6,), 0.05).matrix(1.0)
+    ours = fit(kernel, y)
+    Z = np.linalg.cholesky(kernel + 1 + 1e-12 * np.eye(60))
+    for i in range(0, 60, 7):
+        rest = np.arange(60) != i
+        theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=ours.rho)[0]
+        mine = ours.left_out_scores[i] * 59 / 60
+        np.testing.assert_allclose(mine - mine.mean(), theirs - theirs.mean(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble])
+@given(seed=st.integers(0, 10_000), n_cuts=st.integers(0, 4), n=st.sampled_from([60, 150]))
+@settings(max_examples=8, deadline=None)
+def test_order_batches_removal_and_merging_change_nothing(kind, seed, n_cuts, n):
+    """Up to the border, at 200 samples here; across it in one direction only: see below."""
+    X, y = reference.blobs(n + 30, 6, 5, seed=seed % 5)
+    rng = np.random.default_rng(seed)
+    expected = make(kind).partial_fit(X[:n], y[:n])
+    order, cuts = rng.permutation(n + 30), np.sort(rng.integers(0, n + 30, n_cuts))
+    parts = [part for part in np.split(order, cuts) if len(part)]
+    piecewise, merged = make(kind), make(kind)
+    for part in parts:
+        piecewise.partial_fit(X[part], y[part])
+        merged.merge(make(kind).partial_fit(X[part], y[part]))
+    for model in (piecewise, merged):
+        model.remove(X[n:], y[n:])
+        np.testing.assert_array_equal(model.scores(X), expected.scores(X))
+        assert model.temperature_ == expected.temperature_
+        assert model.threshold() == expected.threshold()
+
+
+def test_learning_in_pieces_across_the_border_gives_what_learning_at_once_gives():
+    X, y = reference.blobs(500, 6, 5)
+    once, piecewise = make().partial_fit(X, y), make()
+    assert not once.model_.is_holding
+    for start in range(0, 500, 90):
+        piecewise.partial_fit(X[start : start + 90], y[start : start + 90])
+        piecewise.predict(X[:2])
+    assert reference.relative_error(piecewise.scores(X), once.scores(X)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble])
+def test_a_model_that_holds_its_samples_is_stored_whole(kind):
+    X, y = reference.blobs(80, 6, 4)
+    model = make(kind).partial_fit(X, y)
+    for compact in (True, False):
+        arrays, meta = model.pack(compact=compact)
+        twin = unpack(arrays, json.loads(json.dumps(meta)), device=DEVICE)
+        np.testing.assert_array_equal(twin.scores(X), model.scores(X))
+        np.testing.assert_array_equal(twin.is_known(X), model.is_known(X))
+        np.testing.assert_array_equal(twin.predict_proba(X), model.predict_proba(X))
+    more, labels = reference.blobs(20, 6, 4, seed=1)
+    twin.partial_fit(more, labels), model.partial_fit(more, labels)
+    np.testing.assert_array_equal(twin.scores(X), model.scores(X))
+
+
+def test_a_class_that_is_dropped_leaves_no_trace_and_can_be_brought_back():
+    X, y = reference.blobs(80, 6, 4)
+    model, before = make().partial_fit(X, y), make().partial_fit(X, y).scores(X)
+    part = model.detach(2)
+    never = make().partial_fit(X[y != 2], y[y != 2])
+    np.testing.assert_array_equal(model.scores(X), never.scores(X))
+    np.testing.assert_array_equal(model.attach(part).scores(X), before)
+
+
+def test_samples_that_were_never_learned_can_not_be_removed():
+    X, y = reference.blobs(80, 6, 4)
+    model = make().partial_fit(X, y)
+    before = model.scores(X)
+    with pytest.raises(NotLearnedError, match="as class 1"):
+        model.remove(X[:1] + 5, [1])
+    np.testing.assert_array_equal(model.scores(X), before)
+
+
+def test_the_block_that_tells_classes_apart_gets_the_weight():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(8), 12)
+    signal = rng.normal(size=(8, 10))[y] + 0.3 * rng.normal(size=(96, 10))
+    noise = 2 * rng.normal(size=(96, 10))
+    hashes, ones = rng.permutation(96).astype(np.uint64), np.ones(96, bool)
+    for rows, expected in (((noise, signal), 0.0), ((signal, noise), 1.5)):
+        kernels = Kernels(np.concatenate(rows, axis=1), (10, 10), 0.05)
+        chosen = choose_weight(kernels, hashes, y, ones, Settings(rule="auto"), 400)
+        assert chosen == expected
+
+
+def test_blocks_that_do_not_fit_are_named():
+    X, y = reference.blobs(30, 6, 3)
+    with pytest.raises(KldaError, match=r"blocks=\(4, 4\)"):
+        make(blocks=(4, 4)).partial_fit(X, y)
+
+
+def test_a_kernel_of_equal_samples_can_be_solved():
+    X, y = np.ones((6, 4)), [0, 0, 1, 1, 2, 2]
+    assert np.isfinite(make().partial_fit(X, y).predict_proba(X)).all()
