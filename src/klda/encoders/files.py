@@ -34,6 +34,7 @@ class ModelFiles:
     source: str  # hub name or folder: what to request to get the files again
     folder: Path
     weights: tuple[Path, ...]
+    weights_digest: str = ""  # SHA-256 of the only weights file, where it is known already
 
     @classmethod
     def in_folder(cls, folder: Path, source: str) -> ModelFiles:
@@ -51,7 +52,8 @@ class ModelFiles:
     @cached_property
     def revision(self) -> str:
         """Digest of the weights: the same wherever the files are."""
-        digests = [_weights_sha256(path) for path in self.weights]
+        known = [self.weights_digest] if self.weights_digest else None
+        digests = known or [_weights_sha256(path) for path in self.weights]
         if len(digests) == 1:
             return f"sha256:{digests[0]}"
         return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from klda.encoders.base import Encoder, Layers, Modality, Precision
 from klda.encoders.cache import CachedEncoder, FeatureCache
+from klda.encoders.engines import Engine
 from klda.encoders.files import ModelFiles, OfflineModelError, from_hub, hub_cache
 from klda.encoders.models import MODELS
 from klda.encoders.precomputed import PrecomputedFeatures
@@ -31,6 +32,7 @@ def load(
     trust_remote_code: bool = False,
     modality: Modality | None = None,
     precision: Precision = "auto",
+    engine: Engine = "auto",
     revision: str | None = None,
 ) -> Encoder:
     """Load a frozen foundation model.
@@ -57,6 +59,9 @@ def load(
         Kind of inputs; only needed if the model's folder does not show it.
     precision : {"auto", "float32", "float16", "bfloat16"}, default="auto"
         Number format of the weights; ``"auto"`` is half precision on a GPU.
+    engine : {"auto", "onnx", "torch"}, default="auto"
+        What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
+        for everything else. The features are the same to rounding.
     revision : str, optional
         Branch, tag or commit on the hub.
 
@@ -81,7 +86,7 @@ def load(
     modality = _modality(name, files, modality)
     if layers == "auto":
         layers = MODELS[name].default_layers if name in MODELS else "last"
-    options = Options(device, layers, batch_size, precision, trust_remote_code)
+    options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
     encoder = _build(modality, name, files, options)
     if cache is None or cache is False:
         return encoder
@@ -118,6 +123,8 @@ def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -
         from klda.encoders.text import TextEncoder
 
         return TextEncoder(name, files, text_networks.load_network(name, files, options))
+    if options.engine == "onnx":
+        raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
     from klda.encoders import image_networks
     from klda.encoders.images import ImageEncoder
 

@@ -6,6 +6,7 @@ from the hub needs ``hub_id``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -60,13 +61,15 @@ class ModelInfo:
         An installed package comes first, unless a `revision` on the hub is given.
         """
         files = self._find(revision)
-        if self.sha256 and sha256(files.weights[0]) != self.sha256:
+        if not self.sha256:
+            return files
+        if sha256(files.weights[0]) != self.sha256:
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
                 f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
                 "download it again."
             )
-        return files
+        return dataclasses.replace(files, weights_digest=self.sha256)
 
     def _find(self, revision: str | None) -> ModelFiles:
         if self.package and revision is None:

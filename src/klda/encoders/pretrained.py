@@ -26,6 +26,7 @@ class Options:
     layers: Layers = "last"
     batch_size: int | None = None
     precision: Precision = "auto"
+    engine: str = "auto"
     trust_remote_code: bool = False
 
 
