@@ -44,6 +44,7 @@ def forget(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -68,7 +69,7 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    with changed(model, wait, **options.encoding(device, batch_size, cache)) as learner:
+    with changed(model, wait, **options.encoding(device, batch_size, cache, engine)) as learner:
         before = learner.classes
         names = [as_label(label, before) for label in labels or ()]
         exact = True

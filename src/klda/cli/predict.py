@@ -82,6 +82,7 @@ def predict(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
 ) -> None:
@@ -118,13 +119,13 @@ def predict(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        given: dict[str, Any] = options.encoding(device, batch_size, cache)
+        given: dict[str, Any] = options.encoding(device, batch_size, cache, engine)
         given |= {"input_column": input_column, "address": cluster, "workers": workers}
         _predict_on_cluster(file, model, output_file, refused, given)
         return
     from klda.learner import REFUSED, Learner
 
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine))
     batches = _batches(learner.modality, file, text or [], input_column)
     limit = REFUSED if refused is None else refused
     if explain:

@@ -31,9 +31,14 @@ def choose_engine(name: str, files: ModelFiles, options: Options) -> str:
         )
     if reason is not None:
         return "torch"
-    if options.engine == "onnx" or not _is_installed("torch"):
-        return "onnx"
-    return "onnx" if onnx_network.is_installed() and not _uses_gpu(options.device) else "torch"
+    return "onnx" if options.engine == "onnx" or prefers_onnx(options.device) else "torch"
+
+
+def prefers_onnx(device: str = "auto") -> bool:
+    """Check whether ONNX Runtime is the better choice for models that it can run."""
+    if not is_installed("torch"):
+        return True
+    return can_run_onnx() and not _uses_gpu(device)
 
 
 def _why_not_onnx(files: ModelFiles, options: Options) -> str | None:
@@ -53,7 +58,13 @@ def _uses_gpu(device: str) -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _is_installed(module: str) -> bool:
+def can_run_onnx() -> bool:
+    """Check whether ONNX Runtime and tokenizers are installed, without importing them."""
+    return is_installed("onnxruntime") and is_installed("tokenizers")
+
+
+def is_installed(module: str) -> bool:
+    """Check whether a module is installed, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 

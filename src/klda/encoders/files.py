@@ -163,6 +163,11 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
     return next((snapshot for snapshot in snapshots if _find_weights(snapshot)), None)
 
 
+def downloads_are_forbidden() -> bool:
+    """Check the hub client's switch, which here covers every download."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
 def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
     """Return the files of a hub model, downloading them on first use.
 
@@ -172,7 +177,7 @@ def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
     if folder is None:
         if not _HUB_ID.fullmatch(hub_id):
             raise OfflineModelError("there is no such folder")
-        if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        if downloads_are_forbidden():
             raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
         try:
             folder = _download(hub_id, revision)
@@ -186,7 +191,7 @@ def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
 
 
 def _download(hub_id: str, revision: str | None) -> Path:
-    hub = require("huggingface_hub", "text")
+    hub = require("huggingface_hub", "minilm")
     # One request with a short timeout first: the download itself would retry for minutes.
     info = hub.HfApi().model_info(hub_id, revision=revision, timeout=_HUB_TIMEOUT)
     names = [sibling.rfilename for sibling in info.siblings or ()]

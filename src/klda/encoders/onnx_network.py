@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +23,6 @@ _ARCHITECTURES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "robert
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 _NO_LENGTH = 10**9  # tokenizers without a limit say 1e30
-
-
-def is_installed() -> bool:
-    """Check whether ONNX Runtime and tokenizers are there, without importing them."""
-    return all(importlib.util.find_spec(name) for name in ("onnxruntime", "tokenizers"))
 
 
 def why_not(files: ModelFiles, recipe: Recipe | None) -> str | None:
