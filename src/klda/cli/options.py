@@ -10,6 +10,9 @@ import typer
 CLUSTER = "On a cluster"
 
 Model = Annotated[Path, typer.Option("--model", "-m", help="The model folder.", show_default=False)]
+OptionalModel = Annotated[
+    Path | None, typer.Option("--model", "-m", help="The model folder.", show_default=False)
+]
 InputColumn = Annotated[
     str | None,
     typer.Option(

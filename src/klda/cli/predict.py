@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO
 
 import typer
 from rich.text import Text
@@ -35,7 +35,7 @@ class Format(enum.StrEnum):
 
 
 def predict(
-    model: options.Model,
+    model: options.OptionalModel = None,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -83,6 +83,18 @@ def predict(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
     engine: options.Engine = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a running **klda serve** instead of opening a model folder.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="API key of the server.", envvar="KLDA_KEY", show_default=False),
+    ] = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
 ) -> None:
@@ -98,6 +110,8 @@ def predict(
 
     **klda predict --model** bot/ **--text** "where is my card?" **--explain**
 
+    **klda predict --server** http://127.0.0.1:8000 **--text** "where is my card?"
+
     **klda predict** new.parquet **--model** bot/ **--cluster** local **--output** answers/
 
     On a cluster --output is a folder of parquet files, with a column that says whether each input
@@ -107,13 +121,15 @@ def predict(
     integers) and no probability; csv and jsonl have a field **known**. --explain writes text, or
     with --format jsonl one JSON object per input.
     """
+    if (model is None) == (server is None):
+        raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
     if refused is not None and not 0 < refused < 1:
         raise KldaError(
             f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
         )
-    if cluster is not None:
+    if cluster is not None and model is not None:
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
                 "--cluster writes the likeliest class, its probability and whether the input is "
@@ -123,9 +139,20 @@ def predict(
         given |= {"input_column": input_column, "address": cluster, "workers": workers}
         _predict_on_cluster(file, model, output_file, refused, given)
         return
+    encoding = options.encoding(device, batch_size, cache, engine)
+    judged = reject or refused is not None
+    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
+    quick = None if judged or explain else _without_learner(model, server, key, encoding)
+    if quick is not None:
+        batches = _batches(quick.modality, file, text or [], input_column)
+        found = reading.answered(batches, lambda inputs: quick.predict_top(inputs, top_k))
+        _write(chosen, output_file, found, quick.modality, min(top_k, quick.n_classes))
+        return
+    if model is None:
+        raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
     from klda.learner import REFUSED, Learner
 
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine))
+    learner = Learner.load(model, **encoding)
     batches = _batches(learner.modality, file, text or [], input_column)
     limit = REFUSED if refused is None else refused
     if explain:
@@ -133,14 +160,34 @@ def predict(
         with output(output_file) as stream:
             explanations.write(stream, said, as_json=_explain_as_json(format))
         return
-    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    judged = reject or refused is not None
     answers = _answers(learner, batches, top_k, limit if judged else None)
-    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
-    with output(output_file) as stream:
-        write(stream, answers, learner.modality, columns, judged)
+    _write(chosen, output_file, answers, learner.modality, columns, judged)
+
+
+class _Answering(Protocol):
+    """What answers without a Learner: a model folder opened for that alone, or a service."""
+
+    @property
+    def modality(self) -> str: ...
+
+    @property
+    def n_classes(self) -> int: ...
+
+    def predict_top(self, inputs: Any, k: int) -> list[list[tuple[Any, float]]]: ...
+
+
+def _without_learner(
+    model: Path | None, server: str | None, key: str | None, encoding: dict[str, Any]
+) -> _Answering | None:
+    if server is not None:
+        from klda.server.client import Client
+
+        return Client(server, key=key)
+    from klda.learner.predictor import Predictor
+
+    return Predictor.load(str(model), **encoding)
 
 
 def _predict_on_cluster(
@@ -191,6 +238,19 @@ def _input_name(modality: str) -> str:
 def _is_known(top: list[tuple[Any, float]]) -> bool:
     """Whether an input was not refused; a class may be called "unknown", too."""
     return not math.isnan(top[0][1])
+
+
+def _write(
+    chosen: Format,
+    output_file: Path | None,
+    answers: Iterator[Answer],
+    modality: str,
+    columns: int,
+    judged: bool = False,
+) -> None:
+    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
+    with output(output_file) as stream:
+        write(stream, answers, modality, columns, judged)
 
 
 def _write_csv(

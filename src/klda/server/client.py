@@ -132,6 +132,11 @@ class Client:
                 return found
 
     @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return int(self.info["classes"])
+
+    @property
     def samples(self) -> int:
         """Number of samples learned."""
         return int(self.info["samples"])
