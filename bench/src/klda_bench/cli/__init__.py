@@ -12,7 +12,7 @@ from klda_bench.cli import paper
 from klda_bench.cli.options import measurement
 from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
-from klda_bench.measure import agreement, beyond, cluster, scale, service, speed
+from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.report.page import write_report
 
@@ -53,6 +53,8 @@ def report(
 app.command()(measurement(speed.speed))
 app.command()(measurement(agreement.agreement))
 app.command()(measurement(cluster.cluster))
+app.command()(measurement(start.start))
+app.command()(measurement(encode.encode))
 for _module in (scale, beyond, service):
     _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
     for _function in _module.COMMANDS:

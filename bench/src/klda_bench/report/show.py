@@ -22,7 +22,7 @@ def text_of(value: Any, name: str = "") -> str:
     if isinstance(value, (bool, str)):
         return str(value)
     if name.endswith("bytes"):
-        return f"{value / 1e9:.2f} GB"
+        return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
     if name == "flops":
         return f"{value / 1e12:.3g} TFLOP/s"
     if isinstance(value, float):
