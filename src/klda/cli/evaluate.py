@@ -38,6 +38,7 @@ def evaluate(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
     engine: options.Engine = None,
+    precision: options.Precision = None,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -54,7 +55,7 @@ def evaluate(
     for option, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_name(option, path)
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine))
+    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
     known = learner.classes
     tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
     start = time.perf_counter()

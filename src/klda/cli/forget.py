@@ -45,6 +45,7 @@ def forget(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
     engine: options.Engine = None,
+    precision: options.Precision = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -69,7 +70,9 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    with changed(model, wait, **options.encoding(device, batch_size, cache, engine)) as learner:
+    with changed(
+        model, wait, **options.encoding(device, batch_size, cache, engine, precision)
+    ) as learner:
         before = learner.classes
         names = [as_label(label, before) for label in labels or ()]
         exact = True

@@ -78,6 +78,7 @@ def learn(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
     engine: options.Engine = None,
+    precision: options.Precision = None,
     checkpoint_every: Annotated[
         float,
         _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
@@ -129,7 +130,7 @@ def learn(
         "keep": keep,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    encoding = options.encoding(device, batch_size, cache, engine)
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:

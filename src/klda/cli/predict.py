@@ -83,6 +83,7 @@ def predict(
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
     engine: options.Engine = None,
+    precision: options.Precision = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -135,11 +136,11 @@ def predict(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        given: dict[str, Any] = options.encoding(device, batch_size, cache, engine)
+        given: dict[str, Any] = options.encoding(device, batch_size, cache, engine, precision)
         given |= {"input_column": input_column, "address": cluster, "workers": workers}
         _predict_on_cluster(file, model, output_file, refused, given)
         return
-    encoding = options.encoding(device, batch_size, cache, engine)
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
     judged = reject or refused is not None
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
     quick = None if judged or explain else _without_learner(model, server, key, encoding)

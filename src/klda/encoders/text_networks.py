@@ -19,6 +19,7 @@ from klda.encoders.pretrained import (
     dtype_name,
     final_norm,
     from_folder,
+    limit_threads,
     load_frozen,
     quiet,
     resolve_layers,
@@ -72,6 +73,8 @@ class TransformerNetwork:
         self._lowercase = recipe.lowercase
         self.max_length = recipe.max_length or _max_length(self.tokenizer, self.model)
         on_gpu = self.device.type == "cuda"
+        if not on_gpu:
+            limit_threads()
         self.batch_size = options.batch_size or (256 if on_gpu else 32)
         self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
         self.pooling = recipe.pooling if options.layers == "last" else "mean+unit"

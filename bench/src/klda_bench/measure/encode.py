@@ -3,6 +3,9 @@
 All run the same weights on the same texts, in turns, on the CPU; medians count. Features are the
 published ones (``layers="last"``), so that they can be compared: the largest difference to those of
 sentence-transformers is in the table.
+
+On a busy machine, compare the seconds of CPU that 1,000 texts take with one thread
+(``OMP_NUM_THREADS=1``): waiting for a core does not count there.
 """
 
 from __future__ import annotations
@@ -36,27 +39,36 @@ def encode(
     programs = {name: make for name, make in _programs(model).items() if make is not None}
     for name in datasets.split(","):
         texts = list(datasets_.load(name, data=data).train.X[:rows])
-        seconds: dict[str, list[float]] = {program: [] for program in programs}
+        seconds: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
         features: dict[str, np.ndarray] = {}
         for program, run in programs.items():
             features[program] = run(texts[:256])  # warms up
         for _ in range(repeats):
             for program, run in programs.items():
-                start = time.perf_counter()
+                start, cpu_start = time.perf_counter(), time.process_time()
                 run(texts)
-                seconds[program].append(time.perf_counter() - start)
+                used = time.process_time() - cpu_start
+                seconds[program].append((time.perf_counter() - start, used))
         yield from _compared(name, len(texts), seconds, features)
 
 
 def _compared(
-    name: str, count: int, seconds: dict[str, list[float]], features: dict[str, np.ndarray]
+    name: str,
+    count: int,
+    seconds: dict[str, list[tuple[float, float]]],
+    features: dict[str, np.ndarray],
 ) -> Iterator[Row]:
-    medians = {program: statistics.median(times) for program, times in seconds.items()}
+    medians = {
+        program: [statistics.median(times) for times in zip(*pairs, strict=True)]
+        for program, pairs in seconds.items()
+    }
     reference = medians.get(REFERENCE)
-    for program, median in medians.items():
+    for program, (median, cpu) in medians.items():
         row: Row = {"what": f"{name}, {count} texts", "program": program}
         row["texts_per_second"] = round(count / median)
-        row["speed-up"] = round(reference / median, 2) if reference else None
+        row["cpu_seconds_per_1000"] = round(1000 * cpu / count, 3)
+        row["speed-up"] = round(reference[0] / median, 2) if reference else None
+        row["speed-up_in_cpu_time"] = round(reference[1] / cpu, 2) if reference else None
         same = REFERENCE in features and features[program].shape == features[REFERENCE].shape
         difference = np.abs(features[program] - features[REFERENCE]).max() if same else None
         row["largest_difference"] = None if difference is None else float(f"{difference:.1g}")
