@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from klda import KLDA
 from klda.learner import Learner
 from klda.server.app import create_app
+from klda.server.errors import ServiceError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, Settings
@@ -39,6 +40,14 @@ def samples(label: str, n: int, seed: int = 0) -> np.ndarray:
 
 def rows(label: str, n: int, seed: int = 0) -> list[list[float]]:
     return samples(label, n, seed).tolist()
+
+
+@contextmanager
+def fails(status: int, match: str | None = None) -> Iterator[None]:
+    """The error that a client gets has this status."""
+    with pytest.raises(ServiceError, match=match) as caught:
+        yield
+    assert caught.value.status == status
 
 
 @pytest.fixture(scope="session")

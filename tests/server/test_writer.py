@@ -15,12 +15,12 @@ import pytest
 from klda import LDA
 from klda.learner import Learner
 from klda.server.changes import Change
-from klda.server.errors import ConflictError, ServiceError, TroubleError
+from klda.server.errors import ServiceError
 from klda.server.journal import FILE, Journal
 from klda.server.service import Service
 from klda.server.settings import Settings
 
-from .conftest import CENTRES, samples, serving
+from .conftest import CENTRES, fails, samples, serving
 from .test_service import Running, journaled, wait_for
 
 ALL = dict.fromkeys(CENTRES, 40)
@@ -121,7 +121,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
     with Running(features_model) as running:
         gone = running.forget(list(CENTRES))
         running.learn(samples("ants", 5), [7] * 5)
-        with pytest.raises(ConflictError, match="'ants'"):
+        with fails(409, match="'ants'"):
             running.undo(gone.sequence)
         assert running.counts == {7: 5}
         assert running.service.snapshot.version == 2
@@ -145,10 +145,10 @@ def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model
     with Running(features_model) as running:
         gone = running.forget(["ants"])
         running.rename("bees", "ants")
-        with pytest.raises(ConflictError, match="rename it first"):
+        with fails(409, match="rename it first"):
             running.undo(gone.sequence)
     with Running(features_model) as running:  # also after a restart
-        with pytest.raises(ConflictError, match="rename it first"):
+        with fails(409, match="rename it first"):
             running.undo(gone.sequence)
         running.rename("ants", "bees")
         running.undo(gone.sequence)
@@ -332,9 +332,9 @@ def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
     fails_on(monkeypatch, "bad")
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "load", lambda *_, **__: 1 / 0)
-        with pytest.raises(TroubleError):
+        with fails(503):
             running.learn(samples("eels", 5), ["bad"] * 5)
-        with pytest.raises(TroubleError):
+        with fails(503):
             running.learn(samples("eels", 5), ["eels"] * 5)
     wait_for(lambda: not any(running.service.trouble.values()))
     running.learn(samples("eels", 5), ["eels"] * 5)

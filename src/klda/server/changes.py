@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from klda.labels import Label
-from klda.server.errors import ConflictError, NotFoundError, ServiceError
+from klda.server.errors import ServiceError
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,10 @@ def check_remove(change: Change, counts: Mapping[Label, int]) -> None:
     check_known(change.labels, counts)
     for label, count in Counter(change.labels).items():
         if count > counts[label]:
-            raise ConflictError(
+            raise ServiceError(
                 f"labels names {count} samples of class {label!r} to forget, but it has only "
-                f"{counts[label]}."
+                f"{counts[label]}.",
+                409,
             )
 
 
@@ -133,7 +134,7 @@ def check_rename(old: Label, new: Label, counts: Mapping[Label, int]) -> None:
     check_known([old], counts)
     check_kind([new], counts)
     if new in counts:
-        raise ConflictError(f"new={new!r} already exists: choose another name.")
+        raise ServiceError(f"new={new!r} already exists: choose another name.", 409)
 
 
 def check_restore(
@@ -153,21 +154,24 @@ def check_restore(
         The classes of the model.
     """
     if not back:
-        raise NotFoundError(
+        raise ServiceError(
             f"undo={target} is not a forget that can be undone: it was undone already, or too "
-            "long ago."
+            "long ago.",
+            404,
         )
     known = next(iter(counts), None)
     for label in back:
         if known is not None and isinstance(label, str) != isinstance(known, str):
-            raise ConflictError(
+            raise ServiceError(
                 f"undo={target} would restore {label!r} ({type(label).__name__}), but the labels "
-                f"in use are of another type, such as {known!r} ({type(known).__name__})."
+                f"in use are of another type, such as {known!r} ({type(known).__name__}).",
+                409,
             )
         if label in counts and label in reused:
-            raise ConflictError(
+            raise ServiceError(
                 f"undo={target} would restore {label!r}, but another class has that name now: "
-                "rename it first."
+                "rename it first.",
+                409,
             )
 
 
@@ -175,7 +179,7 @@ def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
     """Refuse classes that do not exist."""
     for label in labels:
         if label not in counts:
-            raise NotFoundError(f"There is no class {label!r}; GET /v1/classes lists them.")
+            raise ServiceError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
 
 
 def check_kind(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.server import schemas
-from klda.server.errors import NotFoundError, ServiceError
+from klda.server.errors import ServiceError
 
 _text = TypeAdapter(schemas.TextLabel)
 _number = TypeAdapter(schemas.NumberLabel)
@@ -19,7 +19,7 @@ def chosen(name: str, known: Mapping[Label, int]) -> Label:
     """Return the class that was chosen from a list; spaces around the name belong to it."""
     label = _find(name, known)
     if label is None:
-        raise NotFoundError(f"There is no class {_short(name)}: it was forgotten or renamed.")
+        raise ServiceError(f"There is no class {_short(name)}: it was forgotten or renamed.", 404)
     return label
 
 

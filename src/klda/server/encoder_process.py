@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from klda.learner import Learner, folder
-from klda.server.errors import BusyError
+from klda.server.errors import ServiceError
 
 STOP_SECONDS = 10
 
@@ -56,7 +56,7 @@ class EncoderProcess:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
-        raise BusyError("A worker ended while it encoded: try again in a moment.")
+        raise ServiceError("A worker ended while it encoded: try again in a moment.", 503)
 
     def stop(self) -> None:
         """End the process."""

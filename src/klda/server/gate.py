@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from klda.server.errors import ForbiddenError, InternalError, ServiceError, TooLargeError
+from klda.server.errors import INTERNAL, ServiceError
 from klda.server.keys import Keys, RateLimit, secret_of
 from klda.server.settings import Settings, is_loopback
 
@@ -90,7 +90,7 @@ class Gate:
             await exchange.refuse(error)
         except Exception:
             log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
-            await exchange.refuse(InternalError())
+            await exchange.refuse(ServiceError(INTERNAL, 500))
         finally:
             self._arriving(-is_predict)
             self._note(scope, exchange)
@@ -105,11 +105,11 @@ class Gate:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         is_probe = scope["path"] == "/v1/health"  # by any name, at any rate: it reveals nothing
         if self._hosts and name.lower() not in self._hosts and not is_probe:
-            raise ForbiddenError(f"This service does not answer for the host {name[:100]!r}.")
+            raise ServiceError(f"This service does not answer for the host {name[:100]!r}.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            raise ForbiddenError("Requests from pages of other sites are refused.")
+            raise ServiceError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(scope):
             raise _too_large(self._max_body(scope))
@@ -170,5 +170,7 @@ class _Exchange:
             await response(self._scope, self._receive, self._send_on)
 
 
-def _too_large(most: int) -> TooLargeError:
-    return TooLargeError(f"The request is larger than {most} bytes: send fewer inputs at a time.")
+def _too_large(most: int) -> ServiceError:
+    return ServiceError(
+        f"The request is larger than {most} bytes: send fewer inputs at a time.", 413
+    )

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from klda.labels import Label
 from klda.server import api, class_names, drawing, schemas
 from klda.server.changes import digest
-from klda.server.errors import ServiceError, UnauthorizedError
+from klda.server.errors import ServiceError
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS, check_role
 from klda.server.pasted import PastedRows, read_rows
 from klda.server.routes import CheckedRoute, before_body
@@ -62,7 +62,7 @@ def _may(wanted: str) -> list[Any]:
     def check(request: Request) -> None:
         role = _role(request)
         if role is None:
-            raise UnauthorizedError("The session has expired: sign in again.")
+            raise ServiceError("The session has expired: sign in again.", 401)
         check_role(role, wanted)
 
     return [before_body(check)]

@@ -18,7 +18,7 @@ from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest, wrong_width
 from klda.server.encoder_process import EncoderProcess
-from klda.server.errors import BusyError, ConflictError, ServiceError
+from klda.server.errors import ServiceError
 from klda.server.journal import Tally
 from klda.server.locked_folder import LockedFolder
 from klda.server.settings import Settings
@@ -145,7 +145,7 @@ class Service:
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
-            raise BusyError("Too many explanations are waiting: try again in a moment.")
+            raise ServiceError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
             return await self._in_background(self.snapshot.explain, value)
@@ -153,6 +153,8 @@ class Service:
             self._explaining -= 1
 
     async def _in_background(self, function: Callable[..., Any], *values: Any) -> Any:
+        if not self.ready:
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._background, function, *values)
 
@@ -214,8 +216,8 @@ class Service:
         """
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""
-        encoding = self.batcher.encode(self._checked(inputs), list(labels))
-        rows, (right, wrong, new) = await asyncio.wrap_future(encoding)
+        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        right, wrong, new = await self._in_background(self.snapshot.compare, rows, labels)
         return await self._submit(
             Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
         )
@@ -231,7 +233,7 @@ class Service:
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
         _check_lengths(inputs, labels)
-        rows, _ = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
     async def undo(self, number: int) -> Acknowledgement:
@@ -270,5 +272,5 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
 
 
-def _no_classes() -> ConflictError:
-    return ConflictError("This model has no classes yet: teach it something first.")
+def _no_classes() -> ServiceError:
+    return ServiceError("This model has no classes yet: teach it something first.", 409)

@@ -25,12 +25,12 @@ from klda.labels import Label
 from klda.learner import Learner
 from klda.server import changes, legacy
 from klda.server.changes import Acknowledgement, Change
-from klda.server.errors import BusyError, ConflictError, ServiceError, TroubleError
+from klda.server.errors import ServiceError
 from klda.server.journal import Journal, JournalError
 from klda.server.locked_folder import LockedFolder
 from klda.server.settings import Settings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import lower_priority
+from klda.server.threads import lower_priority, settle
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -50,15 +50,6 @@ class Request:
     change: Change | None = None
     function: Callable[[], Any] | None = None
     future: Future = field(default_factory=Future)
-
-    def settle(self, outcome: Any) -> None:
-        """Answer, with a result or an error."""
-        if self.future.done() or not self.future.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, BaseException):
-            self.future.set_exception(outcome)
-        else:
-            self.future.set_result(outcome)
 
 
 class Writer:
@@ -128,9 +119,9 @@ class Writer:
 
     def _put(self, request: Request) -> Future:
         if self._stopping:
-            raise BusyError("The service is stopping: try again in a moment.")
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
         if self._queue.qsize() >= self._settings.max_queue:
-            raise BusyError("Too many changes are waiting: try again in a moment.")
+            raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
         self._queue.put(request)
         return request.future
 
@@ -213,7 +204,7 @@ class Writer:
                 self._retry_at = time.monotonic() + RETRY_SECONDS
                 for request in group:
                     if request is not None:
-                        request.settle(_troubled())
+                        settle(request.future, _troubled())
             if None in group:
                 break
         try:
@@ -244,15 +235,15 @@ class Writer:
         requests = [request for request in group if request.change is not None]
         if self._trouble:
             for request in requests:
-                request.settle(_troubled())
+                settle(request.future, _troubled())
         elif requests:
             self._commit(requests)
         for request in group:
             if request.function is not None:
                 try:
-                    request.settle(request.function())
+                    settle(request.future, request.function())
                 except Exception as error:
-                    request.settle(error)
+                    settle(request.future, error)
         self._journal.probe()
         if not self._trouble:
             self._fold_if_due()
@@ -267,7 +258,7 @@ class Writer:
             self._load()
             if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
                 for request in requests:
-                    request.settle(error)
+                    settle(request.future, error)
             else:  # one of them failed, and the others must not fail with it
                 for request in requests:
                     self._commit([request])
@@ -275,7 +266,7 @@ class Writer:
         self.snapshot = snapshot
         self._note_unfolded()
         for request, outcome in zip(requests, outcomes, strict=True):
-            request.settle(outcome)
+            settle(request.future, outcome)
 
     def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
         """Return an acknowledgement, or the error of a refused change, for each; and the result."""
@@ -419,7 +410,7 @@ class _Update:
                 change.rows, list(change.labels), source=SERVICE, verify=self._verify
             )
         except KldaError as error:
-            raise ConflictError(str(error)) from error
+            raise ServiceError(str(error), 409) from error
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
@@ -445,11 +436,13 @@ class _Update:
 
 def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
     if change.digest != digest:
-        raise ConflictError(
-            "Idempotency-Key was used for another request: use a new key for each request."
+        raise ServiceError(
+            "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
     return replace(earlier, repeated=True)
 
 
-def _troubled() -> TroubleError:
-    return TroubleError("The model can't be changed at the moment; see GET /v1/health.")
+def _troubled() -> ServiceError:
+    return ServiceError(
+        "The model can't be changed at the moment; see GET /v1/health.", 503, "trouble"
+    )
