@@ -9,7 +9,7 @@ from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServiceError
-from klda.server.pasted import read_rows
+from klda.server.forms import pasted_rows
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
 
@@ -209,14 +209,14 @@ def test_a_table_refuses_texts_that_the_api_refuses():
 
 
 def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
-    monkeypatch.setattr("klda.server.pasted.MOST_ROWS", 3)
+    monkeypatch.setattr("klda.server.forms.MOST_ROWS", 3)
     assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
     with pytest.raises(ServiceError, match="more than 3 rows"):
         pasted("text,label" + "\nhello,a" * 4)
 
 
 def pasted(text):
-    return read_rows(text.encode(), "Pasted rows", {})
+    return pasted_rows(text.encode(), "Pasted rows", {})
 
 
 def teach_by_api(client, label):

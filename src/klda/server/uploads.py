@@ -13,7 +13,7 @@ from klda.errors import KldaError
 from klda.labels import Label
 from klda.server.changes import Acknowledgement, digest
 from klda.server.errors import INTERNAL, ServiceError
-from klda.server.pasted import PastedRows
+from klda.server.forms import PastedRows
 from klda.server.service import Service
 
 CHUNK = 64
