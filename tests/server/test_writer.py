@@ -18,7 +18,7 @@ from klda.server.changes import Change
 from klda.server.errors import ServiceError
 from klda.server.journal import FILE, Journal
 from klda.server.service import Service
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 
 from .conftest import CENTRES, fails, samples, serving
 from .test_service import Running, journaled, wait_for
@@ -129,7 +129,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
 
 def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
     running = Running.__new__(Running)
-    running.service = Service(Settings(model=tmp_path / "new"), new="features")
+    running.service = Service(ServiceSettings(model=tmp_path / "new"), new="features")
     running.service.start()
     first, second = at_once(
         running,
@@ -217,7 +217,7 @@ def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, mon
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "learn_rows", fail)
         with pytest.raises(error):
-            Service(Settings(model=features_model)).start()
+            Service(ServiceSettings(model=features_model)).start()
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 5}
 
@@ -252,7 +252,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
 
 def test_the_key_of_the_first_learn_of_a_model_survives_a_kill(tmp_path):
     folder = tmp_path / "new"
-    service = Service(Settings(model=folder), new="features")
+    service = Service(ServiceSettings(model=folder), new="features")
     service.start()
     first = (samples("ants", 5), ["ants"] * 5, "key", 1)
     asyncio.run(service.learn(*first))
@@ -278,7 +278,9 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
         if when == "running":
             wait_for(lambda: not forgotten(features_model) and not running.service.writer.unfolded)
         elif when == "stop":
-            running.service.writer._settings = Settings(model=features_model, undo_seconds=0.0)
+            running.service.writer._settings = ServiceSettings(
+                model=features_model, undo_seconds=0.0
+            )
     if when == "start":
         assert forgotten(features_model)
         with Running(features_model, undo_seconds=0.0):

@@ -77,7 +77,7 @@ def serve(
     """
     from klda.learner import folder
     from klda.server.run import serve as run
-    from klda.server.settings import Settings
+    from klda.server.settings import ServiceSettings
 
     if new is None and not model.exists() and not folder.exists(model):
         raise KldaError(
@@ -85,7 +85,7 @@ def serve(
             f"klda serve --model {model} --new minilm"
         )
     known = _keys(keys)
-    settings = Settings(
+    settings = ServiceSettings(
         model=model,
         host=host,
         port=port,

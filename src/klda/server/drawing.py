@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import NamedTuple
 
 from klda.labels import Label
 from klda.learner.label_set import ClassMap
-from klda.learner.plane_layout import name_width, place_names
+from klda.learner.plane_layout import name_width
 from klda.server.journal import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
@@ -55,29 +54,47 @@ def dots(classes: ClassMap | None) -> list[Dot]:
 
 
 def names(placed: Sequence[Dot], size: float) -> list[Name]:
-    """Write the names of classes, the most important first, where there is room.
+    """Write the names of classes above or below their dots, the first first, where there is room.
 
-    `size` is that of the letters, in pixels of the map. No name overlaps another name or the dot of
-    another class, and none leaves the map.
+    None overlaps another name or the dot of another class, and none leaves the map; `size` is that
+    of the letters, in pixels.
     """
-    if not placed:
-        return []
-    texts = [_shortened(str(dot.label)) for dot in placed]
-    points = np.array([(dot.x, dot.y) for dot in placed])
-    radii = np.array([dot.radius for dot in placed])
-    widths = np.array([name_width(text) * size for text in texts]) + 4
-    page = np.array([WIDTH, HEIGHT])
-    corners, covered = place_names(points, radii, widths, 1.1 * size, page=page)
-    middles = corners[:, 0] + widths / 2
-    base_lines = corners[:, 1] + 0.85 * size
-    free = np.flatnonzero(covered == 0)[:MAX_NAMES]
-    return [
-        Name(texts[i], round(float(middles[i]), 1), round(float(base_lines[i]), 1)) for i in free
-    ]
+    taken: list[_Box] = []
+    found: list[Name] = []
+    for dot in placed:
+        text = str(dot.label)
+        if len(text) > MAX_NAME_LENGTH:
+            text = text[: MAX_NAME_LENGTH - 1] + "…"
+        half = 1.07 * name_width(text) * size / 2  # fonts differ
+        x = min(max(dot.x, half + 2), WIDTH - half - 2)
+        for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
+            box = _Box(x - half - 2, x + half + 2, y - 0.85 * size, y + 0.25 * size)
+            if box.is_free(taken, [other for other in placed if other is not dot]):
+                taken.append(box)
+                found.append(Name(text, round(x, 1), round(y, 1)))
+                break
+        if len(found) == MAX_NAMES:
+            break
+    return found
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_NAME_LENGTH else text[: MAX_NAME_LENGTH - 1] + "…"
+class _Box(NamedTuple):
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def is_free(self, taken: Sequence[_Box], others: Sequence[Dot]) -> bool:
+        if self.top < 0 or self.bottom > HEIGHT:
+            return False
+        return not any(map(self._meets, taken)) and not any(map(self._covers, others))
+
+    def _meets(self, other: _Box) -> bool:
+        beside = self.right < other.left or other.right < self.left
+        return not beside and self.top < other.bottom and other.top < self.bottom
+
+    def _covers(self, dot: Dot) -> bool:
+        return self.left < dot.x < self.right and self.top < dot.y < self.bottom
 
 
 @dataclass(frozen=True)

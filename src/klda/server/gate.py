@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from klda.server.errors import INTERNAL, ServiceError
 from klda.server.keys import Keys, RateLimit, secret_of
-from klda.server.settings import Settings, is_loopback
+from klda.server.settings import ServiceSettings, is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_SIGN_IN = 4096  # bytes of a form with a key
@@ -43,7 +43,7 @@ class Gate:
     ----------
     app : ASGI application
         The application behind it.
-    settings : Settings
+    settings : ServiceSettings
         Limits.
     keys : Keys
         To tell clients apart.
@@ -58,7 +58,7 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        settings: Settings,
+        settings: ServiceSettings,
         keys: Keys,
         observe: Callable[[str, str, int, float], None],
         arriving: Callable[[int], None],

@@ -9,11 +9,11 @@ from typing import Any
 
 from klda.errors import KldaError, require
 from klda.server import logs
-from klda.server.settings import STOP_SECONDS, Settings
+from klda.server.settings import STOP_SECONDS, ServiceSettings
 
 
 def serve(
-    settings: Settings,
+    settings: ServiceSettings,
     *,
     new: str | None = None,
     workers: int = 1,
@@ -24,7 +24,7 @@ def serve(
 
     Parameters
     ----------
-    settings : Settings
+    settings : ServiceSettings
         How it runs.
     new : str, optional
         Foundation model of a new model, if the folder has none yet.

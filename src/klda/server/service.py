@@ -21,7 +21,7 @@ from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServiceError
 from klda.server.journal import Tally
 from klda.server.locked_folder import LockedFolder
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
 from klda.server.writer import Writer
@@ -45,7 +45,7 @@ class Service:
 
     Parameters
     ----------
-    settings : Settings
+    settings : ServiceSettings
         How it runs.
     new : str, optional
         Foundation model of a new model, if the folder has none yet.
@@ -57,7 +57,7 @@ class Service:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ServiceSettings,
         *,
         new: str | None = None,
         options: dict[str, Any] | None = None,

@@ -28,7 +28,7 @@ from klda.server.changes import Acknowledgement, Change
 from klda.server.errors import ServiceError
 from klda.server.journal import Journal, JournalError
 from klda.server.locked_folder import LockedFolder
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import lower_priority, settle
 
@@ -57,13 +57,13 @@ class Writer:
 
     Parameters
     ----------
-    settings : Settings
+    settings : ServiceSettings
         How often to fold, and for how long a forget can be undone.
     folder : LockedFolder
         The model folder.
     """
 
-    def __init__(self, settings: Settings, folder: LockedFolder) -> None:
+    def __init__(self, settings: ServiceSettings, folder: LockedFolder) -> None:
         self._settings, self._folder = settings, folder
         self._journal = Journal(settings.model)
         self._queue: queue.Queue[Request | None] = queue.Queue()
