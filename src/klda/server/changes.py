@@ -19,40 +19,22 @@ from klda.server.errors import ServiceError
 class Change:
     """One change.
 
-    Attributes
-    ----------
-    kind : str
-        ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-        `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
-        ``labels[1]``.
-    labels : tuple of label
-        See above.
-    rows : ndarray or None
-        Features, float32.
-    key, digest : str
-        Idempotency key, or "", and the fingerprint of the request that used it.
-    target : int
-        See above.
-    right, wrong, new : int
-        How the model answered on the rows before it learned them; `new` counts rows of classes
-        that it did not know.
-    sequence : int
-        Number of the change, assigned by the writer.
-    when : float
-        Seconds since 1970.
+    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
+    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
+    ``labels[1]``.
     """
 
     kind: Literal["learn", "remove", "forget", "restore", "rename"]
     labels: tuple[Label, ...] = ()
-    rows: np.ndarray | None = None
-    key: str = ""
-    digest: str = ""
+    rows: np.ndarray | None = None  # float32
+    key: str = ""  # idempotency key
+    digest: str = ""  # fingerprint of the request that used the key
     target: int = 0
-    right: int = 0
+    right: int = 0  # how the model answered on the rows before it learned them
     wrong: int = 0
-    new: int = 0
-    sequence: int = 0
-    when: float = 0.0
+    new: int = 0  # rows of classes that it did not know
+    sequence: int = 0  # assigned by the writer
+    when: float = 0.0  # seconds since 1970
 
     def header(self) -> dict[str, Any]:
         """Return all but the rows, for JSON."""
@@ -74,25 +56,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """The answer to a change.
-
-    Attributes
-    ----------
-    sequence : int
-        Number of the change.
-    classes, samples : int
-        How many the model had after it.
-    new : tuple of label
-        Classes that it added.
-    repeated : bool
-        Whether an earlier request with the same key had made the change already.
-    """
+    """The answer to a change."""
 
     sequence: int
-    classes: int
+    classes: int  # that the model had after it, and samples
     samples: int
-    new: tuple[Label, ...] = ()
-    repeated: bool = False
+    new: tuple[Label, ...] = ()  # classes that it added
+    repeated: bool = False  # an earlier request with the same key had made the change already
 
 
 def digest(kind: str, content: Any) -> str:
@@ -140,18 +110,10 @@ def check_rename(old: Label, new: Label, counts: Mapping[Label, int]) -> None:
 def check_restore(
     target: int, back: Iterable[Label], reused: set[Label], counts: Mapping[Label, int]
 ) -> None:
-    """Refuse to restore classes that no longer fit the model.
+    """Refuse to restore what forget number `target` dropped if it no longer fits the model.
 
-    Parameters
-    ----------
-    target : int
-        Number of the forget.
-    back : iterable of label
-        The classes that it dropped; empty if it can't be undone.
-    reused : set of label
-        Those whose names were given to other classes since.
-    counts : mapping of label to int
-        The classes of the model.
+    `back` are its classes, none if it can't be undone; the names of those in `reused` were given to
+    other classes since.
     """
     if not back:
         raise ServiceError(

@@ -22,14 +22,7 @@ log = logging.getLogger("klda.server")
 class EncoderProcess:
     """Encodes inputs in another process, for one thread; a process that dies is replaced.
 
-    Parameters
-    ----------
-    model : Path
-        The model folder, for the foundation model in it.
-    new : str or None
-        The foundation model, if the folder has no model yet.
-    options : dict
-        Options of :meth:`klda.learner.Learner.load`.
+    The foundation model is that of the model folder, or `new` if the folder has no model yet.
     """
 
     def __init__(self, model: Path, new: str | None, options: dict[str, Any]) -> None:

@@ -39,20 +39,8 @@ log = logging.getLogger("klda.server")
 class Gate:
     """What every request passes before the application sees it, and every response after.
 
-    Parameters
-    ----------
-    app : ASGI application
-        The application behind it.
-    settings : ServiceSettings
-        Limits.
-    keys : Keys
-        To tell clients apart.
-    observe : callable
-        Called with method, path, status and seconds of each request.
-    arriving : callable
-        Called with +1 and -1 around a predict.
-    state : object
-        The state of the application behind it.
+    `observe` is called with method, path, status and seconds of each request, `arriving` with +1
+    and -1 around a predict.
     """
 
     def __init__(

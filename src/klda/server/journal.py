@@ -59,11 +59,8 @@ class JournalError(KldaError):
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
-    Parameters
-    ----------
-    folder : Path
-        The model folder. Only the process that holds its lock may use its journal. A folder without
-        a model can't have a journal: it stays in memory until :meth:`to_disk`.
+    Only the process that holds the folder's lock may use its journal. A folder without a model
+    can't have one: it stays in memory until :meth:`to_disk`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,22 +71,16 @@ class Journal:
 
     # ------------------------------------------------------------------ open and close
 
-    def open(self) -> None:
-        """Open the file, or create it."""
-        if self.on_disk:
+    def open(self, *, in_memory: bool = False) -> None:
+        """Open the file, unless it is open, or an empty journal in memory."""
+        if self.on_disk and not in_memory:
             return
         with self._reporting("open"):
-            self._db.close()
-            self._db = _connect(str(self.path))
+            self.close()
+            self._db = _connect(":memory:" if in_memory else str(self.path))
             if not self._db.execute("PRAGMA user_version").fetchone()[0]:
                 self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self.on_disk = True
-
-    def start_in_memory(self) -> None:
-        """Start an empty journal for a model that is not on disk yet."""
-        self._db.close()
-        self._db = _connect(":memory:")
-        self._db.executescript(_SCHEMA)
+            self.on_disk = not in_memory
 
     def to_disk(self) -> None:
         """Write a journal in memory to its file, once the folder has a model."""
@@ -108,15 +99,13 @@ class Journal:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Make all changes of a block durable, or none if it raises."""
-        with self._reporting("write"):
-            self._db.execute("BEGIN IMMEDIATE")
+        self._run("BEGIN IMMEDIATE")
         try:
             yield
-            with self._reporting("write"):
-                self._db.execute("COMMIT")
+            self._run("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
-                self._db.execute("ROLLBACK")
+            with suppress(JournalError):  # SQLite itself has rolled back after some errors
+                self._run("ROLLBACK")
             raise
         self.trouble = ""
 
@@ -176,11 +165,8 @@ class Journal:
     def start_at(self, position: int | None) -> int:
         """Forget the changes that the model folder has; return the last of them.
 
-        Parameters
-        ----------
-        position : int or None
-            Number of the last change in the model. None if it does not say, because another program
-            replaced it; then the changes still in the journal are taken as missing from it.
+        The model has the changes up to `position`. None if it does not say, because another program
+        replaced it; then the changes still in the journal are taken as missing from it.
         """
         folded = self.folded
         if position is None:

@@ -18,13 +18,7 @@ _MAX_CLIENTS = 10_000
 
 
 class Keys:
-    """Keys and what they allow; only their digests are held.
-
-    Parameters
-    ----------
-    keys : tuple of ApiKey
-        Without any, everyone may teach.
-    """
+    """Keys and what they allow; only their digests are held. Without any, everyone may teach."""
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self._digests = [(_digest(key.secret), key.role) for key in keys]
@@ -96,22 +90,14 @@ def check_role(role: str | None, wanted: str) -> None:
 
 
 class RateLimit:
-    """One token bucket per client.
-
-    Parameters
-    ----------
-    rate : float
-        Requests per second; 0 is no limit.
-    burst : int
-        Requests at once.
-    """
+    """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, float(burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:
-        """Count a request; raises `ServiceError` if it is one too many."""
+        """Count a request; raise if it is one too many."""
         if not self._rate:
             return
         now = time.monotonic()

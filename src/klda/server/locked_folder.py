@@ -17,18 +17,9 @@ from klda.server.threads import lower_priority
 
 
 class LockedFolder:
-    """Holds a model folder's lock.
+    """Holds the lock of a folder, which has a model unless `new` names a foundation model.
 
     One thread does all the work, because the lock belongs to a thread.
-
-    Parameters
-    ----------
-    path : Path
-        The model folder; it may not exist yet.
-    new : str, optional
-        Foundation model of a new model, if the folder has none. Without it there must be one.
-    options : dict
-        Options of :meth:`Learner.load`.
     """
 
     def __init__(self, path: Path, new: str | None, options: dict[str, Any]) -> None:

@@ -41,19 +41,7 @@ class ClassOverview:
 
 
 class Service:
-    """Answers from snapshots of a model, and changes it.
-
-    Parameters
-    ----------
-    settings : ServiceSettings
-        How it runs.
-    new : str, optional
-        Foundation model of a new model, if the folder has none yet.
-    options : dict, optional
-        Options of :meth:`klda.learner.Learner.load`.
-    workers : int
-        Processes that encode; 1 encodes in this process.
-    """
+    """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
 
     def __init__(
         self,
@@ -198,21 +186,8 @@ class Service:
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        Parameters
-        ----------
-        inputs : sequence or ndarray
-            Texts, images or feature rows.
-        labels : sequence of label
-            One label per input.
-        key : str
-            Idempotency key; a second learn with the same key counts once.
-        content : object
-            What the key stands for, JSON-able.
-
-        Returns
-        -------
-        Acknowledgement
-            The model after the change.
+        A second learn with the same idempotency key counts once; `content` is what the key stands
+        for, JSON-able.
         """
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""

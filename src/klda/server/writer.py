@@ -53,15 +53,7 @@ class Request:
 
 
 class Writer:
-    """The thread that changes the model.
-
-    Parameters
-    ----------
-    settings : ServiceSettings
-        How often to fold, and for how long a forget can be undone.
-    folder : LockedFolder
-        The model folder.
-    """
+    """The thread that changes the model."""
 
     def __init__(self, settings: ServiceSettings, folder: LockedFolder) -> None:
         self._settings, self._folder = settings, folder
@@ -145,7 +137,7 @@ class Writer:
         """Open the model and its journal; return the number of the last change in the model."""
         self.learner, stored = self._folder.load()
         if stored is None:
-            self._journal.start_in_memory()
+            self._journal.open(in_memory=True)
             return 0
         self._journal.open()
         legacy.migrate(self._settings.model, stored, self._journal)
