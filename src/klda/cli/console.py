@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -46,6 +46,15 @@ def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichT
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
     return made
+
+
+def print_parts(parts: Iterable[Any]) -> None:
+    """Print tables and texts on standard output, with an empty line between them."""
+    console = results()
+    for i, part in enumerate(parts):
+        if i:
+            console.print()
+        console.print(part)
 
 
 def print_json(value: Any) -> None:

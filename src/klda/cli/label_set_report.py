@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import plots
-from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.console import counted, print_json, print_parts, say, table
 
 if TYPE_CHECKING:
     from klda.learner import Learner
@@ -76,11 +76,7 @@ def _print(problems: _Problems) -> None:
         )
     else:
         parts.append(_double(double) if double else "No class looks like two in one.")
-    console = results()
-    for i, part in enumerate(parts):
-        if i:
-            console.print()
-        console.print(part)
+    print_parts(parts)
 
 
 def _table(total: int, *columns: str) -> RichTable:
