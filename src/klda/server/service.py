@@ -26,7 +26,7 @@ from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
 from klda.server.writer import Writer
 
-PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
+PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
 MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
@@ -113,10 +113,16 @@ class Service:
 
     # ------------------------------------------------------------------ asking
 
-    async def prepare(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """Prepare inputs in a thread, for few requests at a time."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._preparing, function, value)
+    async def prepare(self, function: Callable[..., Any], *values: Any) -> Any:
+        """Prepare a request in a thread, for few requests at a time."""
+        return await self._in_thread(self._preparing, function, *values)
+
+    async def _in_thread(
+        self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
+    ) -> Any:
+        if not self.ready:
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
@@ -136,15 +142,9 @@ class Service:
             raise ServiceError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
-            return await self._in_background(self.snapshot.explain, value)
+            return await self._in_thread(self._background, self.snapshot.explain, value)
         finally:
             self._explaining -= 1
-
-    async def _in_background(self, function: Callable[..., Any], *values: Any) -> Any:
-        if not self.ready:
-            raise ServiceError("The service is stopping: try again in a moment.", 503)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._background, function, *values)
 
     def _checked(self, inputs: Any) -> Any:
         """Refuse rows of another length before they are batched with others."""
@@ -166,7 +166,8 @@ class Service:
             inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
             classes = await asyncio.wrap_future(inspected)
             before = None if self._overview is None else self._overview[1].map
-            self._overview = (version, await self._in_background(_draw, classes, before))
+            drawn = await self._in_thread(self._background, _draw, classes, before)
+            self._overview = (version, drawn)
         return self._overview[1]
 
     async def tallies(self) -> list[Tally]:
@@ -192,7 +193,7 @@ class Service:
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
-        right, wrong, new = await self._in_background(self.snapshot.compare, rows, labels)
+        right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
         return await self._submit(
             Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
         )
