@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -85,26 +84,6 @@ def check_learn(change: Change, counts: Mapping[Label, int], width: int) -> None
 def wrong_width(given: int, expected: int) -> ServiceError:
     """Return the error for feature rows of the wrong length."""
     return ServiceError(f"features has rows of {given} numbers; this model expects {expected}.")
-
-
-def check_remove(change: Change, counts: Mapping[Label, int]) -> None:
-    """Refuse to remove more samples of a class than it has."""
-    check_known(change.labels, counts)
-    for label, count in Counter(change.labels).items():
-        if count > counts[label]:
-            raise ServiceError(
-                f"labels names {count} samples of class {label!r} to forget, but it has only "
-                f"{counts[label]}.",
-                409,
-            )
-
-
-def check_rename(old: Label, new: Label, counts: Mapping[Label, int]) -> None:
-    """Refuse a class that does not exist and a name that is in use."""
-    check_known([old], counts)
-    check_kind([new], counts)
-    if new in counts:
-        raise ServiceError(f"new={new!r} already exists: choose another name.", 409)
 
 
 def check_restore(

@@ -13,8 +13,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -395,19 +396,19 @@ class _Update:
             self._pending = []
 
     def _remove(self, change: Change) -> None:
-        changes.check_remove(change, self._counts)
+        changes.check_known(change.labels, self._counts)
         assert change.rows is not None
-        try:
+        with _conflicts():
             self._learner.forget_rows(
                 change.rows, list(change.labels), source=SERVICE, verify=self._verify
             )
-        except KldaError as error:
-            raise ServiceError(str(error), 409) from error
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
-        changes.check_rename(old, new, self._counts)
-        self._learner.rename(old, new)
+        changes.check_known([old], self._counts)
+        changes.check_kind([new], self._counts)
+        with _conflicts():
+            self._learner.rename(old, new)
         self._journal.reuse_name(new)
 
     def _forget(self, change: Change) -> None:
@@ -424,6 +425,15 @@ class _Update:
         for one in back:
             self._learner.attach(one)
         self._journal.mark_restored(number, change.sequence)
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Give the errors of the learner, which has not changed then, a status of their own."""
+    try:
+        yield
+    except KldaError as error:
+        raise ServiceError(str(error), 409) from error
 
 
 def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
