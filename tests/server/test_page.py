@@ -20,6 +20,13 @@ def numbers(label, seed=0):
     return ", ".join(str(value) for value in rows(label, 1, seed)[0])
 
 
+def test_the_classes_are_sorted_regardless_of_case(client):
+    assert teach_by_api(client, "Bats") == 200
+    text = client.get("/page/classes").text
+    places = [text.index(f">{label}<") for label in ("ants", "Bats", "bees", "cats")]
+    assert places == sorted(places)
+
+
 def test_the_page_shows_the_classes(client):
     text = client.get("/").text
     for label in CENTRES:

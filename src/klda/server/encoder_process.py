@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.learner import Learner, folder
 from klda.server.errors import ServiceError
+from klda.server.locked_folder import open_learner
 
 STOP_SECONDS = 10
 
@@ -63,11 +63,7 @@ def _work(connection: Connection, model: Path, new: str | None, options: dict[st
     """Encode what comes, until the other end is closed: by a stop, or because it was killed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
-    if folder.exists(model):
-        encoder = Learner.load(model, **options).encoder
-    else:
-        assert new is not None
-        encoder = Learner(new, **options).encoder
+    encoder = open_learner(model, new, options).encoder
     try:
         while True:
             inputs = connection.recv()

@@ -352,6 +352,8 @@ def _overview(service: Service) -> dict[str, Any]:
 
 def _classes(service: Service, search: str) -> dict[str, Any]:
     found = api.search_classes(service, search)
+    if found and isinstance(found[0][0], str):
+        found.sort(key=lambda entry: str(entry[0]).casefold())
     return {
         "classes": found[:SHOWN_CLASSES],
         "found": len(found),
