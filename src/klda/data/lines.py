@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from klda.data.table import Table
 
 # The number of a line, and what is in the input and the label column there.
-Row = tuple[int, Any, Any]
+Cells = tuple[int, Any, Any]
 
 
 class TextFile:
@@ -82,7 +82,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 
 def grouped(
-    rows: Iterator[Row], file: TextFile, has_labels: bool, size: int, skip: int
+    rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int, skip: int
 ) -> Iterator[RawBatch]:
     """Put rows into batches."""
     wanted = itertools.islice(rows, skip, None)

@@ -13,7 +13,7 @@ from klda.server import schemas
 from klda.server.errors import ServiceError
 
 MOST_ROWS = 100_000
-_label: TypeAdapter[Label] = TypeAdapter(schemas.Label)
+_label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
 _text = TypeAdapter(schemas.Text)
 _texts = TypeAdapter(list[schemas.Text])
 
