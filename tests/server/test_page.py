@@ -10,6 +10,7 @@ from klda.learner import Learner
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServiceError
 from klda.server.forms import pasted_rows
+from klda.server.journal import Tally
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
 
@@ -114,7 +115,7 @@ def test_signing_in(features_model):
 
 
 def test_the_chart_follows_the_latest_answers():
-    drawn = chart([(0.0, 0, 10, 2), (1.0, 30, 0, 0)])
+    drawn = chart([Tally(0.0, 0, 10, 2), Tally(1.0, 30, 0, 0)])
     assert drawn.accuracy == 0.75
     assert (drawn.asked, drawn.new) == (40, 2)
     heights = [float(point.split(",")[1]) for point in drawn.points.split()]

@@ -182,11 +182,9 @@ async def class_map(service: The) -> schemas.MapAnswer:
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
-    right, wrong = sum(t[1] for t in tallies), sum(t[2] for t in tallies)
+    right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
     return schemas.ScoresAnswer(
-        tallies=[
-            schemas.TallyAnswer(when=when, right=r, wrong=w, new=n) for when, r, w, n in tallies
-        ],
+        tallies=[schemas.TallyAnswer(**tally._asdict()) for tally in tallies],
         accuracy=right / (right + wrong) if right + wrong else None,
     )
 

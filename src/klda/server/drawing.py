@@ -110,10 +110,10 @@ class Chart:
 def chart(tallies: Sequence[Tally]) -> Chart:
     """Draw how often the model was right just before it was taught."""
     outcomes: list[float] = []
-    for _, right, wrong, _ in tallies:
-        outcomes += [1.0] * right + [0.0] * wrong
+    for tally in tallies:
+        outcomes += [1.0] * tally.right + [0.0] * tally.wrong
     outcomes = outcomes[-LATEST:]
-    new = sum(tally[3] for tally in tallies)
+    new = sum(tally.new for tally in tallies)
     if not outcomes:
         return Chart("", None, 0, new)
     window = max(5, len(outcomes) // 8)

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -27,7 +27,6 @@ FILE = "journal.db"
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 
-Tally = tuple[float, int, int, int]  # when, right, wrong, new
 
 _SCHEMA = """
 CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -50,6 +49,15 @@ CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
 INSERT INTO state VALUES ('last', 0), ('folded', 0), ('probe', 0);
 PRAGMA user_version = 1;
 """
+
+
+class Tally(NamedTuple):
+    """How the model answered just before it was taught; `new` counts rows of unknown classes."""
+
+    when: float
+    right: int
+    wrong: int
+    new: int
 
 
 class JournalError(KldaError):
@@ -160,7 +168,7 @@ class Journal:
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
         self.set_last(number)
         if change.right or change.wrong or change.new:
-            self.add_tally((change.when, change.right, change.wrong, change.new))
+            self.add_tally(Tally(change.when, change.right, change.wrong, change.new))
 
     def start_at(self, position: int | None) -> int:
         """Forget the changes that the model folder has; return the last of them.
@@ -312,7 +320,7 @@ class Journal:
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""
         newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
-        return newest.fetchall()[::-1]
+        return [Tally(*row) for row in newest.fetchall()[::-1]]
 
 
 def _connect(path: str) -> sqlite3.Connection:
