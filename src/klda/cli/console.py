@@ -35,9 +35,10 @@ def complain(text: str) -> None:
     console.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str) -> str:
     """Return a number with what it counts, as ``"1 class"`` or ``"1,200 classes"``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    many = one + ("es" if one.endswith("s") else "s")
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:

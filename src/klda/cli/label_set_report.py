@@ -30,7 +30,7 @@ def report(
     learner = Learner.load(model, verify=verify)
     if map_file is not None:
         plots.draw_map(learner, map_file)
-        say(f"Drew the map of {counted(len(learner.classes), 'class', 'classes')} in {map_file}.")
+        say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
     problems = _find_problems(learner) if confusable else None
     if as_json:
         _print_json(model, map_file, problems)

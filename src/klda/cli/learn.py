@@ -342,8 +342,8 @@ def _report(
         return
     say(
         f"Learned {counted(samples, 'sample')}, "
-        f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
-        f"{model} now knows {counted(len(after), 'class', 'classes')} from "
+        f"{counted(len(new), 'new class')}, in {seconds:.1f} s. "
+        f"{model} now knows {counted(len(after), 'class')} from "
         f"{counted(sum(after.values()), 'sample')}."
     )
 

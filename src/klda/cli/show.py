@@ -75,7 +75,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        "knows": f"{counted(len(document['classes']), 'class')} from "
         f"{counted(document['samples'], 'sample')}",
         "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
