@@ -20,10 +20,9 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
-    from klda.learner import Learner
 
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
-Answer = tuple[Any, list[tuple[Any, float]]]
+Predicted = tuple[Any, list[tuple[Any, float]]]
 
 
 class Format(enum.StrEnum):
@@ -130,41 +129,47 @@ def predict(
         raise KldaError(
             f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
         )
-    if cluster is not None and model is not None:
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
+    judged = reject or refused is not None
+    if cluster is not None:
+        if model is None:
+            raise typer.BadParameter("--cluster needs a model folder: give --model, not --server.")
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        given: dict[str, Any] = options.encoding(device, batch_size, cache, engine, precision)
-        given |= {"input_column": input_column, "address": cluster, "workers": workers}
-        _predict_on_cluster(file, model, output_file, refused, given)
+        where = options.given(address=cluster, workers=workers, input_column=input_column)
+        _predict_on_cluster(file, model, output_file, refused, encoding | where)
         return
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
-    judged = reject or refused is not None
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
     quick = None if judged or explain else _without_learner(model, server, key, encoding)
     if quick is not None:
         batches = _batches(quick.modality, file, text or [], input_column)
-        found = reading.answered(batches, lambda inputs: quick.predict_top(inputs, top_k))
-        _write(chosen, output_file, found, quick.modality, min(top_k, quick.n_classes))
+        predicted = reading.answered(batches, lambda inputs: quick.predict_top(inputs, top_k))
+        columns = min(top_k, quick.n_classes)
+        with output(output_file) as stream:
+            WRITERS[chosen](stream, predicted, quick.modality, columns, judged)
         return
     if model is None:
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
     from klda.learner import REFUSED, Learner
 
+    limit = REFUSED if refused is None else refused
     learner = Learner.load(model, **encoding)
     batches = _batches(learner.modality, file, text or [], input_column)
-    limit = REFUSED if refused is None else refused
     if explain:
         said = explanations.explained(learner, batches, top_k, limit)
         with output(output_file) as stream:
             explanations.write(stream, said, as_json=_explain_as_json(format))
         return
-    answers = _answers(learner, batches, top_k, limit if judged else None)
+    predicted = reading.answered(
+        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=limit if judged else None)
+    )
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
-    _write(chosen, output_file, answers, learner.modality, columns, judged)
+    with output(output_file) as stream:
+        WRITERS[chosen](stream, predicted, learner.modality, columns, judged)
 
 
 class _Answering(Protocol):
@@ -192,15 +197,19 @@ def _without_learner(
 
 
 def _predict_on_cluster(
-    file: Path | None, model: Path, folder: Path | None, refused: float | None, given: dict
+    file: Path | None,
+    model: Path,
+    folder: Path | None,
+    refused: float | None,
+    given: dict[str, Any],
 ) -> None:
     from klda import cluster
     from klda.learner import REFUSED
 
     if file is None or folder is None:
         raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
-    share = REFUSED if refused is None else refused
-    cluster.predict(file, model, folder, refused=share, progress=True, **given)
+    limit = REFUSED if refused is None else refused
+    cluster.predict(file, model, folder, refused=limit, progress=True, **given)
 
 
 def _explain_as_json(format: Format | None) -> bool:
@@ -224,14 +233,6 @@ def _batches(
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def _answers(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float | None = None
-) -> Iterator[Answer]:
-    return reading.answered(
-        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
-    )
-
-
 def _input_name(modality: str) -> str:
     return {"text": "text", "image": "image"}.get(modality, "row")
 
@@ -241,21 +242,8 @@ def _is_known(top: list[tuple[Any, float]]) -> bool:
     return not math.isnan(top[0][1])
 
 
-def _write(
-    chosen: Format,
-    output_file: Path | None,
-    answers: Iterator[Answer],
-    modality: str,
-    columns: int,
-    judged: bool = False,
-) -> None:
-    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
-    with output(output_file) as stream:
-        write(stream, answers, modality, columns, judged)
-
-
 def _write_csv(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     names = [_input_name(modality), "label", "probability"]
@@ -269,7 +257,7 @@ def _write_csv(
 
 
 def _write_jsonl(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     for value, top in answers:
         label, probability = top[0]
@@ -286,7 +274,7 @@ def _rounded(probability: float) -> float | None:
 
 
 def _write_table(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     shown = table()
     shown.add_column(_input_name(modality), overflow="fold")
@@ -297,3 +285,6 @@ def _write_table(
         pairs = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
         shown.add_row(Text(str(value)), *[cell for pair in pairs for cell in pair])
     results(stream).print(shown)
+
+
+WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}

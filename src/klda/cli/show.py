@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import label_set_report, options
-from klda.cli.console import counted, print_json, printable, results, say, table
+from klda.cli.console import counted, print_json, print_parts, printable, say, table
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -62,17 +62,9 @@ def show(
         if json:
             print_json(stored.document)
         else:
-            _print(parts)
+            print_parts(parts)
     if verify:
         say("All files agree with their checksums.")
-
-
-def _print(parts: tuple[RichTable, ...]) -> None:
-    console = results()
-    for i, part in enumerate(parts):
-        if i:
-            console.print()
-        console.print(part)
 
 
 def _summary(model: Path, stored: StoredModel) -> RichTable:
@@ -85,7 +77,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features{_engine(foundation)}",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        "knows": f"{counted(len(document['classes']), 'class')} from "
         f"{counted(document['samples'], 'sample')}",
         "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
