@@ -131,6 +131,7 @@ _MODELS = (
         gamma=None,
         note="larger and more accurate than minilm, in Python packages",
         n_parameters="109M",
+        default_layers=(4, 8, 10, 12),  # as deep as minilm's
         extra="mpnet",
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
