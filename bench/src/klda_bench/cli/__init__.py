@@ -45,9 +45,9 @@ for command in paper.COMMANDS:
 def report(
     folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
 ) -> None:
-    """Write one self-contained HTML page with all tables, plots, settings and commands."""
+    """Write one page of a folder's runs, as HTML and Markdown: summary, tables, plots, commands."""
     with errors():
-        wrote([write_report(folder)])
+        wrote(write_report(folder))
 
 
 app.command()(measurement(speed.speed))
