@@ -14,7 +14,7 @@ from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
 from klda_bench.measure import agreement, beyond, cluster, scale, service, speed
 from klda_bench.methods import registry
-from klda_bench.report.page import write_report
+from klda_bench.paper.page import write_report
 
 app = typer.Typer(
     help="Rerun the paper: data sets, tables and figures, with our figures beside the paper's.",

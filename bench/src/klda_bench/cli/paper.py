@@ -21,7 +21,7 @@ from klda_bench.engine import MODELS
 from klda_bench.environment import resolve_device
 from klda_bench.methods import select
 from klda_bench.paper import tables
-from klda_bench.report.page import write_report
+from klda_bench.paper.page import write_report
 from klda_bench.runs.grid import Plan
 from klda_bench.runs.metrics import FINAL
 

@@ -58,16 +58,17 @@ def make_table(
     row_of: Callable[[Cell], str],
     *,
     paper: Callable[[str, str], published.Figure | None] = lambda row, column: None,
+    columns: Sequence[str] = (),
     **how: Any,
 ) -> Table:
     """Make a table: `rows` have titles, `row_of` says where a run belongs, data sets are columns.
 
     `paper` gives the paper's figure for a row and column, shown for all of the paper's data alone;
-    `how` holds options of `cell_of`.
+    `columns` come first, with or without runs; `how` holds options of `cell_of`.
     """
     table = []
     for row, row_title in rows.items():
-        for column in dict.fromkeys(cell.dataset for cell in cells):
+        for column in dict.fromkeys([*columns, *(cell.dataset for cell in cells)]):
             own = [cell for cell in cells if cell.dataset == column and row_of(cell) == row]
             theirs = paper(row, column) if _as_in_the_paper(cells, column) else None
             place = {"row": row, "row_title": row_title, "column": column}
@@ -112,13 +113,17 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
 
 
 def methods_table(
-    cells: Sequence[Cell], backbone: str, metric: str, seeds: int, with_paper: bool = True
+    cells: Sequence[Cell],
+    backbone: str,
+    metric: str,
+    seeds: int,
+    with_paper: bool = True,
+    columns: Sequence[str] = (),
 ) -> Table:
     """Methods x data sets with one foundation model: the paper's Table 1, if its data are used."""
     used = {cell.method for cell in cells}
-    compared = with_paper and metric == FINAL
-    compared = compared and any(_as_in_the_paper(cells, name) for name in data.TEXT_SETS)
-    compared = compared and bool({cell.dataset for cell in cells} & set(data.TEXT_SETS))
+    sets = {*columns, *(cell.dataset for cell in cells)} & set(data.TEXT_SETS)
+    compared = with_paper and metric == FINAL and any(_as_in_the_paper(cells, n) for n in sets)
     rows = {
         spec.name: spec.title
         for spec in registry().values()
@@ -128,7 +133,8 @@ def methods_table(
     name, title = "table1", f"Table 1: methods x data sets, {published.title(backbone)}"
     if metric != FINAL:
         name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
-    how: dict[str, Any] = {"metric": metric, "seeds": seeds, "same_model": backbone == main}
+    how: dict[str, Any] = {"metric": metric, "seeds": seeds, "columns": columns}
+    how["same_model"] = backbone == main
     if compared:
         how["paper"] = lambda row, column: published.FIGURES.get((main, row, column))
     table = make_table(name, title, cells, rows, lambda cell: cell.method, **how)
@@ -258,6 +264,7 @@ def backbones_table(
     backbones: Sequence[str],
     seeds: int,
     with_paper: bool = True,
+    columns: Sequence[str] = (),
 ) -> Table:
     """Methods x foundation models x data sets, with the paper's figures of the same models."""
     known, used = registry(), {(cell.backbone, cell.method) for cell in cells}
@@ -277,7 +284,8 @@ def backbones_table(
     def row_of(cell: Cell) -> str:
         return f"{cell.backbone}/{cell.method}"
 
-    table = make_table(name, title, cells, rows, row_of, paper=paper, seeds=seeds)
+    how: dict[str, Any] = {"seeds": seeds, "columns": columns}
+    table = make_table(name, title, cells, rows, row_of, paper=paper, **how)
     table.notes[:0] = [
         f"{published.title(backbone)} is a stand-in: the paper did not use it."
         for backbone in backbones

@@ -57,7 +57,7 @@ class Table:
             own = [c for c in cells if c["mean"] is not None and not c["row"].endswith("joint")]
             means = [cell["mean"] for cell in own]
             top = (min if self.metric == "forgetting" else max)(means, default=None)
-            if means or any(cell["mean"] is not None for cell in cells):
+            if any(cell["mean"] is not None or cell["gap"] for cell in cells):
                 names.append(title)
                 columns.append(
                     [(best if c in own and c["mean"] == top else str)(shown(c)) for c in cells]

@@ -15,9 +15,9 @@ from klda.errors import KldaError
 from klda_bench import data, published
 from klda_bench.methods import registry
 from klda_bench.paper import memory, tables
+from klda_bench.paper.summary import summarise
 from klda_bench.report.show import as_text
 from klda_bench.report.stored import groups, shown_runs
-from klda_bench.report.summary import summarise
 from klda_bench.report.table import pairs_against
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
@@ -96,9 +96,8 @@ def _sections(cells: Sequence[Cell], place: Path) -> Iterator[Section]:
     paper = _of_the_paper(cells)
     texts = [cell for cell in paper if cell.dataset in data.TEXT_SETS]
     images = [cell for cell in paper if cell.dataset in data.IMAGE_SETS]
-    if texts:
-        yield _table1(texts)
     if paper:
+        yield _table1(texts)
         yield from _models("Table 2", texts, data.TEXT_SETS, published.TEXT_MODELS)
         yield from _models("Table 3", images, data.IMAGE_SETS, published.IMAGE_MODELS)
         yield from _paired(paper)
@@ -136,7 +135,7 @@ def _table1(cells: Sequence[Cell]) -> Section:
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
     own = [*_usual_layers(cells, backbone), *writers]
-    table = tables.methods_table(own, backbone, FINAL, _n_seeds(own))
+    table = tables.methods_table(own, backbone, FINAL, _n_seeds(own), columns=data.TEXT_SETS)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
     return Section(table.title, frame=table.grid(_best), notes=table.notes)
@@ -154,7 +153,7 @@ def _models(
     section = Section(f"{title}: {names}")
     if here:
         own = [cell for backbone in here for cell in _usual_layers(chosen, backbone)]
-        table = tables.backbones_table("", title, own, here, _n_seeds(own))
+        table = tables.backbones_table("", title, own, here, _n_seeds(own), columns=sets)
         section.frame, section.notes = table.grid(_best), table.notes
     if absent:
         listed = ", ".join(map(published.title, absent))
