@@ -76,8 +76,12 @@ def _usual(settings: Row) -> tuple[Any, Any] | None:
 
 
 def _is_outdated(settings: Row) -> bool:
-    """Check whether ``"auto"`` meant something else when the run was made."""
-    return settings.get("auto", {}) != meaning_of_auto(settings["options"])
+    """Check whether defaults were others when a run was made: in number, or in what they mean."""
+    options, spec = settings["options"], registry().get(settings["method"])
+    usual = _usual(settings) if spec is not None and spec.own is None else None
+    if usual is not None and set(usual[0]) != set(options):
+        return True
+    return bool(settings.get("auto", {}) != meaning_of_auto(options))
 
 
 def _cell(run: Row) -> Cell:
