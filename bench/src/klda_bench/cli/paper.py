@@ -186,7 +186,7 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
     names = _names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
     methods = _PAPER if resolve_device(device) == "cpu" else f"joint,{_PAPER}"
     with errors():
-        failed: list[tables.Product] = []
+        products: list[tables.Product] = []
         for name in names:
             if name not in MODELS:
                 raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
@@ -202,11 +202,12 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
                 **given,
             )
             with progress() as notify:
-                failed.append(tables.models_table("", name, plan, output, notify))
+                products.append(tables.models_table(f"paper-{name}", name, plan, output, notify))
         files = write_report(output)
-        results().print(files[1].read_text(encoding="utf-8"), markup=False)
+        summary = files[1].read_text(encoding="utf-8").partition("\n## ")[0]
+        results().print(summary, markup=False)
         wrote(files)
-        for product in failed:
+        for product in products:
             _say_what_failed(product)
 
 

@@ -110,23 +110,12 @@ def _sections(cells: Sequence[Cell], place: Path) -> Iterator[Section]:
 
 
 def _usual_layers(cells: Sequence[Cell], backbone: str) -> list[Cell]:
-    """Pick each method on the layers that it uses if nothing is asked for."""
-    known = registry()
-    own = [cell for cell in cells if cell.backbone == backbone and cell.settings]
-    layers = {(c.method, c.settings["layers"]) for c in own if c.settings}
-    return [
-        cell
-        for cell in own
-        if cell.settings
-        and (
-            cell.settings["layers"] == known[cell.method].layers
-            or (cell.settings["layers"] == "last" and (cell.method, "auto") not in layers)
-        )
-    ]
-
-
-def _n_seeds(cells: Sequence[Cell]) -> int:
-    return len({cell.seed for cell in cells})
+    """Pick each method on its own choice of layers, else on the last layer."""
+    known, found = registry(), []
+    for (method,), runs in groups((c for c in cells if c.backbone == backbone), "method"):
+        by_layers = dict(groups(runs, "layers"))
+        found += by_layers.get((known[method].layers,)) or by_layers.get(("last",), [])
+    return found
 
 
 def _table1(cells: Sequence[Cell]) -> Section:
@@ -135,7 +124,7 @@ def _table1(cells: Sequence[Cell]) -> Section:
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
     own = [*_usual_layers(cells, backbone), *writers]
-    table = tables.methods_table(own, backbone, FINAL, _n_seeds(own), columns=data.TEXT_SETS)
+    table = tables.methods_table(own, backbone, FINAL, tables.n_seeds(own), columns=data.TEXT_SETS)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
     return Section(table.title, frame=table.grid(_best), notes=table.notes)
@@ -153,7 +142,7 @@ def _models(
     section = Section(f"{title}: {names}")
     if here:
         own = [cell for backbone in here for cell in _usual_layers(chosen, backbone)]
-        table = tables.backbones_table("", title, own, here, _n_seeds(own), columns=sets)
+        table = tables.backbones_table("", title, own, here, tables.n_seeds(own), columns=sets)
         section.frame, section.notes = table.grid(_best), table.notes
     if absent:
         listed = ", ".join(map(published.title, absent))
@@ -163,7 +152,9 @@ def _models(
     others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
     if others:
         own = [cell for backbone in others for cell in _usual_layers(chosen, backbone)]
-        table = tables.backbones_table("", title, own, others, _n_seeds(own), with_paper=False)
+        table = tables.backbones_table(
+            "", title, own, others, tables.n_seeds(own), with_paper=False
+        )
         yield Section(f"{title}: stand-ins", frame=table.grid(_best), notes=table.notes)
 
 
@@ -201,7 +192,9 @@ def _same_layers(cells: Sequence[Cell]) -> Iterator[Section]:
     """All methods on the layers that our default uses."""
     for (backbone, layers), own in groups(cells, "backbone", "layers"):
         if layers != "last" and len({cell.method for cell in own}) > 1:
-            table = tables.methods_table(own, backbone, FINAL, _n_seeds(own), with_paper=False)
+            table = tables.methods_table(
+                own, backbone, FINAL, tables.n_seeds(own), with_paper=False
+            )
             title = f"All methods on the same layers of {published.title(backbone)}"
             text = ["Every method gets the features that our default uses, not the last layer's."]
             yield Section(title, text, table.grid(_best), table.notes)
@@ -210,7 +203,7 @@ def _same_layers(cells: Sequence[Cell]) -> Iterator[Section]:
 def _own(cells: Sequence[Cell]) -> Iterator[Section]:
     """Other data: one table for each model, without the paper's figures."""
     for (backbone, split), own in groups(cells, "backbone", "split"):
-        table = tables.methods_table(own, backbone, FINAL, _n_seeds(own), with_paper=False)
+        table = tables.methods_table(own, backbone, FINAL, tables.n_seeds(own), with_paper=False)
         name = {"own": "Your data", "paper": "A part of the paper's data"}.get(split, split)
         yield Section(f"{name}, {published.title(backbone)}", [], table.grid(_best), table.notes)
 
@@ -231,7 +224,7 @@ def _costs(cells: Sequence[Cell], *, with_paper: bool) -> Section:
                 "held, largest (MB)": round(max(held) / 1e6, 1) if held else None,
             }
         )
-    text = ["Over all runs and machines of this page; the folded list says which."]
+    text = ["Over all runs and machines of this page."]
     section = Section("Cost of learning", text, pd.DataFrame(rows))
     if with_paper:
         section.folded["The paper's run times"] = published.RUNTIME

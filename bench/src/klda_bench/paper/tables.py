@@ -98,7 +98,7 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     results = Results.of(output)
     cells = walk(plan, results, notify)
     shown = _with_stored(plan, cells, results)
-    table = methods_table(shown, backbone, metric, max(plan.seeds, _n_seeds(shown)), _whole(plan))
+    table = methods_table(shown, backbone, metric, max(plan.seeds, n_seeds(shown)), _whole(plan))
     table.command = plan.command
     specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
@@ -147,7 +147,8 @@ def methods_table(
     return table
 
 
-def _n_seeds(cells: Sequence[Cell]) -> int:
+def n_seeds(cells: Sequence[Cell]) -> int:
+    """Count the seeds of some runs."""
     return len({cell.seed for cell in cells})
 
 
@@ -243,7 +244,7 @@ def draw_curves(cells: Sequence[Cell], output: Path) -> list[Path]:
         part = curves[curves.method.isin(own | set(_ALWAYS)) & curves.dataset.isin(sets)]
         if len(part):
             file = output / f"{name}.png"
-            files.append(plots.draw_curves(part, titles, _n_seeds(cells), file, components, title))
+            files.append(plots.draw_curves(part, titles, n_seeds(cells), file, components, title))
     return files
 
 
