@@ -93,7 +93,7 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
         classes.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
     console.print(classes)
     if len(shown) < len(ordered):
-        more = counted(len(ordered) - len(shown), "more class", "more classes")
+        more = counted(len(ordered) - len(shown), "more class")
         console.print(f"... and {more} (--all lists them)")
     if pairs := result.confused(limit=10):
         console.print()

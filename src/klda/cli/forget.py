@@ -176,9 +176,9 @@ def _report(
         )
         return
     say(
-        f"Forgot {counted(len(gone), 'class', 'classes')}, "
+        f"Forgot {counted(len(gone), 'class')}, "
         f"{counted(samples, 'sample')}. "
-        f"{model} now knows {counted(len(after), 'class', 'classes')}."
+        f"{model} now knows {counted(len(after), 'class')}."
     )
     for label, count in left.items():
         say(f"{label} is still known, from {counted(count, 'sample')}.")

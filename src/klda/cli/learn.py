@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-KINDS = ("klda", "lda", "ncm")
+CLASSIFIERS = ("klda", "lda", "ncm")
 MOST_HINTS = 5
 
 
@@ -111,18 +111,17 @@ def learn(
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
-    settings = {
-        "foundation": foundation,
-        "layers": layers,
-        "classifier": classifier,
-        "components": components,
-        "members": members,
-        "gamma": gamma,
-        "ridge": ridge,
-        "seed": seed,
-        "keep": keep,
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = options.given(
+        foundation=foundation,
+        layers=layers,
+        classifier=classifier,
+        components=components,
+        members=members,
+        gamma=gamma,
+        ridge=ridge,
+        seed=seed,
+        keep=keep,
+    )
     encoding = options.encoding(device, batch_size, cache)
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
@@ -139,36 +138,50 @@ def learn(
         job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
-        if job.learned_before and not job.complete:
-            say("These files were learned before; from now on each of their rows counts once more.")
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
             learner, before = existing, existing.classes
-        elif cluster is not None:
-            learner, before = _learn_on_cluster(job, existing, given, encoding, (cluster, workers))
         else:
-            learner, before = _learn(job, existing, given, encoding)
+            where = None if cluster is None else options.given(address=cluster, workers=workers)
+            learner, before = _learn_and_save(job, existing, given, encoding, where)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
 
 
-def _learn(
-    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+def _learn_and_save(
+    job: ResumableLearn,
+    existing: Learner | None,
+    given: dict[str, Any],
+    encoding: dict[str, Any],
+    where: dict[str, Any] | None,
 ) -> tuple[Learner, dict[Any, int]]:
-    """Learn what is left and save; return the learner, and the classes it had before."""
+    """Learn what is left, here or on a cluster; return the learner, and its classes before."""
+    if job.learned_before:
+        say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
-    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
-        batches = _peeked(rows)
-        learner = existing or _make(
-            job.tables[0].modality, given, encoding, announce=not job.samples
-        )
+    if where is None:
+        learner, before = _learn_here(job, existing, given, encoding)
+    else:
+        learner = existing or _make(job.tables[0].modality, given, encoding)
         before = learner.classes
-        job.learn(learner, batches)
+        _learn_on_cluster(job, learner, encoding | where)
     with interrupts_ignored():
         job.save(learner)
+    return learner, before
+
+
+def _learn_here(
+    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+) -> tuple[Learner, dict[Any, int]]:
+    modality, announce = job.tables[0].modality, not job.samples
+    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+        batches = _peeked(rows)
+        learner = existing or _make(modality, given, encoding, announce=announce)
+        before = learner.classes
+        job.learn(learner, batches)
     return learner, before
 
 
@@ -177,32 +190,18 @@ def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
     return itertools.chain(iter([*itertools.islice(batches, 1)]), batches)
 
 
-def _learn_on_cluster(
-    job: ResumableLearn,
-    existing: Learner | None,
-    given: dict[str, Any],
-    encoding: dict[str, Any],
-    where: tuple[str, int | None],
-) -> tuple[Learner, dict[Any, int]]:
-    """Learn on a Ray cluster and save; return as `_learn` does."""
+def _learn_on_cluster(job: ResumableLearn, learner: Learner, given: dict[str, Any]) -> None:
     from klda import cluster
 
-    learner = existing or _make(job.tables[0].modality, given, encoding)
-    before = learner.classes
-    columns = job.tables[0].columns
+    paths, columns = [table.path for table in job.tables], job.tables[0].columns
     cluster.learn(
-        [table.path for table in job.tables],
+        paths,
         learner=learner,
         input_column=columns.input,
         label_column=columns.label,
-        address=where[0],
-        workers=where[1],
         progress=True,
-        **encoding,
+        **given,
     )
-    with interrupts_ignored():
-        job.save(learner)
-    return learner, before
 
 
 @contextmanager
@@ -298,8 +297,8 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
     from klda.classifiers import LDA, NCM, KLDAEnsemble
 
     kind = given.get("classifier", "klda")
-    if kind not in KINDS:
-        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(KINDS)}.")
+    if kind not in CLASSIFIERS:
+        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(CLASSIFIERS)}.")
     names = {"components": "n_components", "seed": "random_state", "members": "n_members"}
     names |= {"gamma": "gamma", "ridge": "ridge"}
     changes = {names[name]: value for name, value in given.items() if name in names}
@@ -343,8 +342,8 @@ def _report(
         return
     say(
         f"Learned {counted(samples, 'sample')}, "
-        f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
-        f"{model} now knows {counted(len(after), 'class', 'classes')} from "
+        f"{counted(len(new), 'new class')}, in {seconds:.1f} s. "
+        f"{model} now knows {counted(len(after), 'class')} from "
         f"{counted(sum(after.values()), 'sample')}."
     )
 

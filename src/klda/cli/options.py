@@ -56,7 +56,11 @@ Workers = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def encoding(device: str, batch_size: int | None, cache: Path | None) -> dict[str, Any]:
     """Return the options of :func:`klda.encoders.load` that were given."""
-    given = {"device": device, "batch_size": batch_size, "cache": cache}
-    return {name: value for name, value in given.items() if value is not None}
+    return given(device=device, batch_size=batch_size, cache=cache)

@@ -20,10 +20,9 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
-    from klda.learner import Learner
 
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
-Answer = tuple[Any, list[tuple[Any, float]]]
+Predicted = tuple[Any, list[tuple[Any, float]]]
 
 
 class Format(enum.StrEnum):
@@ -112,21 +111,21 @@ def predict(
         raise KldaError(
             f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
         )
+    from klda.learner import REFUSED, Learner
+
+    encoding = options.encoding(device, batch_size, cache)
+    limit = REFUSED if refused is None else refused
     if cluster is not None:
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        given: dict[str, Any] = options.encoding(device, batch_size, cache)
-        given |= {"input_column": input_column, "address": cluster, "workers": workers}
-        _predict_on_cluster(file, model, output_file, refused, given)
+        where = options.given(address=cluster, workers=workers, input_column=input_column)
+        _predict_on_cluster(file, model, output_file, limit, encoding | where)
         return
-    from klda.learner import REFUSED, Learner
-
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    learner = Learner.load(model, **encoding)
     batches = _batches(learner.modality, file, text or [], input_column)
-    limit = REFUSED if refused is None else refused
     if explain:
         said = explanations.explained(learner, batches, top_k, limit)
         with output(output_file) as stream:
@@ -134,24 +133,23 @@ def predict(
         return
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
     judged = reject or refused is not None
-    answers = _answers(learner, batches, top_k, limit if judged else None)
-    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
+    predicted = reading.answered(
+        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=limit if judged else None)
+    )
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
-        write(stream, answers, learner.modality, columns, judged)
+        WRITERS[chosen](stream, predicted, learner.modality, columns, judged)
 
 
 def _predict_on_cluster(
-    file: Path | None, model: Path, folder: Path | None, refused: float | None, given: dict
+    file: Path | None, model: Path, folder: Path | None, limit: float, given: dict[str, Any]
 ) -> None:
     from klda import cluster
-    from klda.learner import REFUSED
 
     if file is None or folder is None:
         raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
-    share = REFUSED if refused is None else refused
-    cluster.predict(file, model, folder, refused=share, progress=True, **given)
+    cluster.predict(file, model, folder, refused=limit, progress=True, **given)
 
 
 def _explain_as_json(format: Format | None) -> bool:
@@ -175,14 +173,6 @@ def _batches(
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def _answers(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float | None = None
-) -> Iterator[Answer]:
-    return reading.answered(
-        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
-    )
-
-
 def _input_name(modality: str) -> str:
     return {"text": "text", "image": "image"}.get(modality, "row")
 
@@ -193,7 +183,7 @@ def _is_known(top: list[tuple[Any, float]]) -> bool:
 
 
 def _write_csv(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     names = [_input_name(modality), "label", "probability"]
@@ -207,7 +197,7 @@ def _write_csv(
 
 
 def _write_jsonl(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     for value, top in answers:
         label, probability = top[0]
@@ -224,7 +214,7 @@ def _rounded(probability: float) -> float | None:
 
 
 def _write_table(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     shown = table()
     shown.add_column(_input_name(modality), overflow="fold")
@@ -235,3 +225,6 @@ def _write_table(
         pairs = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
         shown.add_row(Text(str(value)), *[cell for pair in pairs for cell in pair])
     results(stream).print(shown)
+
+
+WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import label_set_report, options
-from klda.cli.console import counted, print_json, printable, results, say, table
+from klda.cli.console import counted, print_json, print_parts, printable, say, table
 
 if TYPE_CHECKING:
     from klda.learner.folder import StoredModel
@@ -60,17 +60,9 @@ def show(
         if json:
             print_json(stored.document)
         else:
-            _print(parts)
+            print_parts(parts)
     if verify:
         say("All files agree with their checksums.")
-
-
-def _print(parts: tuple[RichTable, ...]) -> None:
-    console = results()
-    for i, part in enumerate(parts):
-        if i:
-            console.print()
-        console.print(part)
 
 
 def _summary(model: Path, stored: StoredModel) -> RichTable:
@@ -83,7 +75,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        "knows": f"{counted(len(document['classes']), 'class')} from "
         f"{counted(document['samples'], 'sample')}",
         "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
