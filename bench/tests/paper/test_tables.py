@@ -10,11 +10,11 @@ import pytest
 from klda.errors import KldaError
 from klda_bench import published
 from klda_bench.environment import NOT_HERE
-from klda_bench.methods import select
+from klda_bench.methods import Context, registry, select
 from klda_bench.paper import memory, tables
 from klda_bench.paper.page import write_report
 from klda_bench.report.table import cell_of, pairs_against, shown
-from klda_bench.results import Results
+from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import Cell, Plan, pack_bits
 from klda_bench.runs.metrics import Spread
 from toy_grid import plan, write_features
@@ -130,22 +130,36 @@ def test_a_report_of_your_own_data_shows_all_of_it_and_nothing_of_the_paper(tmp_
     assert "klda-e" not in html
 
 
+def finished(method, dataset, accuracy, **changes):
+    """Return a row of a finished run on the paper's data and model, at the usual settings."""
+    settings = {"split": "paper", "subset": "", "tasks": 10, "layers": "last", "seed": 0}
+    options = registry()[method].options(Context("paraphrase-minilm-l3", 0.01))
+    settings |= {"dataset": dataset, "method": method, "backbone": "paraphrase-minilm-l3"}
+    settings |= {"options": options, "auto": meaning_of_auto(options)} | changes
+    row = record(accuracy) | {"key": key_of(settings), "settings": settings}
+    row |= {"finished": "2026-01-01", "command": "klda bench paper", "evaluate": "end"}
+    row |= {"seconds": {"learn": 1.0}, "versions": {"klda": "1"}, "machine": {"cores": 2}}
+    return row | {"held_bytes": 10, "seen_accuracy": [accuracy]}
+
+
+def test_runs_of_other_defaults_are_not_shown_as_ours(tmp_path):
+    store = Results.of(tmp_path)
+    store.append(finished("lda", "clinc", 90.0))
+    store.append(finished("klda-default", "clinc", 99.0, options={"gamma": "auto"}))
+    store.append(finished("klda-default", "clinc", 98.0, auto={"gamma": 7.0}))
+    text = write_report(tmp_path)[1].read_text(encoding="utf-8")
+    assert "90.00" in text
+    assert "99.00" not in text
+    assert "98.00" not in text
+
+
 def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
     output = tmp_path / "out"
     store = Results.of(output)
-    settings = {"split": "paper", "subset": "", "tasks": 10, "auto": {}, "options": {}}
-    for name, method, accuracy in (
-        ("clinc", "klda-e", 94.0),
-        ("clinc", "klda-default", 95.0),
-        ("clinc", "joint", 96.0),
-        ("banking", "klda-e", 80.0),
-    ):
-        own = settings | {"dataset": name, "method": method, "backbone": "paraphrase-minilm-l3"}
-        own |= {"layers": "last", "seed": 0}
-        row = record(accuracy) | {"key": name + method, "settings": own}
-        row |= {"finished": "2026-01-01", "command": "klda bench paper", "evaluate": "end"}
-        row |= {"seconds": {"learn": 1.0}, "versions": {"klda": "1"}, "machine": {"cores": 2}}
-        store.append(row | {"held_bytes": 10, "seen_accuracy": [accuracy]})
+    store.append(finished("klda-e", "clinc", 94.0))
+    store.append(finished("klda-default", "clinc", 95.0))
+    store.append(finished("joint", "clinc", 96.0))
+    store.append(finished("klda-e", "banking", 80.0))
     html, text = (file.read_text(encoding="utf-8") for file in write_report(output))
     assert "1 of 2 figures within 1 point of the paper's (CLINC -0.53, Banking -11.73)" in text
     assert "above the paper's joint fine-tuning of it on 1 of 1 (CLINC +1.80)" in text
