@@ -99,7 +99,6 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     cells = walk(plan, results, notify)
     shown = _with_stored(plan, cells, results)
     table = methods_table(shown, backbone, metric, max(plan.seeds, n_seeds(shown)), _whole(plan))
-    table.command = plan.command
     specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
     product = Product.of(table, output, cells)
@@ -254,7 +253,6 @@ def models_table(
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
     table = backbones_table(name, title, cells, plan.backbones, plan.seeds, _whole(plan))
-    table.command = plan.command
     return Product.of(table, output, cells)
 
 
@@ -334,7 +332,6 @@ def sweep(
     title = f"{spec.title} on {plan.backbones[0]}: accuracy over {label}"
     rows = {f"{value:g}": f"{parameter} = {value:g}" for value in values}
     table = make_table(name, title, cells, rows, row_of)
-    table.command = plan.command
     product = Product.of(table, output, cells)
     file = output / f"{name}.png"
     product.files.append(plots.draw_sweep(measured, file, label, title))

@@ -29,7 +29,6 @@ class Table:
     title: str
     cells: list[Row]
     notes: list[str] = field(default_factory=list)
-    command: str = ""
     metric: str = FINAL
 
     def cell(self, row: str, column: str) -> Row:
