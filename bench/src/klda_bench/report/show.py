@@ -59,7 +59,7 @@ def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
 
 def _figures(frame: pd.DataFrame, column: int) -> bool:
     """Whether most of a column of texts are figures, such as a mean and its spread."""
-    texts = [str(text) for text in frame.iloc[:, column] if text != "-"]
+    texts = [str(text) for text in frame.iloc[:, column] if text not in ("-", "")]
     return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) > len(texts)
 
 
