@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from klda.engine.arrays import Array
 from klda.engine.evidence import left_out_scores

@@ -23,7 +23,7 @@ The constants were chosen by cross-validation within the training rows of four d
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's outputs
 FADES_BELOW = 20  # samples per class
