@@ -178,7 +178,7 @@ def test_evaluate_draws_the_confusion(cli, make, rows, tmp_path):
 
 
 def test_forget(cli, make):
-    model = make("m", "abc")
+    model = make("m", "abc", "--components", 60)
     found = cli.json("forget", "--model", model, "a", "c")
     assert found["forgotten_classes"] == ["a", "c"]
     assert found["forgotten"] == 50

@@ -142,7 +142,7 @@ def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
 
 
 def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
-    model = make("plain", "abc")
+    model = make("plain", "abc", "--components", 60)
     said = cli("forget", "a", "--model", model).stderr
     assert "keeps a trace" in said
     assert "--rows" in said

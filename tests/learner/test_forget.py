@@ -34,7 +34,7 @@ PROBE = np.concatenate([drawn(label, 20, seed=50) for label in "abcd"])
 
 
 def test_with_warnings_as_errors_a_class_is_not_dropped_halfway():
-    learner = taught()
+    learner = taught(classifier=klda(rule="lda"))
     scores, history = learner.scores(PROBE), learner.history
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -136,7 +136,10 @@ def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
 
 
 def test_after_a_class_was_dropped_the_others_are_still_forgotten_exactly(learner):
-    with pytest.warns(ForgetTraceWarning):
+    if learner.classifier.leaves_trace:
+        with pytest.warns(ForgetTraceWarning):
+            learner.forget("a")
+    else:
         learner.forget("a")
     learner.forget("b", drawn("b"))
     assert list(learner.classes) == ["c", "d"]

@@ -441,7 +441,8 @@ def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_pat
     encoder = Learner("minilm").encoder
 
     def fresh():
-        return Learner(encoder, classifier=KLDA(n_components=D, gamma=0.2, random_state=0))
+        classifier = KLDA(n_components=D, gamma=0.2, random_state=0)
+        return Learner(encoder, classifier=classifier, names=False)
 
     learn(fresh(), [path], tmp_path / "whole", every=0)
     in_turns = KLDA(n_components=D, gamma=0.2, random_state=0)

@@ -79,7 +79,7 @@ class FittedAttributes:
     @property
     def means_(self) -> np.ndarray:
         """Class means in feature space, one row per class; one array per member of an ensemble."""
-        model = self.model_.folded() if self.model_.is_holding else self.model_
+        model = self.model_.plain()
         at, to_numpy = model.statistics.order, model.backend.to_numpy
         return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
 

@@ -305,13 +305,18 @@ def judge(model: Model, solution: Solution) -> Evidence:
             leave_one_out(member.solver, member.map.lift(rows), labels[some])
             for member in model.members
         ]
-        scores = backend.to_numpy(solution.combined([backend.asarray(part) for part in parts]))
-        novelty = solution.mean_novelty(parts)
+        blended = [backend.asarray(scores) for scores, _ in parts]
+        scores = backend.to_numpy(solution.combined(blended))
+        known = [rule.familiarity for rule in solution.rules if rule.familiarity is not None]
+        each = [one.novelty_of_lda(own) for one, (_, own) in zip(known, parts, strict=True)]
+        novelty = np.asarray(sum(each) / len(each))
         evidence = evidence.add(solution.scale, labels[some], scores, truth[some], novelty)
     return evidence
 
 
-def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+def leave_one_out(
+    solver: Solver, rows: Array, labels: Sequence[Label]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores that learned samples would have got, had they not been learned.
 
     With ``R = (S + rho I)^-1`` and ``v = z - mu_c`` for a sample of a class of n samples, leaving
@@ -329,8 +334,8 @@ def leave_one_out(solver: Solver, rows: Array, labels: Sequence[Label]) -> np.nd
 
     Returns
     -------
-    ndarray of shape (n, M)
-        Classes in the order of their sorted labels.
+    scores, of_lda : ndarray of shape (n, M)
+        Of the rule, and of LDA's; classes in the order of their sorted labels.
     """
     statistics, solved, backend = solver.statistics, solver.terms, solver.backend
     assert solved is not None
@@ -361,8 +366,8 @@ def left_out_scores(
     zv: np.ndarray,
     means_v: np.ndarray,
     linear: np.ndarray,
-) -> np.ndarray:
-    """Return the scores of samples left out, from inner products through ``R``.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of samples left out, from inner products through ``R``; also those of LDA.
 
     Parameters
     ----------
@@ -390,10 +395,9 @@ def left_out_scores(
         + (step**2 * vv)[:, None] * part**2
         + k[:, None] * moved**2
     )
-    linear = terms.mixing.apply(linear)
-    if terms.blend is not None:
-        linear = linear @ terms.blend
-    return linear - 0.5 * squares + terms.extra
+    linear, offsets = terms.mixing.apply(linear), terms.extra - 0.5 * squares
+    blended = linear if terms.blend is None else linear @ terms.blend
+    return blended + offsets, linear + offsets
 
 
 def _with_all_means(

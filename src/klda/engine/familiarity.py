@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy
 
+from klda.engine.regression import inverted
+
 
 @dataclass(frozen=True)
 class Familiarity:
@@ -64,14 +66,24 @@ class Familiarity:
         factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
         if blend is None:
             return cls(offsets, lengths, anchors, shares, of_mean, factor)
-        unblend = scipy.linalg.inv(blend, check_finite=False)
+        unblend = inverted(blend)
         return cls(offsets, lengths, anchors, shares, of_mean, factor, unblend)
+
+    def inner(self) -> np.ndarray:
+        """Return the inner products of the anchors' means, relative to the mean of everything."""
+        root = np.sqrt(self.shares)
+        weighted = self.factor @ self.factor.T - np.eye(len(root))
+        return np.asarray(weighted / root[:, None] / root)
 
     def novelty(self, scores: np.ndarray) -> np.ndarray:
         """Return the relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
         if len(self.unblend):
             linear = scores.astype(np.float64) - self.offsets
             scores = linear @ self.unblend + self.offsets
+        return self.novelty_of_lda(scores)
+
+    def novelty_of_lda(self, scores: np.ndarray) -> np.ndarray:
+        """Return the same from scores of LDA's rule, whatever the rule is."""
         nearest = self.nearest(scores, slice(None))
         return nearest + self.beyond_nearest(scores[:, self.anchors])
 

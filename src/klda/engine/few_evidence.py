@@ -3,9 +3,9 @@
 With one sample of each class nothing tells how far others may be; with a few, leaving one out
 leaves its class with less than the others have. What can be relied on is the scale of the scores:
 divided by the median squared length of a class mean, the temperature that makes probabilities
-honest is nearly the same for all texts, from the first sample on, and a known input is about as
-novel. Leaving a sample out makes it look more novel than an input will; that fades with the square
-of the number of samples.
+honest is nearly the same for all texts, from the first sample on, and with one sample of each class
+the novelty of known inputs depends on the number of classes alone. Leaving a sample out makes it
+look more novel than an input will; that fades with the square of the number of samples.
 
 The constants were measured by cross-validation within training rows of four data sets.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ from klda.engine.regression import LDA_PART, lda_part
 from klda.labels import Label
 
 USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
-LEFT_OUT_EXCESS = 0.6  # of that, what leaving out adds to the novelty at one sample per class
+LEFT_OUT_EXCESS = 0.4  # of that, what leaving out adds to the novelty at one sample per class
+# Novelty of known inputs with one sample of each of M classes: mean a + b log M, and its spread.
+USUAL_NOVELTY = (0.32, 0.07)
+NOVELTY_SPREAD = 0.17
 PREFIX = "predict/few/"
 
 
@@ -41,8 +45,10 @@ class FewEvidence:
     ----------
     usual_temperature : float
         What scores are divided by.
-    undecided : float
-        Novelty of an input that leans to no class.
+    length : float
+        Median squared length of a class mean.
+    n_classes : int
+        Number of classes.
     labels : list
         Classes of the samples left out.
     novelty : ndarray of shape (n,)
@@ -52,7 +58,8 @@ class FewEvidence:
     """
 
     usual_temperature: float
-    undecided: float
+    length: float
+    n_classes: int
     labels: list[Label] = field(default_factory=list)
     novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
     errors: float = 0.0
@@ -61,26 +68,29 @@ class FewEvidence:
     def of(
         cls,
         temperature: float,
-        undecided: float,
-        inner: np.ndarray,
+        length: float,
         counts: np.ndarray,
         labels: Sequence[Label],
         novelty: np.ndarray,
         wrong: np.ndarray,
     ) -> FewEvidence:
         """Gather it from samples left out."""
-        excess = LEFT_OUT_EXCESS * np.median(inner.diagonal()) / counts.mean() ** 2
+        excess = LEFT_OUT_EXCESS * length / counts.mean() ** 2
         errors = float((wrong.sum() + 0.5) / (len(wrong) + 1))
-        return cls(temperature, undecided, list(labels), novelty - excess, errors)
+        return cls(temperature, length, len(counts), list(labels), novelty - excess, errors)
 
     def temperature(self, scale: Scale) -> float:
         """Return what to divide scores by to make probabilities honest."""
         return self.usual_temperature
 
     def threshold(self, refused: float, scale: Scale) -> float:
-        """Return the novelty that a fraction of known inputs exceeds."""
+        """Return the novelty that a fraction of known inputs exceeds; infinite for one class."""
+        if self.n_classes < 2:
+            return float("inf")
         if not len(self.novelty):
-            return (1 - refused) * self.undecided
+            first, slope = USUAL_NOVELTY
+            beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - min(max(refused, 1e-9), 1 - 1e-9))
+            return self.length * (first + slope * float(np.log(self.n_classes)) + beyond)
         return float(np.quantile(self.novelty, 1 - refused))
 
     def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
@@ -102,7 +112,7 @@ class FewEvidence:
         """Return it as named arrays; labels as positions in ``names``."""
         positions = {name: i for i, name in enumerate(names)}
         arrays: dict[str, Any] = {
-            "scales": [self.usual_temperature, self.undecided, self.errors],
+            "scales": [self.usual_temperature, self.length, self.n_classes, self.errors],
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
         }
@@ -113,9 +123,9 @@ class FewEvidence:
         """Return what `pack` described; None if there are no such arrays."""
         if PREFIX + "scales" not in arrays:
             return None
-        temperature, undecided, errors = np.asarray(arrays[PREFIX + "scales"]).tolist()
+        temperature, length, n_classes, errors = np.asarray(arrays[PREFIX + "scales"]).tolist()
         labels = [names[i] for i in np.asarray(arrays[PREFIX + "labels"]).tolist()]
         novelty = np.array(arrays[PREFIX + "novelty"], np.float64)
         if len(labels) != len(novelty):
             raise ValueError("the arrays of the evidence differ in length")
-        return cls(temperature, undecided, labels, novelty, errors)
+        return cls(temperature, length, int(n_classes), labels, novelty, errors)

@@ -225,7 +225,7 @@ class ExactFit:
             try:
                 factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
             except scipy.linalg.LinAlgError:
-                rho *= 10
+                rho = max(rho, np.finfo(float).eps * max(scale, trace / self.n)) * 10
                 warnings.warn(
                     f"The scatter of {self.n} samples is not positive definite with "
                     f"ridge={relative:g}; solving with a ridge raised to {rho / scale:.1e}. A "
@@ -274,8 +274,8 @@ class ExactFit:
         return np.flatnonzero(self.is_sample & (self.counts[self.groups] > 1))
 
     @cached_property
-    def left_out_scores(self) -> np.ndarray:
-        """Scores that these samples would have got, had they not been learned."""
+    def left_out_scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores that these samples would have got, had they not been learned; also LDA's."""
         at = self.left_out
         centred = self.means.centred(self.kernel.T).T  # K C
         to_centre = self.means.of(self.kernel).mean(axis=0)
@@ -304,23 +304,21 @@ class ExactFit:
     @property
     def losses(self) -> np.ndarray:
         """``-log`` of the probability that each sample's class gets when it is left out."""
-        probabilities = softmax(self.left_out_scores / self.temperature)
+        probabilities = softmax(self.left_out_scores[0] / self.temperature)
         own = probabilities[np.arange(len(self.left_out)), self.groups[self.left_out]]
         return np.asarray(-np.log(np.maximum(own, 1e-12)))
 
     def evidence(self, classes: np.ndarray) -> FewEvidence:
         """Return what leaving samples out tells."""
-        known = self.terms.familiarity
-        undecided = float(np.median(self.inner.diagonal()))
-        if not len(self.left_out) or len(self.counts) < 2:
-            return FewEvidence(self.temperature, undecided)
-        scores, own = self.left_out_scores, self.groups[self.left_out]
+        length, n_classes = float(np.median(self.inner.diagonal())), len(self.counts)
+        if not len(self.left_out) or n_classes < 2:
+            return FewEvidence(self.temperature, length, n_classes)
+        (scores, of_lda), own = self.left_out_scores, self.groups[self.left_out]
         return FewEvidence.of(
             self.temperature,
-            undecided,
-            self.inner,
+            length,
             self.counts,
             classes[own].tolist(),
-            known.novelty(scores),
+            self.terms.familiarity.novelty_of_lda(of_lda),
             scores.argmax(axis=1) != own,
         )

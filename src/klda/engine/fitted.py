@@ -145,7 +145,7 @@ class Fitted:
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
-            model = self.model.folded() if self.model.is_holding else self.model
+            model = self.model.plain()
             scatters = [member.statistics.scatter for member in model.members]
             found = [scatter.dense() for scatter in scatters if scatter is not None]
         return [each / max(model.statistics.n_scattered, 1) for each in found]

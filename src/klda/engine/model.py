@@ -253,6 +253,10 @@ class Model:
                 self.change(*part.grouped(), sign)
             self.hinted = counting if sign > 0 else self.hinted.drop(out.counts)
 
+    def plain(self) -> Model:
+        """Return a model whose statistics have all samples and nothing else: itself, or a copy."""
+        return self.folded().without_hints() if self.is_holding or len(self.hinted) else self
+
     def without_hints(self) -> Model:
         """Take the hints out of the statistics; the model has them still. Returns itself."""
         if len(self.hinted):

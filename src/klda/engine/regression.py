@@ -51,9 +51,15 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
         Noise in the squared lengths: a new sample does not share it.
     """
     diagonal = np.diag(counts.sum() / counts)
-    inverse = scipy.linalg.inv(diagonal + inner, check_finite=False)
+    inverse = inverted(diagonal + inner)
     inverse = (inverse + inverse.T) / 2
     own = np.einsum("ij,ji->i", inner, inverse)
     own = np.maximum(own - excess * inverse.diagonal(), LEAST_OF_OWN * own)
     regression = inverse / np.maximum(own, SMALLEST_OUTPUT)
     return np.asarray(np.eye(len(inner)) + scale / lda_part(counts) * regression)
+
+
+def inverted(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse of a small matrix, however badly conditioned it is."""
+    factor = scipy.linalg.lu_factor(matrix, check_finite=False)
+    return np.asarray(scipy.linalg.lu_solve(factor, np.eye(len(matrix)), check_finite=False))

@@ -129,20 +129,26 @@ def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndar
         raise KldaError(
             f"{type(estimator).__name__} has no whitened space; use a KLDA, KLDAEnsemble or LDA."
         )
+    grams = [gram if rows is None else gram[np.ix_(rows, rows)] for gram in _grams(estimator)]
+    total: Any = 0.0
+    for gram in grams:
+        own = np.diag(gram)
+        total = total + own[:, None] + own - gram - gram.T
+    squared = np.maximum((total + total.T) / (2 * len(grams)), 0.0)
+    np.fill_diagonal(squared, 0.0)
+    return np.asarray(squared) / _scale(squared, _error_left_out(estimator))
+
+
+def _grams(estimator: Any) -> list[np.ndarray]:
+    """Return, for each member, inner products of the class means in the whitened space."""
+    rules = estimator.solution_.rules
+    if all(len(rule.familiarity.anchors) == estimator.n_classes_ for rule in rules):
+        return [rule.familiarity.inner() for rule in rules]
     means, weights = estimator.means_, estimator.coef_
     if means.ndim == 2:
         means, weights = means[None], weights[None]
-    total: Any = 0.0
-    for mean, weight in zip(means, weights, strict=True):
-        if rows is not None:
-            mean, weight = mean[rows], weight[rows]
-        mean = mean.astype(np.float64) - mean.mean(axis=0)
-        gram = weight.astype(np.float64) @ mean.T
-        own = np.diag(gram)
-        total = total + own[:, None] + own - gram - gram.T
-    squared = np.maximum((total + total.T) / (2 * len(means)), 0.0)
-    np.fill_diagonal(squared, 0.0)
-    return np.asarray(squared) / _scale(squared, _error_left_out(estimator))
+    centred = [mean.astype(np.float64) - mean.mean(axis=0) for mean in means]
+    return [weight.astype(np.float64) @ m.T for weight, m in zip(weights, centred, strict=True)]
 
 
 def _scale(squared: np.ndarray, error: float) -> float:
