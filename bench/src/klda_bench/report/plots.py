@@ -110,11 +110,13 @@ def draw_curves(
     file: Path,
     n_components: int | None,
     title: str,
+    ticks: Mapping[float, str] | None = None,
 ) -> Path:
     """Draw the accuracy on the classes seen after each task, one panel per data set.
 
     A line is drawn where as many samples as random features have been seen. A method with fewer
-    runs than `seeds` says so: another order of classes is another curve.
+    runs than `seeds` says so: another order of classes is another curve. With `ticks`, the samples
+    are per class, at these places.
     """
     plt = pyplot()
     panels = list(curves.groupby("dataset", sort=False))
@@ -139,8 +141,10 @@ def draw_curves(
             how: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7}
             axis.annotate(text, at, xycoords=("data", "axes fraction"), **how)
         axis.set_title(data.title(str(dataset)))
-        axis.set_xlabel("training samples seen")
-        axis.set_ylabel("accuracy on classes seen (%)")
+        axis.set_xlabel("training samples seen" if ticks is None else "training samples per class")
+        axis.set_ylabel("accuracy on classes seen (%)" if ticks is None else "accuracy (%)")
+        if ticks is not None:
+            axis.set_xticks(list(ticks), list(ticks.values()))
     handles = [plt.Line2D([], [], label=name, **_style(i)) for name, i in names.items()]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
     figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)", fontsize=10)
