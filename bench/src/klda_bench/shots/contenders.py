@@ -1,10 +1,15 @@
-"""Every method of the few-sample benchmark: ours with and without class names, and its peers."""
+"""Every method of the few-sample benchmark: ours with and without class names, and its peers.
+
+A method learns feature rows of all classes (``learn(X, y)``) and answers (``answer(X)``).
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -13,7 +18,17 @@ from sklearn.neighbors import KNeighborsClassifier
 from klda import Learner
 from klda_bench.methods import Context, protocol_gamma, registry
 
-ROWS_AT_ONCE = 2000  # RanPAC chooses its ridge on the rows of one call: a system of their number
+ROWS_AT_ONCE = 2000  # RanPAC chooses its ridge by a system of as many unknowns as rows
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a method is made for: an encoder, the classes of a data set, a seed."""
+
+    backbone: str
+    encoder: Any
+    classes: Sequence[str]
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -31,23 +46,10 @@ class Answers:
     @classmethod
     def of(cls, answers: Sequence[Any]) -> Answers:
         """Collect what klda answers for each row."""
+        labels, confidence = zip(*(answer.top[0] for answer in answers), strict=True)
         novelty = [answer.novelty for answer in answers]
-        return cls(
-            np.array([answer.top[0][0] for answer in answers]),
-            np.array([answer.top[0][1] for answer in answers]),
-            None if None in novelty else np.array(novelty),
-            [answer.known for answer in answers],
-        )
-
-
-class Model(Protocol):
-    """What learns feature rows of all classes and answers."""
-
-    def learn(self, X: np.ndarray, y: np.ndarray, /) -> None:
-        """Learn rows, shuffled; `y` may be empty where `X` is."""
-
-    def answer(self, X: np.ndarray, /) -> Answers:
-        """Answer for rows."""
+        told = None if None in novelty else np.array(novelty)
+        return cls(np.array(labels), np.array(confidence), told, [a.known for a in answers])
 
 
 class Ours:
@@ -76,15 +78,14 @@ class Ours:
         """Answer with the labels of the data set, refusing by the default threshold."""
         found = Answers.of(self._learner.answer_rows(X, top=1))
         labels = np.array([self._labels[code] for code in found.labels.tolist()])
-        return Answers(labels, found.confidence, found.novelty, found.known)
+        return replace(found, labels=labels)
 
 
 class Registered:
     """A method of the tables (``klda bench methods``) with the options that it has there."""
 
     def __init__(self, place: Place, name: str) -> None:
-        gamma = protocol_gamma(place.backbone)
-        context = Context(place.backbone, gamma, place.seed)
+        context = Context(place.backbone, protocol_gamma(place.backbone), place.seed)
         self._method: Any = registry()[name].make(context)
 
     def learn(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -103,13 +104,15 @@ class Registered:
 class ScikitLearn:
     """A scikit-learn classifier; `make` gets the number of samples of the smallest class."""
 
-    def __init__(self, make: Callable[[int], Any]) -> None:
+    def __init__(self, place: Place, make: Callable[[int], Any]) -> None:
         self._make = make
 
     def learn(self, X: np.ndarray, y: np.ndarray) -> None:
         """Fit the classifier to the rows."""
         smallest = int(np.unique(y, return_counts=True)[1].min())
-        self._classifier = self._make(smallest).fit(X, y)
+        with warnings.catch_warnings():  # one sample per class looks like a regression problem
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            self._classifier = self._make(smallest).fit(X, y)
 
     def answer(self, X: np.ndarray) -> Answers:
         """Answer; an input is the less known, the lower its largest probability."""
@@ -119,14 +122,12 @@ class ScikitLearn:
         return Answers(labels, highest, 1.0 - highest)
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a model is made for: an encoder, the classes of a data set, a seed."""
+def _regression(smallest: int) -> LogisticRegression:
+    return LogisticRegression(C=10.0, max_iter=1000)
 
-    backbone: str
-    encoder: Any
-    classes: Sequence[str]
-    seed: int
+
+def _neighbours(smallest: int) -> KNeighborsClassifier:
+    return KNeighborsClassifier(min(5, smallest), weights="distance", metric="cosine")
 
 
 @dataclass(frozen=True)
@@ -137,41 +138,34 @@ class Contender:
     """
 
     title: str
-    make: Callable[[Place], Model]
+    make: Callable[[Place], Any]
     layers: str = "auto"
     seeded: bool = False
     from_names: bool = False
 
 
-def _logistic_regression(smallest: int) -> LogisticRegression:
-    return LogisticRegression(C=10.0, max_iter=1000)
-
-
-def _nearest_neighbours(smallest: int) -> KNeighborsClassifier:
-    return KNeighborsClassifier(min(5, smallest), weights="distance", metric="cosine")
+def _registered(name: str, layers: str = "auto") -> Contender:
+    spec = registry()[name]
+    seeded = name not in ("ncm", "lda")
+    title = spec.title if layers == "last" else f"{spec.title}, our layers"
+    return Contender(title, partial(Registered, name=name), layers, seeded)
 
 
 CONTENDERS = {
     "ours": Contender("klda, no names", Ours, seeded=True),
-    "names": Contender(
-        "klda, class names", lambda place: Ours(place, "labels"), seeded=True, from_names=True
-    ),
-    "cryptic": Contender("klda, cryptic names", lambda place: Ours(place, "codes"), seeded=True),
-    "ncm": Contender("NCM", lambda place: Registered(place, "ncm"), "last"),
-    "lda": Contender("LDA", lambda place: Registered(place, "lda"), "last"),
-    "klda": Contender("KLDA, the paper's", lambda place: Registered(place, "klda"), "last", True),
-    "knn": Contender("nearest neighbours", lambda place: ScikitLearn(_nearest_neighbours), "last"),
+    "names": Contender("klda, names", partial(Ours, names="labels"), "auto", True, True),
+    "cryptic": Contender("klda, cryptic names", partial(Ours, names="codes"), seeded=True),
+    "ncm": _registered("ncm", "last"),
+    "lda": _registered("lda", "last"),
+    "klda": replace(_registered("klda", "last"), title="KLDA, paper's mode"),
+    "knn": Contender("nearest neighbours", partial(ScikitLearn, make=_neighbours), "last"),
     "lr-last": Contender(
-        "logistic regression, last layer", lambda place: ScikitLearn(_logistic_regression), "last"
+        "logistic regr., last layer", partial(ScikitLearn, make=_regression), "last"
     ),
-    "lr": Contender(
-        "logistic regression, our layers", lambda place: ScikitLearn(_logistic_regression)
-    ),
-    "ranpac": Contender(
-        "RanPAC, our layers", lambda place: Registered(place, "ranpac"), seeded=True
-    ),
-    "gacl": Contender("GACL, our layers", lambda place: Registered(place, "gacl"), seeded=True),
-    "anacp": Contender("AnaCP, our layers", lambda place: Registered(place, "anacp"), seeded=True),
+    "lr": Contender("logistic regr., our layers", partial(ScikitLearn, make=_regression)),
+    "ranpac": _registered("ranpac"),
+    "gacl": _registered("gacl"),
+    "anacp": _registered("anacp"),
 }
 PEERS = ("ncm", "lr-last", "lr")
 """What a user would take instead; the best of them in hindsight is what ours is compared with."""

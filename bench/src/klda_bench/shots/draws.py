@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 
 import klda
 from klda.errors import KldaError
@@ -19,12 +21,14 @@ from klda_bench.engine import AUTO_MEANINGS, Reliability, load_encoder, read_tab
 from klda_bench.results import Results, Row, key_of
 from klda_bench.runs.grid import pack_bits
 from klda_bench.runs.metrics import accuracy
-from klda_bench.shots.contenders import CONTENDERS, Answers, Contender, Place
+from klda_bench.shots.contenders import CONTENDERS, Answers, Place
 
 BINS = 10
 SURE = 0.9
 RARE = 0.1  # fraction of the classes
 ALL = "all"
+Shots = int | str
+OURS = ("ours", "names", "cryptic")
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Plan:
 
     methods: Sequence[str]
     datasets: Sequence[str]
-    shots: Sequence[int | str]
+    shots: Sequence[Shots]
     draws: int
     rare: bool = False
     backbone: str = "minilm"
@@ -49,18 +53,19 @@ class Plan:
         if self.rare and not {0, ALL}.isdisjoint(self.shots):
             raise KldaError("shots with --rare must be numbers from 1 on, such as 1,2,5,10.")
 
-    def cells(self) -> Iterator[tuple[str, int | str, int]]:
+    def cells(self) -> Iterator[tuple[str, Shots, int]]:
         """Yield method, samples per class and draw, leaving out what would be the same run."""
         for shots in self.shots:
             for draw in range(self.draws):
-                for method in self.methods:
-                    contender = CONTENDERS[method]
-                    once = shots == 0 or (shots == ALL and not contender.seeded)
-                    if (shots != 0 or contender.from_names) and not (once and draw):
-                        yield method, shots, draw
+                for name in self.methods:
+                    own = CONTENDERS[name]
+                    possible = shots != 0 or own.from_names
+                    same_again = draw > 0 and shots in (0, ALL) and not own.seeded
+                    if possible and not same_again:
+                        yield name, shots, draw
 
 
-def parse_shots(text: str) -> list[int | str]:
+def parse_shots(text: str) -> list[Shots]:
     """Read ``0,1,2,all``."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part == ALL or part.isdecimal() for part in parts):
@@ -68,109 +73,98 @@ def parse_shots(text: str) -> list[int | str]:
     return [part if part == ALL else int(part) for part in parts]
 
 
-class Encoded:
-    """A data set with its features by layers, computed when they are first needed."""
+def draw_rows(
+    y: np.ndarray, shots: Shots, seed: int, rare: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw rows, shuffled, and say which classes have as few as `shots`.
 
-    def __init__(self, name: str, plan: Plan, encoders: dict[str, Any]) -> None:
-        self.dataset = data.load(name, data=plan.data)
-        self._plan, self._encoders = plan, encoders
-
-    def encoder(self, layers: str) -> Any:
-        """Return the encoder whose features have these layers."""
-        if layers not in self._encoders:
-            self._encoders[layers] = load_encoder(self._plan.backbone, layers=layers, cache=True)
-        return self._encoders[layers]
-
-    @cached_property
-    def unknown(self) -> list[str]:
-        """CLINC150's out-of-scope queries, if this is CLINC150 and they are here."""
-        folder = Path(self._plan.data or ".") / "clinc150_oos"
-        file = folder / "oos_test.csv.gz"
-        found = self.dataset.name == "clinc" and file.exists()
-        return list(read_table(file, labels=False)[0]) if found else []
-
-    @cached_property
-    def _held(self) -> dict[str, tuple[np.ndarray, ...]]:
-        return {}
-
-    def features(self, layers: str) -> tuple[np.ndarray, ...]:
-        """Rows to learn, rows to test on, and rows of unknown inputs."""
-        if layers not in self._held:
-            encode = self.encoder(layers).encode
-            parts = (self.dataset.train.X, self.dataset.test.X, self.unknown)
-            self._held[layers] = tuple(encode(list(part)) if len(part) else None for part in parts)
-        return self._held[layers]
-
-
-def draw_rows(y: np.ndarray, shots: int | str, seed: int, rare: bool = False) -> Draw:
-    """Draw some samples of each class, or of the rare ones; more of them contain fewer."""
+    A draw of more samples contains that of fewer.
+    """
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(y))
-    classes = np.unique(y)
+    order, classes = rng.permutation(len(y)), np.unique(y)
     few = rng.permutation(classes)[: max(1, round(RARE * len(classes)))] if rare else classes
     drawn = y[order]
     rank = pd.Series(drawn).groupby(drawn).cumcount().to_numpy()
     limit = np.inf if shots == ALL else int(shots)
-    return Draw(order[(rank < limit) | ~np.isin(drawn, few)], few)
+    return order[(rank < limit) | ~np.isin(drawn, few)], few
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Rows to learn, shuffled, and the classes that are short of samples."""
+@cache
+def _encoder(backbone: str, layers: str) -> Any:
+    return load_encoder(backbone, layers=layers, cache=True)
 
-    rows: np.ndarray
-    few: np.ndarray
+
+class Arena:
+    """A data set whose features are computed when a run first needs them."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.dataset, self._plan = data.load(name, data=plan.data), plan
+        self._features: dict[str, list[np.ndarray | None]] = {}
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """CLINC150's out-of-scope queries, if this is CLINC150 and they are here."""
+        folder = self._plan.data or os.environ.get("KLDA_DATA", ".")
+        file = Path(folder) / "clinc150_oos" / "oos_test.csv.gz"
+        found = self.dataset.name == "clinc" and file.exists()
+        return list(read_table(file, labels=False)[0]) if found else []
+
+    def features(self, layers: str) -> list[np.ndarray | None]:
+        """Rows to learn, rows to test on, and rows of unknown inputs if there are any."""
+        if layers not in self._features:
+            encode = _encoder(self._plan.backbone, layers).encode
+            parts = (self.dataset.train.X, self.dataset.test.X, self.unknown)
+            self._features[layers] = [encode(part) if len(part) else None for part in parts]
+        return self._features[layers]
+
+    def settings(self, method: str, shots: Shots, draw: int) -> Row:
+        """All that determines the numbers of a run; ours change with the program's version."""
+        ours = {"auto": AUTO_MEANINGS, "klda": klda.__version__}
+        return {
+            "what": "rare" if self._plan.rare else "shots",
+            "dataset": self.dataset.name,
+            "data_sha256": self.dataset.sha256,
+            "backbone": self._plan.backbone,
+            "method": method,
+            "shots": shots,
+            "draw": draw,
+            **(ours if method in OURS else {}),
+        }
+
+    def run(self, method: str, shots: Shots, draw: int) -> Row:
+        """Teach a method one draw and measure its answers."""
+        plan, train, test = self._plan, self.dataset.train, self.dataset.test
+        X, X_test, X_unknown = self.features(CONTENDERS[method].layers)
+        encoder = _encoder(plan.backbone, "auto")
+        rows, few = draw_rows(train.y, shots, draw, plan.rare)
+        model = CONTENDERS[method].make(Place(plan.backbone, encoder, self.dataset.classes, draw))
+        start = time.perf_counter()
+        model.learn(X[rows], train.y[rows])
+        answers = model.answer(X_test)
+        row: Row = {"samples": len(rows), "seconds": time.perf_counter() - start}
+        row |= measured(answers, test.y)
+        if plan.rare:
+            rare = np.isin(test.y, few)
+            row["rare_recall"] = accuracy(test.y[rare], answers.labels[rare])
+        if X_unknown is not None and answers.novelty is not None:
+            row |= told_apart(answers, model.answer(X_unknown))
+        return {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
 
 
 def measure(plan: Plan, results: Results, notify: Callable[[str], None]) -> list[Row]:
     """Run every cell of a plan that the results do not hold, and return all of them."""
-    finished, found, encoders = results.latest(), [], {}
+    finished, found = results.latest(), []
     for name in plan.datasets:
-        encoded = Encoded(name, plan, encoders)
+        arena = Arena(name, plan)
         for method, shots, draw in plan.cells():
-            settings = _settings(plan, encoded, method, shots, draw)
+            settings = arena.settings(method, shots, draw)
             key = key_of(settings)
             if key not in finished:
-                notify(f"{encoded.dataset.title}: {CONTENDERS[method].title}, {shots}, draw {draw}")
-                row = settings | run(plan, encoded, CONTENDERS[method], shots, draw) | {"key": key}
-                results.append(row | {"versions": environment.versions()})
-                finished[key] = row
+                notify(f"{arena.dataset.title}: {method}, {shots} samples, draw {draw}")
+                finished[key] = settings | arena.run(method, shots, draw) | {"key": key}
+                results.append(finished[key] | {"versions": environment.versions()})
             found.append(finished[key])
     return found
-
-
-def _settings(plan: Plan, encoded: Encoded, method: str, shots: int | str, draw: int) -> Row:
-    """All that determines the numbers of a run; ours also depends on the program's version."""
-    ours = {"auto": AUTO_MEANINGS, "klda": klda.__version__}
-    return {
-        "what": "rare" if plan.rare else "shots",
-        "dataset": encoded.dataset.name,
-        "data_sha256": encoded.dataset.sha256,
-        "backbone": plan.backbone,
-        "method": method,
-        "shots": shots,
-        "draw": draw,
-    } | (ours if method in ("ours", "names", "cryptic") else {})
-
-
-def run(plan: Plan, encoded: Encoded, contender: Contender, shots: int | str, draw: int) -> Row:
-    """Teach a method one draw and measure its answers."""
-    dataset, encoder = encoded.dataset, encoded.encoder("auto")
-    X, X_test, X_unknown = encoded.features(contender.layers)
-    y, truth = dataset.train.y, dataset.test.y
-    drawn = draw_rows(y, shots, draw, plan.rare)
-    model = contender.make(Place(plan.backbone, encoder, dataset.classes, draw))
-    start = time.perf_counter()
-    model.learn(X[drawn.rows], y[drawn.rows])
-    answers = model.answer(X_test)
-    row: Row = {"samples": len(drawn.rows), "seconds": round(time.perf_counter() - start, 3)}
-    row |= measured(answers, truth)
-    if plan.rare:
-        few = np.isin(truth, drawn.few)
-        row["rare_recall"] = accuracy(truth[few], answers.labels[few])
-    if X_unknown is not None and answers.novelty is not None:
-        row |= told_apart(answers, model.answer(X_unknown))
-    return {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
 
 
 def measured(answers: Answers, truth: np.ndarray) -> Row:
@@ -178,9 +172,8 @@ def measured(answers: Answers, truth: np.ndarray) -> Row:
     right = answers.labels == truth
     row: Row = {"accuracy": accuracy(truth, answers.labels), "test_rows": len(truth)}
     if answers.confidence is not None:
-        error = Reliability.of(answers.confidence, right, bins=BINS).error
-        wrong_and_sure = float(np.mean(~right & (answers.confidence > SURE)) * 100.0)
-        row |= {"calibration_error": error, "wrong_and_sure": wrong_and_sure}
+        row["calibration_error"] = Reliability.of(answers.confidence, right, bins=BINS).error
+        row["wrong_and_sure"] = float(np.mean(~right & (answers.confidence > SURE)) * 100.0)
     return row | {"correct": pack_bits(right)}
 
 
@@ -189,15 +182,13 @@ def told_apart(known: Answers, unknown: Answers) -> Row:
 
     A method that can't tell yet (None) neither refuses an input nor takes it for known.
     """
-    from sklearn.metrics import roc_auc_score
-
-    novelty = np.concatenate([known.novelty, unknown.novelty])
     truth = np.repeat([0, 1], [len(known.labels), len(unknown.labels)])
+    novelty = [value for part in (known, unknown) for value in part.novelty]
     row: Row = {"auroc": float(roc_auc_score(truth, novelty))}
     if known.known is not None and unknown.known is not None:
-        taken, can_not_tell = _per_cent(unknown.known, True), _per_cent(unknown.known, None)
-        row |= {"unknown_taken_for_known": taken, "unknown_not_judged": can_not_tell}
-        row |= {"known_refused": _per_cent(known.known, False)}
+        row["unknown_taken_for_known"] = _per_cent(unknown.known, True)
+        row["unknown_not_judged"] = _per_cent(unknown.known, None)
+        row["known_refused"] = _per_cent(known.known, False)
     return row
 
 

@@ -15,45 +15,10 @@ from klda_bench.results import Row
 from klda_bench.runs.grid import unpack_bits
 from klda_bench.runs.metrics import Spread, paired_difference
 from klda_bench.shots.contenders import CONTENDERS, PEERS
-from klda_bench.shots.draws import ALL
+from klda_bench.shots.draws import ALL, OURS
 
-OURS = ("ours", "names", "cryptic")
-UNKNOWN = {
-    "unknown_taken_for_known": "out-of-scope inputs taken for known (%)",
-    "unknown_not_judged": "out-of-scope inputs not judged (%)",
-    "known_refused": "known inputs refused (%)",
-    "auroc": "AUROC",
-}
 Titled = tuple[str, pd.DataFrame]
-
-
-def tables(rows: Sequence[Row]) -> Iterator[Titled]:
-    """Yield every table that the rows allow, with its title."""
-    frame = pd.DataFrame(rows)
-    frame["title"] = frame.method.map(lambda name: CONTENDERS[name].title)
-    for name, own in frame.groupby("dataset", sort=False):
-        yield f"{data.title(str(name))}: accuracy (%)", _by_shots(own, "accuracy", _spread)
-        if "rare_recall" in frame:
-            title = f"{data.title(str(name))}: recall of the rare classes (%)"
-            yield title, _by_shots(own, "rare_recall", _spread)
-    differences = ahead(frame)
-    if len(differences):
-        yield "Accuracy less that of the best peer (points)", differences
-    for metric, title in {
-        "calibration_error": "Calibration error: mean over data sets (highest)",
-        "wrong_and_sure": "Wrong answers above 90% confidence (% of all): mean (highest)",
-    }.items():
-        if metric in frame:
-            means = frame.groupby(["title", "shots", "dataset"], sort=False)[metric].mean()
-            yield title, _by_shots(means.reset_index().dropna(), metric, _mean_and_highest)
-    for metric, title in UNKNOWN.items():
-        if metric in frame and frame[metric].notna().any():
-            form = _spread if metric != "auroc" else _short
-            yield f"CLINC: {title}", _by_shots(frame[frame[metric].notna()], metric, form)
-    paired = paired_with_all_data(frame)
-    if len(paired):
-        title = "All data: accuracy less that of others, paired, with its standard error (points)"
-        yield title, paired
+Form = Callable[[pd.Series], str]
 
 
 def _spread(values: pd.Series) -> str:
@@ -61,23 +26,54 @@ def _spread(values: pd.Series) -> str:
     return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
 
 
-def _short(values: pd.Series) -> str:
-    return f"{values.mean():.3f}"
+def _highest(digits: int) -> Form:
+    return lambda values: f"{values.mean():.{digits}f} ({values.max():.{digits}f})"
 
 
-def _mean_and_highest(values: pd.Series) -> str:
-    digits = 3 if values.max() <= 1.0 else 1
-    return f"{values.mean():.{digits}f} ({values.max():.{digits}f})"
+BY_DATASET: dict[str, tuple[str, Form]] = {
+    "accuracy": ("accuracy (%)", _spread),
+    "rare_recall": ("recall of the rare classes (%)", _spread),
+    "unknown_taken_for_known": ("out-of-scope inputs taken for known (%)", _spread),
+    "unknown_not_judged": ("out-of-scope inputs that can't be judged yet (%)", _spread),
+    "known_refused": ("known inputs refused (%)", _spread),
+    "auroc": ("AUROC of out-of-scope inputs", lambda values: f"{values.mean():.3f}"),
+}
+OVERALL: dict[str, tuple[str, Form]] = {
+    "calibration_error": ("Calibration error: mean of the data sets (highest)", _highest(3)),
+    "wrong_and_sure": ("Wrong and over 90% sure (%): mean of the data sets (highest)", _highest(1)),
+}
 
 
-def _by_shots(frame: pd.DataFrame, metric: str, form: Callable[[pd.Series], str]) -> pd.DataFrame:
+def tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """Yield every table that the rows allow, with its title."""
+    frame = pd.DataFrame(rows)
+    for metric, (title, form) in BY_DATASET.items():
+        for name, own in frame.groupby("dataset", sort=False):
+            if metric in own and own[metric].notna().any():
+                yield f"{data.title(str(name))}: {title}", _by_shots(own, metric, form)
+    for title, found in (
+        ("Accuracy less that of the best peer (points)", ahead(frame)),
+        ("All data: accuracy less that of others, with standard error (points)", paired(frame)),
+    ):
+        if len(found):
+            yield title, found
+    for metric, (title, form) in OVERALL.items():
+        if metric in frame:
+            means = frame.groupby(["method", "shots", "dataset"], sort=False)[metric].mean()
+            yield title, _by_shots(means.reset_index(), metric, form)
+
+
+def _by_shots(frame: pd.DataFrame, metric: str, form: Form) -> pd.DataFrame:
     """Methods x samples per class, a text in each cell."""
-    cells = frame.groupby(["title", "shots"], sort=False)[metric].agg(form).unstack("shots")
-    cells = cells.reindex(index=frame.title.unique(), columns=_in_order(frame.shots))
-    return cells.fillna("-").rename_axis("method").rename_axis(None, axis=1).reset_index()
+    frame = frame[frame[metric].notna()]
+    cells = frame.groupby(["method", "shots"], sort=False)[metric].agg(form).unstack("shots")
+    cells = cells.reindex(index=frame.method.unique(), columns=in_order(frame.shots)).fillna("-")
+    cells.index = pd.Index([CONTENDERS[name].title for name in cells.index], name="method")
+    return cells.rename_axis(None, axis="columns").reset_index()
 
 
-def _in_order(shots: pd.Series) -> list[Any]:
+def in_order(shots: pd.Series) -> list[Any]:
+    """Return the numbers of samples per class, all of them last."""
     return sorted(shots.unique(), key=lambda k: np.inf if k == ALL else k)
 
 
@@ -86,53 +82,50 @@ def ahead(frame: pd.DataFrame) -> pd.DataFrame:
 
     The best peer is chosen in hindsight for each cell. Cryptic names are compared with no names.
     """
-    means = frame.groupby(["method", "dataset", "shots"], sort=False).accuracy.mean()
-    methods = means.index.unique("method")
-    best = means[means.index.isin(PEERS, level="method")].groupby(["dataset", "shots"]).max()
-    lines = []
-    for method in [name for name in OURS if name in methods]:
-        base = means["ours"] if method == "cryptic" and "ours" in methods else best
-        differences = (means[method] - base).dropna().unstack("shots")
-        differences = differences.reindex(columns=_in_order(frame.shots)).dropna(axis=1, how="all")
-        differences = differences.reindex(frame.dataset.unique()).dropna(how="all")
-        if differences.empty:
+    columns = in_order(frame.shots)
+    means = frame.groupby(["dataset", "method", "shots"], sort=False).accuracy.mean()
+    table = means.unstack("shots").reindex(columns=columns)
+    best = table[table.index.isin(PEERS, level="method")].groupby("dataset").max()
+    lines: list[Row] = []
+    for method in [name for name in OURS if name in table.index.unique("method")]:
+        own = table.xs(method, level="method")
+        than = "ours" if method == "cryptic" else "best peer"
+        try:
+            base = table.xs("ours", level="method") if than == "ours" else best
+        except KeyError:
             continue
-        than = "no names" if base is not best else "best peer"
-        label = f"{CONTENDERS[method].title} - {than}"
-        differences.loc["mean"] = differences.mean()
-        cells = differences.to_numpy()[:-1]
-        overall = {"mean": np.nanmean(cells), "lowest": np.nanmin(cells)}
-        for name, line in differences.iterrows():
-            ends = overall if name == "mean" else {"mean": line.mean(), "lowest": line.min()}
-            named = {"": label, "data set": data.title(str(name))}
-            lines.append(named | line.to_dict() | ends)
-    order = ["", "data set", *_in_order(frame.shots), "mean", "lowest"]
-    found = pd.DataFrame(lines, columns=[c for c in order if any(c in line for line in lines)])
+        cells = (own - base.reindex(own.index)).dropna(how="all")
+        label = f"{CONTENDERS[method].title} - {'no names' if than == 'ours' else than}"
+        for name, line in cells.iterrows():
+            ends = {"mean": line.mean(), "lowest": line.min()}
+            lines.append({"": label, "data set": data.title(str(name))} | dict(line) | ends)
+        if len(cells) > 1:
+            ends = {"mean": np.nanmean(cells), "lowest": np.nanmin(cells)}
+            lines.append({"": label, "data set": "all"} | dict(cells.mean()) | ends)
+    found = pd.DataFrame(lines).dropna(axis="columns", how="all")
     return found.map(lambda value: f"{value:+.1f}" if isinstance(value, float) else value)
 
 
-def paired_with_all_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Ours against every other method on the same test rows, learned from all data."""
+def paired(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare ours with every other method on the same test rows, learned from all data."""
     whole = frame[frame.shots == ALL]
-    correct = {
-        place: np.stack([unpack_bits(r.correct, r.test_rows) for r in own.itertuples()])
+    right = {
+        place: np.stack([unpack_bits(row.correct, row.test_rows) for row in own.itertuples()])
         for place, own in whole.groupby(["method", "dataset"], sort=False)
     }
     lines = []
     for other in [name for name in whole.method.unique() if name != "ours"]:
         found = {
-            dataset: paired_difference(correct["ours", dataset], correct[other, dataset])
-            for dataset in whole.dataset.unique()
-            if ("ours", dataset) in correct and (other, dataset) in correct
+            name: paired_difference(right["ours", name], right[other, name])
+            for name in whole.dataset.unique()
+            if ("ours", name) in right and (other, name) in right
         }
-        if not found:
-            continue
-        # Test sets are independent, so the variances of their differences add up.
-        mean = np.mean([difference for difference, _ in found.values()])
-        error = np.sqrt(np.sum([error**2 for _, error in found.values()])) / len(found)
-        line = {data.title(name): f"{d:+.2f} ± {e:.2f}" for name, (d, e) in found.items()}
-        named = {"method": f"{CONTENDERS['ours'].title} - {CONTENDERS[other].title}"}
-        lines.append(named | line | {"mean": f"{mean:+.2f} ± {error:.2f}"})
+        if found:
+            points, errors = np.array(list(found.values())).T
+            # Test sets are independent, so the variances of their differences add up.
+            found["mean"] = (points.mean(), np.sqrt((errors**2).sum()) / len(errors))
+            cells = {data.title(name): f"{d:+.2f} ± {e:.2f}" for name, (d, e) in found.items()}
+            lines.append({"klda, no names - ...": CONTENDERS[other].title} | cells)
     return pd.DataFrame(lines)
 
 
@@ -140,21 +133,18 @@ def markdown(found: Sequence[Titled], heading: str) -> str:
     """Write tables as a Markdown page."""
     lines = [f"# {heading}", ""]
     for title, frame in found:
-        lines += [f"## {title}", "", _line(frame.columns), _line(["---"] * len(frame.columns))]
-        lines += [*(_line(row) for row in frame.fillna("-").to_numpy().tolist()), ""]
+        rows = [list(frame.columns), ["---"] * frame.shape[1], *frame.to_numpy().tolist()]
+        written = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+        lines += [f"## {title}", "", *written, ""]
     return "\n".join(lines)
-
-
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
 def draw(rows: Sequence[Row], draws: int, file: Path, title: str) -> Path:
     """Draw accuracy over samples per class, one panel per data set."""
     frame = pd.DataFrame(rows).rename(columns={"draw": "seed"})
-    places = {shots: float(i) for i, shots in enumerate(_in_order(frame.shots))}
+    places = {shots: float(i) for i, shots in enumerate(in_order(frame.shots))}
     at = frame.shots.map(places)
+    curves = frame.assign(task=at, samples_seen=at)
     ticks = {place: str(shots) for shots, place in places.items()}
     titles = {name: CONTENDERS[name].title for name in frame.method.unique()}
-    curves = frame.assign(task=at, samples_seen=at)
     return plots.draw_curves(curves, titles, draws, file, None, title, ticks)
