@@ -27,6 +27,7 @@ BINS = 10
 SURE = 0.9
 RARE = 0.1  # fraction of the classes
 ALL = "all"
+NO_ROWS = np.empty((0, 0), dtype=np.float32)
 Shots = int | str
 OURS = ("ours", "names", "cryptic")
 
@@ -99,7 +100,7 @@ class Arena:
 
     def __init__(self, name: str, plan: Plan) -> None:
         self.dataset, self._plan = data.load(name, data=plan.data), plan
-        self._features: dict[str, list[np.ndarray | None]] = {}
+        self._features: dict[str, list[np.ndarray]] = {}
 
     @cached_property
     def unknown(self) -> list[str]:
@@ -109,12 +110,12 @@ class Arena:
         found = self.dataset.name == "clinc" and file.exists()
         return list(read_table(file, labels=False)[0]) if found else []
 
-    def features(self, layers: str) -> list[np.ndarray | None]:
-        """Rows to learn, rows to test on, and rows of unknown inputs if there are any."""
+    def features(self, layers: str) -> list[np.ndarray]:
+        """Rows to learn, rows to test on, and rows of unknown inputs."""
         if layers not in self._features:
             encode = _encoder(self._plan.backbone, layers).encode
             parts = (self.dataset.train.X, self.dataset.test.X, self.unknown)
-            self._features[layers] = [encode(part) if len(part) else None for part in parts]
+            self._features[layers] = [encode(part) if len(part) else NO_ROWS for part in parts]
         return self._features[layers]
 
     def settings(self, method: str, shots: Shots, draw: int) -> Row:
@@ -146,7 +147,7 @@ class Arena:
         if plan.rare:
             rare = np.isin(test.y, few)
             row["rare_recall"] = accuracy(test.y[rare], answers.labels[rare])
-        if X_unknown is not None and answers.novelty is not None:
+        if len(X_unknown) and answers.novelty is not None:
             row |= told_apart(answers, model.answer(X_unknown))
         return {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
 
@@ -183,7 +184,7 @@ def told_apart(known: Answers, unknown: Answers) -> Row:
     A method that can't tell yet (None) neither refuses an input nor takes it for known.
     """
     truth = np.repeat([0, 1], [len(known.labels), len(unknown.labels)])
-    novelty = [value for part in (known, unknown) for value in part.novelty]
+    novelty = np.concatenate([n for n in (known.novelty, unknown.novelty) if n is not None])
     row: Row = {"auroc": float(roc_auc_score(truth, novelty))}
     if known.known is not None and unknown.known is not None:
         row["unknown_taken_for_known"] = _per_cent(unknown.known, True)
