@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from klda_bench.cli.screen import errors, progress, say, show, wrote
+from klda_bench.cli.screen import errors, progress, show, wrote
 from klda_bench.measure.common import Data, Names
 from klda_bench.results import Results
 from klda_bench.shots import summary
@@ -38,7 +38,8 @@ def shots(
 ) -> None:
     """Measure accuracy, doubt and unknown inputs from k samples of every class.
 
-    k = 0 is the classes' names alone. A run that is in the output folder is not repeated.
+    k = 0 is the classes' names alone. A run that is in the output folder is not repeated, and
+    those of other methods are shown beside the ones asked for.
     """
     with errors():
         plan = Plan(
@@ -60,4 +61,3 @@ def shots(
         heading = "A tenth of the classes has k samples" if rare else "k samples of every class"
         page.write_text(summary.markdown(found, heading), encoding="utf-8")
         wrote([page, summary.draw(rows, draws, output / f"{name}.png", heading)])
-        say("SetFit is not among the methods: it fine-tunes the network on the texts.")
