@@ -170,7 +170,8 @@ def measure(plan: Plan, results: Results, notify: Callable[[str], None]) -> list
                 finished[key] = settings | arena.run(method, shots, draw) | {"key": key}
                 results.append(finished[key] | {"versions": environment.versions()})
             found.append(finished[key])
-    return found
+    order = list(CONTENDERS)
+    return sorted(found, key=lambda row: order.index(row["method"]))
 
 
 def measured(answers: Answers, truth: np.ndarray) -> Row:
