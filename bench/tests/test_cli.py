@@ -31,6 +31,18 @@ def test_table1_prints_the_table_and_a_second_call_runs_nothing(tmp_path):
     assert call("report", tmp_path / "out").exit_code == 0
 
 
+def test_the_paper_without_its_data_says_what_to_do(tmp_path, monkeypatch):
+    for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    answer = call("paper", "--backbone", "minilm", "--seeds", 1, "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert "holds no results" in answer.stderr
+    answer = call("paper", "--backbone", "nothing", "--output", tmp_path / "out")
+    assert "backbone='nothing'" in answer.stderr
+
+
 @pytest.mark.data
 def test_datasets_are_listed(data_dir, monkeypatch, tmp_path):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path))

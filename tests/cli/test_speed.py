@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, encoders
-from klda.cli import predict
+from klda.cli import predict, reading
 from klda.cli.reading import batches, open_tables
 from klda.learner import Learner
 from klda_bench.demo import examples
@@ -45,7 +45,13 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
 
     def answer():
         chunks = batches(open_tables([path], "text", None, None), "Predicting", labels=False)
-        predict._write_csv(io.StringIO(), predict._answers(learner, chunks, 1), "text", 1, False)
+        predict._write_csv(
+            io.StringIO(),
+            reading.answered(chunks, lambda inputs: learner.predict_top(inputs, 1)),
+            "text",
+            1,
+            False,
+        )
 
     limit = 1.15
     ratio = best_of(4, lambda: seconds(answer) / seconds(lambda: encoder.encode(texts)), limit)

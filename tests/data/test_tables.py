@@ -141,6 +141,7 @@ BROKEN = {
     "empty text": ("a.csv", b"text,label\nfine,a\n  ,b\n", "line 3: the text is empty"),
     "empty label": ("a.csv", b"text,label\nfine,\n", "line 2: the label is empty"),
     "not UTF-8": ("a.csv", b"text,label\nfine,a\ncaf\xe9,b\n", "line 3: not UTF-8 .byte 0xe9"),
+    "a workbook": ("a.csv", b"PK\x03\x04\x14\x00", "Excel workbook or an archive: save it as CSV"),
     "UTF-16": ("a.csv", "text,label\n".encode("utf-16"), "UTF-16"),
     "no text column": (
         "a.csv",

@@ -19,9 +19,10 @@ from starlette.testclient import TestClient
 from klda import KLDA
 from klda.learner import Learner
 from klda.server.app import create_app
+from klda.server.errors import ServiceError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
-from klda.server.settings import ApiKey, Settings
+from klda.server.settings import ApiKey, ServiceSettings
 from klda_bench.demo import examples
 
 WIDTH = 8
@@ -39,6 +40,14 @@ def samples(label: str, n: int, seed: int = 0) -> np.ndarray:
 
 def rows(label: str, n: int, seed: int = 0) -> list[list[float]]:
     return samples(label, n, seed).tolist()
+
+
+@contextmanager
+def fails(status: int, match: str | None = None) -> Iterator[None]:
+    """The error that a client gets has this status."""
+    with pytest.raises(ServiceError, match=match) as caught:
+        yield
+    assert caught.value.status == status
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +88,7 @@ def text_model(text_origin: Path, tmp_path: Path) -> Path:
 @contextmanager
 def serving(folder: Path, **changes) -> Iterator[TestClient]:
     """The real application in this process, through httpx."""
-    settings = replace(Settings(model=folder), **changes)
+    settings = replace(ServiceSettings(model=folder), **changes)
     app = create_app(Service(settings))
     with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
         yield client
@@ -95,7 +104,7 @@ def client(features_model: Path) -> Iterator[TestClient]:
 def listening(folder: Path, **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
     new = changes.pop("new", None)
-    settings = replace(Settings(model=folder), **changes)
+    settings = replace(ServiceSettings(model=folder), **changes)
     listener = listen("127.0.0.1", 0)
     server = uvicorn_server(create_app(Service(settings, new=new)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

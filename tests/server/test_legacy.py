@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
-from klda.server.errors import ConflictError
 from klda.server.journal import JournalError
 
+from .conftest import fails
 from .test_service import Running
 
 COUNTS = {"ants": 10, "cats": 6, "eels": 5}
@@ -40,7 +40,7 @@ def test_changes_keys_and_undo_of_an_old_service_are_honoured(old, folds):
         assert again.learn(rows(-8, 5), ["eels"] * 5, "key-journal", {"n": 2}).repeated
         assert [tally[1:] for tally in again.tallies()] == [(0, 0, 6), (0, 0, 5)]
         assert again.forgotten() == {2: {"bees": 12}, 3: {"cats": 12}}
-        with pytest.raises(ConflictError, match="rename it first"):
+        with fails(409, match="rename it first"):
             again.undo(3)
         again.undo(2)
         assert again.counts == {**COUNTS, "bees": 12}

@@ -9,7 +9,8 @@ from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServiceError
-from klda.server.pasted import read_rows
+from klda.server.forms import pasted_rows
+from klda.server.journal import Tally
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
 
@@ -18,6 +19,13 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 def numbers(label, seed=0):
     return ", ".join(str(value) for value in rows(label, 1, seed)[0])
+
+
+def test_the_classes_are_sorted_regardless_of_case(client):
+    assert teach_by_api(client, "Bats") == 200
+    text = client.get("/page/classes").text
+    places = [text.index(f">{label}<") for label in ("ants", "Bats", "bees", "cats")]
+    assert places == sorted(places)
 
 
 def test_the_page_shows_the_classes(client):
@@ -107,7 +115,7 @@ def test_signing_in(features_model):
 
 
 def test_the_chart_follows_the_latest_answers():
-    drawn = chart([(0.0, 0, 10, 2), (1.0, 30, 0, 0)])
+    drawn = chart([Tally(0.0, 0, 10, 2), Tally(1.0, 30, 0, 0)])
     assert drawn.accuracy == 0.75
     assert (drawn.asked, drawn.new) == (40, 2)
     heights = [float(point.split(",")[1]) for point in drawn.points.split()]
@@ -209,14 +217,14 @@ def test_a_table_refuses_texts_that_the_api_refuses():
 
 
 def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
-    monkeypatch.setattr("klda.server.pasted.MOST_ROWS", 3)
+    monkeypatch.setattr("klda.server.forms.MOST_ROWS", 3)
     assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
     with pytest.raises(ServiceError, match="more than 3 rows"):
         pasted("text,label" + "\nhello,a" * 4)
 
 
 def pasted(text):
-    return read_rows(text.encode(), "Pasted rows", {})
+    return pasted_rows(text.encode(), "Pasted rows", {})
 
 
 def teach_by_api(client, label):

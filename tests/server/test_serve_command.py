@@ -10,7 +10,7 @@ from klda.cli.app import app as klda
 from klda.cli.serve import _keys
 from klda.errors import KldaError
 from klda.server.logs import JsonFormatter
-from klda.server.settings import Settings, is_loopback, read_keys
+from klda.server.settings import ServiceSettings, is_loopback, read_keys
 
 from .conftest import serving
 
@@ -27,7 +27,7 @@ def test_it_refuses_to_be_open_to_strangers(monkeypatch, features_model, host):
     result = run(monkeypatch, "--model", str(features_model), "--host", host)
     assert result.exit_code == 1
     assert "no API key" in result.output
-    Settings(model=features_model, host=host, keys=read_keys([f"ask {GOOD}"], "")).check()
+    ServiceSettings(model=features_model, host=host, keys=read_keys([f"ask {GOOD}"], "")).check()
 
 
 def test_what_is_loopback():

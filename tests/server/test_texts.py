@@ -11,7 +11,7 @@ import pytest
 from klda.learner import Learner
 from klda.server.app import create_app
 from klda.server.service import Service
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 
 from .conftest import serving
 
@@ -59,7 +59,7 @@ def test_strange_texts_are_answered(text_model):
 
 
 def test_requests_that_come_together_are_encoded_together(text_model):
-    service = Service(Settings(model=text_model, batch_wait=0.05))
+    service = Service(ServiceSettings(model=text_model, batch_wait=0.05))
     app = create_app(service)
     sizes = []
     from starlette.testclient import TestClient

@@ -8,7 +8,7 @@ import pytest
 
 from klda.learner import Learner
 from klda.server.service import Service
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 from klda.server.uploads import CHUNK, Upload
 
 from .conftest import serving
@@ -49,7 +49,7 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
 
 
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
-    service = Service(Settings(model=text_model))
+    service = Service(ServiceSettings(model=text_model))
     service.start()
     labels = ["parcels"] * len(TABLE)
     real, calls = service.learn, []

@@ -15,12 +15,12 @@ import pytest
 from klda import LDA
 from klda.learner import Learner
 from klda.server.changes import Change
-from klda.server.errors import ConflictError, ServiceError, TroubleError
+from klda.server.errors import ServiceError
 from klda.server.journal import FILE, Journal
 from klda.server.service import Service
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 
-from .conftest import CENTRES, samples, serving
+from .conftest import CENTRES, fails, samples, serving
 from .test_service import Running, journaled, wait_for
 
 ALL = dict.fromkeys(CENTRES, 40)
@@ -121,7 +121,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
     with Running(features_model) as running:
         gone = running.forget(list(CENTRES))
         running.learn(samples("ants", 5), [7] * 5)
-        with pytest.raises(ConflictError, match="'ants'"):
+        with fails(409, match="'ants'"):
             running.undo(gone.sequence)
         assert running.counts == {7: 5}
         assert running.service.snapshot.version == 2
@@ -129,7 +129,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
 
 def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
     running = Running.__new__(Running)
-    running.service = Service(Settings(model=tmp_path / "new"), new="features")
+    running.service = Service(ServiceSettings(model=tmp_path / "new"), new="features")
     running.service.start()
     first, second = at_once(
         running,
@@ -145,10 +145,10 @@ def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model
     with Running(features_model) as running:
         gone = running.forget(["ants"])
         running.rename("bees", "ants")
-        with pytest.raises(ConflictError, match="rename it first"):
+        with fails(409, match="rename it first"):
             running.undo(gone.sequence)
     with Running(features_model) as running:  # also after a restart
-        with pytest.raises(ConflictError, match="rename it first"):
+        with fails(409, match="rename it first"):
             running.undo(gone.sequence)
         running.rename("ants", "bees")
         running.undo(gone.sequence)
@@ -217,7 +217,7 @@ def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, mon
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "learn_rows", fail)
         with pytest.raises(error):
-            Service(Settings(model=features_model)).start()
+            Service(ServiceSettings(model=features_model)).start()
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 5}
 
@@ -252,7 +252,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
 
 def test_the_key_of_the_first_learn_of_a_model_survives_a_kill(tmp_path):
     folder = tmp_path / "new"
-    service = Service(Settings(model=folder), new="features")
+    service = Service(ServiceSettings(model=folder), new="features")
     service.start()
     first = (samples("ants", 5), ["ants"] * 5, "key", 1)
     asyncio.run(service.learn(*first))
@@ -278,7 +278,9 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
         if when == "running":
             wait_for(lambda: not forgotten(features_model) and not running.service.writer.unfolded)
         elif when == "stop":
-            running.service.writer._settings = Settings(model=features_model, undo_seconds=0.0)
+            running.service.writer._settings = ServiceSettings(
+                model=features_model, undo_seconds=0.0
+            )
     if when == "start":
         assert forgotten(features_model)
         with Running(features_model, undo_seconds=0.0):
@@ -332,9 +334,9 @@ def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
     fails_on(monkeypatch, "bad")
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "load", lambda *_, **__: 1 / 0)
-        with pytest.raises(TroubleError):
+        with fails(503):
             running.learn(samples("eels", 5), ["bad"] * 5)
-        with pytest.raises(TroubleError):
+        with fails(503):
             running.learn(samples("eels", 5), ["eels"] * 5)
     wait_for(lambda: not any(running.service.trouble.values()))
     running.learn(samples("eels", 5), ["eels"] * 5)

@@ -10,11 +10,11 @@ import pytest
 from klda.errors import KldaError
 from klda_bench import published
 from klda_bench.environment import NOT_HERE
-from klda_bench.methods import select
+from klda_bench.methods import Context, registry, select
 from klda_bench.paper import memory, tables
-from klda_bench.report.page import write_report
+from klda_bench.paper.page import write_report
 from klda_bench.report.table import cell_of, pairs_against, shown
-from klda_bench.results import Results
+from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import Cell, Plan, pack_bits
 from klda_bench.runs.metrics import Spread
 from toy_grid import plan, write_features
@@ -35,9 +35,10 @@ def runs(*accuracies):
 
 
 def test_a_cell_shows_mean_spread_paper_and_difference():
-    cell = cell_of(runs(91.0, 92.0, 93.0), published.Figure(90.0, "bart-base", "AAAI"))
+    cell = cell_of(runs(91.0, 92.0, 93.0), published.Figure(90.0, 0.5))
     assert (cell["mean"], cell["std"], cell["n"]) == (92.0, 1.0, 3)
-    assert (cell["paper"], cell["difference"]) == (90.0, 2.0)
+    assert (cell["paper"], cell["paper_text"]) == (90.0, "90.00 ± 0.50")
+    assert cell["difference"] == 2.0
     assert shown(cell) == "92.00 ± 1.00"
 
 
@@ -53,12 +54,18 @@ def test_a_cell_without_runs_shows_no_number():
     assert shown(cell) == "not available offline"
 
 
-def test_the_papers_figures_all_have_a_source_and_a_plausible_value():
-    for figure in published.FIGURES.values():
-        assert figure.source in published.SOURCES
-        assert 50 < figure.value < 100
-    assert published.figure("clinc", "klda-e", "minilm").backbone == "bart-base"
-    assert published.figure("hwu", "klda", "minilm") is None
+def test_there_is_no_difference_between_figures_of_two_models():
+    cell = cell_of(runs(91.0), published.Figure(90.0, 0.5), same_model=False)
+    assert (cell["paper"], cell["difference"]) == (90.0, None)
+
+
+def test_all_accuracies_of_the_papers_tables_are_here():
+    assert len(published.FIGURES) == 11 * 4 + 10 * 4 + 4 * 4
+    assert published.FIGURES["bart-base", "klda-e", "hwu"] == (89.78, 0.09)
+    assert published.FIGURES["mistral-7b", "joint", "clinc"] == (97.6, 0.11)
+    assert published.FIGURES["dinov2-small", "klda", "cars"] == (81.94, 0.11)
+    assert ("dinov2-base", "klda-e", "cifar10") not in published.FIGURES
+    assert all(20 < figure.mean < 100 for figure in published.FIGURES.values())
 
 
 def test_paired_differences_are_over_the_same_rows():
@@ -91,15 +98,10 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     product = tables.table1(grid, output)
     assert product.count("done") == 8
     names = {file.name for file in product.files}
-    assert names == {
-        *("table1.csv", "table1.json", "table1.png"),
-        *("curves.csv", "curves.png", "pairs.json"),
-    }
-    for name in ("table1.png", "curves.png"):
-        assert (output / name).read_bytes().startswith(b"\x89PNG")
-    saved = json.loads((output / "table1.json").read_text())
-    assert [cell["row"] for cell in saved["cells"]] == ["ncm", "lda", "klda", "klda-e"]
-    mean = saved["cells"][1]["mean"]
+    assert names == {"table1.csv", "curves.csv", "curves.png", "pairs.json"}
+    assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list(product.table.rows) == ["ncm", "lda", "klda", "klda-e"]
+    mean = product.table.cell("lda", "blobs")["mean"]
     runs = [cell.record for cell in product.cells if cell.method == "lda"]
     assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in runs]))
 
@@ -107,12 +109,66 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     assert {pair["base"] for pair in pairs} == {"lda"}
     assert [pair["method"] for pair in pairs] == ["ncm", "klda", "klda-e"]
 
-    page = write_report(output).read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 2
+    page, text = (file.read_text(encoding="utf-8") for file in write_report(output))
+    assert page.count("data:image/png;base64,") == 1
     assert 'src="http' not in page
     assert "<link" not in page
     assert "klda bench table1 &lt;here&gt;" in page
+    assert "klda bench table1 <here>" in text
     assert f"{mean:.2f}" in page
+    assert f"| LDA | {mean:.2f}" in text.replace("**", "")
+
+
+def test_a_report_of_your_own_data_shows_all_of_it_and_nothing_of_the_paper(tmp_path):
+    output = tmp_path / "out"
+    for name in ("first", "second"):
+        tables.models_table("t", "t", plan(write_features(tmp_path / name), "lda,klda"), output)
+    html, text = (file.read_text(encoding="utf-8") for file in write_report(output))
+    assert "|  | first | second |" in text
+    assert "Your data" in text
+    assert "paper" not in text
+    assert "klda-e" not in html
+
+
+def finished(method, dataset, accuracy, **changes):
+    """Return a row of a finished run on the paper's data and model, at the usual settings."""
+    settings = {"split": "paper", "subset": "", "tasks": 10, "layers": "last", "seed": 0}
+    options = registry()[method].options(Context("paraphrase-minilm-l3", 0.01))
+    settings |= {"dataset": dataset, "method": method, "backbone": "paraphrase-minilm-l3"}
+    settings |= {"options": options, "auto": meaning_of_auto(options)} | changes
+    row = record(accuracy) | {"key": key_of(settings), "settings": settings}
+    row |= {"finished": "2026-01-01", "command": "klda bench paper", "evaluate": "end"}
+    row |= {"seconds": {"learn": 1.0}, "versions": {"klda": "1"}, "machine": {"cores": 2}}
+    return row | {"held_bytes": 10, "seen_accuracy": [accuracy]}
+
+
+def test_runs_of_other_defaults_are_not_shown_as_ours(tmp_path):
+    store = Results.of(tmp_path)
+    store.append(finished("lda", "clinc", 90.0))
+    store.append(finished("klda-default", "clinc", 99.0, options={"gamma": "auto"}))
+    store.append(finished("klda-default", "clinc", 98.0, auto={"gamma": 7.0}))
+    text = write_report(tmp_path)[1].read_text(encoding="utf-8")
+    assert "90.00" in text
+    assert "99.00" not in text
+    assert "98.00" not in text
+
+
+def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
+    output = tmp_path / "out"
+    store = Results.of(output)
+    store.append(finished("klda-e", "clinc", 94.0))
+    store.append(finished("klda-default", "clinc", 95.0))
+    store.append(finished("joint", "clinc", 96.0))
+    store.append(finished("klda-e", "banking", 80.0))
+    html, text = (file.read_text(encoding="utf-8") for file in write_report(output))
+    assert "1 of 2 figures within 1 point of the paper's (CLINC -0.53, Banking -11.73)" in text
+    assert "above the paper's joint fine-tuning of it on 1 of 1 (CLINC +1.80)" in text
+    assert "below our own joint fine-tuning of it on 1 of 1 (CLINC -1.00)" in text
+    assert "Stanford Cars: the data are not on this machine" in text
+    assert "| KLDA-E | 94.00 (1 seed) | 94.53 ± 0.00 | -0.53 |" in text
+    for figure in published.FIGURES.values():
+        assert figure.text() in html
+        assert figure.text() in text
 
 
 def test_table1_shows_what_earlier_calls_finished(tmp_path):
@@ -123,8 +179,7 @@ def test_table1_shows_what_earlier_calls_finished(tmp_path):
     tables.table1(plan(folder, "lda", options={"lda": {"ridge": 0.5}}), output)
     product = tables.table1(plan(folder, "klda", seeds=1, options=options), output)
     assert (product.count("done"), product.count("found")) == (1, 0)
-    saved = json.loads((output / "table1.json").read_text())
-    seeds = {cell["row"]: cell["n"] for cell in saved["cells"]}
+    seeds = {cell["row"]: cell["n"] for cell in product.table.cells}
     assert seeds == {"lda": 2, "klda": 1, "slda": 2}
     pairs = json.loads((output / "pairs.json").read_text())
     assert [(pair["method"], pair["base"]) for pair in pairs] == [("klda", "lda"), ("slda", "lda")]
@@ -151,11 +206,8 @@ def test_a_table_can_show_what_happens_while_learning(tmp_path):
     values = [c.record["metrics"]["forgetting"] for c in product.cells if c.method == "lda"]
     cell = product.table.cell("lda", "blobs")
     assert (cell["mean"], cell["std"], cell["n"]) == Spread.of(values)
-    saved = json.loads((output / "table1.json").read_text())["cells"][1]
-    assert (saved["forgetting"], saved["forgetting_std"]) == (cell["mean"], cell["std"])
     assert "forgetting_std" in (output / "table1.csv").read_text().splitlines()[0]
     assert (output / "table1-forgetting.csv").exists()
-    assert "average incremental accuracy" in write_report(output).read_text(encoding="utf-8")
     with pytest.raises(KldaError, match="metric='speed'"):
         tables.table1(grid, output, metric="speed")
 

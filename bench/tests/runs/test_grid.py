@@ -117,6 +117,15 @@ def test_a_model_that_is_not_here_is_said(tmp_path, monkeypatch):
         assert "mistral" in cell.reason.lower()
 
 
+def test_our_default_uses_the_models_own_layers_unless_others_are_asked_for():
+    default, lda = select("klda-default")[0], select("lda")[0]
+    grid = Plan([default, lda], ["clinc"])
+    assert grid.layers_of(default, "minilm") == "auto"
+    assert grid.layers_of(lda, "minilm") == "last"
+    assert grid.layers_of(default, "efficientnet-lite0") == "last"  # it has no other choice
+    assert Plan([lda], ["clinc"], layers="4,5").layers_of(default, "minilm") == "4,5"
+
+
 def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
     with pytest.raises(KldaError, match="klda-e"):
         plan(features_folder, "ncm", options={"klda-e": {"gamma": 1}})

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,9 +35,10 @@ def complain(text: str) -> None:
     console.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str) -> str:
     """Return a number with what it counts, as ``"1 class"`` or ``"1,200 classes"``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    many = one + ("es" if one.endswith("s") else "s")
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:
@@ -46,6 +47,15 @@ def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichT
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
     return made
+
+
+def print_parts(parts: Iterable[Any]) -> None:
+    """Print tables and texts on standard output, with an empty line between them."""
+    console = results()
+    for i, part in enumerate(parts):
+        if i:
+            console.print()
+        console.print(part)
 
 
 def print_json(value: Any) -> None:

@@ -37,6 +37,8 @@ def evaluate(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -53,7 +55,7 @@ def evaluate(
     for option, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_name(option, path)
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
+    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
     known = learner.classes
     tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
     start = time.perf_counter()
@@ -93,7 +95,7 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
         classes.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
     console.print(classes)
     if len(shown) < len(ordered):
-        more = counted(len(ordered) - len(shown), "more class", "more classes")
+        more = counted(len(ordered) - len(shown), "more class")
         console.print(f"... and {more} (--all lists them)")
     if pairs := result.confused(limit=10):
         console.print()

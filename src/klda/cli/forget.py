@@ -44,6 +44,8 @@ def forget(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -68,7 +70,9 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    with changed(model, wait, **options.encoding(device, batch_size, cache)) as learner:
+    with changed(
+        model, wait, **options.encoding(device, batch_size, cache, engine, precision)
+    ) as learner:
         before = learner.classes
         names = [as_label(label, before) for label in labels or ()]
         exact = True
@@ -176,9 +180,9 @@ def _report(
         )
         return
     say(
-        f"Forgot {counted(len(gone), 'class', 'classes')}, "
+        f"Forgot {counted(len(gone), 'class')}, "
         f"{counted(samples, 'sample')}. "
-        f"{model} now knows {counted(len(after), 'class', 'classes')}."
+        f"{model} now knows {counted(len(after), 'class')}."
     )
     for label, count in left.items():
         say(f"{label} is still known, from {counted(count, 'sample')}.")

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import plots
-from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.console import counted, print_json, print_parts, say, table
 
 if TYPE_CHECKING:
     from klda.learner import Learner
@@ -30,7 +30,7 @@ def report(
     learner = Learner.load(model, verify=verify)
     if map_file is not None:
         plots.draw_map(learner, map_file)
-        say(f"Drew the map of {counted(len(learner.classes), 'class', 'classes')} in {map_file}.")
+        say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
     problems = _find_problems(learner) if confusable else None
     if as_json:
         _print_json(model, map_file, problems)
@@ -76,11 +76,7 @@ def _print(problems: _Problems) -> None:
         )
     else:
         parts.append(_double(double) if double else "No class looks like two in one.")
-    console = results()
-    for i, part in enumerate(parts):
-        if i:
-            console.print()
-        console.print(part)
+    print_parts(parts)
 
 
 def _table(total: int, *columns: str) -> RichTable:

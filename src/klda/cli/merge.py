@@ -49,6 +49,6 @@ def merge(
         print_json({"model": str(output), "classes": classes, "samples": merged.samples})
         return
     say(
-        f"Merged {len(models)} models into {output}: {counted(classes, 'class', 'classes')} from "
+        f"Merged {len(models)} models into {output}: {counted(classes, 'class')} from "
         f"{counted(merged.samples, 'sample')}."
     )

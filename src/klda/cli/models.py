@@ -24,6 +24,7 @@ def models(json: options.Json = False) -> None:
                     "hub_id": info.hub_id,
                     "dimension": info.dimension,
                     "parameters": info.n_parameters,
+                    "engine": info.engine,
                     "offline": info.available_offline(),
                     "note": info.note,
                 }
@@ -32,12 +33,12 @@ def models(json: options.Json = False) -> None:
         )
         return
     numbers = ("features", "size")
-    listed = table("name", "takes", "features", "size", "here", "note", numbers=numbers)
+    listed = table("name", "takes", "features", "size", "runs on", "here", "note", numbers=numbers)
     ways: dict[str, list[str]] = {}
     for info in MODELS.values():
         here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
-        size, note = info.n_parameters, Text(info.note)
-        listed.add_row(info.name, info.modality, str(info.dimension), size, here, note)
+        what = [info.name, info.modality, str(info.dimension), info.n_parameters, info.engine]
+        listed.add_row(*what, here, Text(info.note))
         ways.setdefault(info.how_to_get, []).append(info.name)
     console = results()
     console.print(listed)

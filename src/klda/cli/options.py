@@ -10,6 +10,9 @@ import typer
 CLUSTER = "On a cluster"
 
 Model = Annotated[Path, typer.Option("--model", "-m", help="The model folder.", show_default=False)]
+OptionalModel = Annotated[
+    Path | None, typer.Option("--model", "-m", help="The model folder.", show_default=False)
+]
 InputColumn = Annotated[
     str | None,
     typer.Option(
@@ -29,6 +32,22 @@ BatchSize = Annotated[
 ]
 Cache = Annotated[
     Path | None, typer.Option(help="Folder that keeps computed features for the next time.")
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What runs a text model: onnx or torch (automatic).",
+        show_default=False,
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="float32 or bfloat16 (twice as fast on CPUs that compute in it; needs torch).",
+        show_default=False,
+    ),
 ]
 Wait = Annotated[
     float,
@@ -56,7 +75,19 @@ Workers = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def encoding(device: str, batch_size: int | None, cache: Path | None) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def encoding(
+    device: str,
+    batch_size: int | None,
+    cache: Path | None,
+    engine: str | None,
+    precision: str | None,
+) -> dict[str, Any]:
     """Return the options of :func:`klda.encoders.load` that were given."""
-    given = {"device": device, "batch_size": batch_size, "cache": cache}
-    return {name: value for name, value in given.items() if value is not None}
+    return given(
+        device=device, batch_size=batch_size, cache=cache, engine=engine, precision=precision
+    )

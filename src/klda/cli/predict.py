@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO
 
 import typer
 from rich.text import Text
@@ -20,10 +20,9 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch
-    from klda.learner import Learner
 
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
-Answer = tuple[Any, list[tuple[Any, float]]]
+Predicted = tuple[Any, list[tuple[Any, float]]]
 
 
 class Format(enum.StrEnum):
@@ -35,7 +34,7 @@ class Format(enum.StrEnum):
 
 
 def predict(
-    model: options.Model,
+    model: options.OptionalModel = None,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -82,6 +81,20 @@ def predict(
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a running **klda serve** instead of opening a model folder.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="API key of the server.", envvar="KLDA_KEY", show_default=False),
+    ] = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
 ) -> None:
@@ -97,6 +110,8 @@ def predict(
 
     **klda predict --model** bot/ **--text** "where is my card?" **--explain**
 
+    **klda predict --server** http://127.0.0.1:8000 **--text** "where is my card?"
+
     **klda predict** new.parquet **--model** bot/ **--cluster** local **--output** answers/
 
     On a cluster --output is a folder of parquet files, with a column that says whether each input
@@ -106,52 +121,95 @@ def predict(
     integers) and no probability; csv and jsonl have a field **known**. --explain writes text, or
     with --format jsonl one JSON object per input.
     """
+    if (model is None) == (server is None):
+        raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
     if refused is not None and not 0 < refused < 1:
         raise KldaError(
             f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
         )
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
+    judged = reject or refused is not None
     if cluster is not None:
+        if model is None:
+            raise typer.BadParameter("--cluster needs a model folder: give --model, not --server.")
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        given: dict[str, Any] = options.encoding(device, batch_size, cache)
-        given |= {"input_column": input_column, "address": cluster, "workers": workers}
-        _predict_on_cluster(file, model, output_file, refused, given)
+        where = options.given(address=cluster, workers=workers, input_column=input_column)
+        _predict_on_cluster(file, model, output_file, refused, encoding | where)
         return
+    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
+    quick = None if judged or explain else _without_learner(model, server, key, encoding)
+    if quick is not None:
+        batches = _batches(quick.modality, file, text or [], input_column)
+        predicted = reading.answered(batches, lambda inputs: quick.predict_top(inputs, top_k))
+        columns = min(top_k, quick.n_classes)
+        with output(output_file) as stream:
+            WRITERS[chosen](stream, predicted, quick.modality, columns, judged)
+        return
+    if model is None:
+        raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
     from klda.learner import REFUSED, Learner
 
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache))
-    batches = _batches(learner.modality, file, text or [], input_column)
     limit = REFUSED if refused is None else refused
+    learner = Learner.load(model, **encoding)
+    batches = _batches(learner.modality, file, text or [], input_column)
     if explain:
         said = explanations.explained(learner, batches, top_k, limit)
         with output(output_file) as stream:
             explanations.write(stream, said, as_json=_explain_as_json(format))
         return
-    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    judged = reject or refused is not None
-    answers = _answers(learner, batches, top_k, limit if judged else None)
-    write = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}[chosen]
+    predicted = reading.answered(
+        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=limit if judged else None)
+    )
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, len(learner.classes))
     with output(output_file) as stream:
-        write(stream, answers, learner.modality, columns, judged)
+        WRITERS[chosen](stream, predicted, learner.modality, columns, judged)
+
+
+class _Answering(Protocol):
+    """What answers without a Learner: a model folder opened for that alone, or a service."""
+
+    @property
+    def modality(self) -> str: ...
+
+    @property
+    def n_classes(self) -> int: ...
+
+    def predict_top(self, inputs: Any, k: int) -> list[list[tuple[Any, float]]]: ...
+
+
+def _without_learner(
+    model: Path | None, server: str | None, key: str | None, encoding: dict[str, Any]
+) -> _Answering | None:
+    if server is not None:
+        from klda.server.client import Client
+
+        return Client(server, key=key)
+    from klda.learner.predictor import Predictor
+
+    return Predictor.load(str(model), **encoding)
 
 
 def _predict_on_cluster(
-    file: Path | None, model: Path, folder: Path | None, refused: float | None, given: dict
+    file: Path | None,
+    model: Path,
+    folder: Path | None,
+    refused: float | None,
+    given: dict[str, Any],
 ) -> None:
     from klda import cluster
     from klda.learner import REFUSED
 
     if file is None or folder is None:
         raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
-    share = REFUSED if refused is None else refused
-    cluster.predict(file, model, folder, refused=share, progress=True, **given)
+    limit = REFUSED if refused is None else refused
+    cluster.predict(file, model, folder, refused=limit, progress=True, **given)
 
 
 def _explain_as_json(format: Format | None) -> bool:
@@ -175,14 +233,6 @@ def _batches(
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def _answers(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float | None = None
-) -> Iterator[Answer]:
-    return reading.answered(
-        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=refused)
-    )
-
-
 def _input_name(modality: str) -> str:
     return {"text": "text", "image": "image"}.get(modality, "row")
 
@@ -193,7 +243,7 @@ def _is_known(top: list[tuple[Any, float]]) -> bool:
 
 
 def _write_csv(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     names = [_input_name(modality), "label", "probability"]
@@ -207,7 +257,7 @@ def _write_csv(
 
 
 def _write_jsonl(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     for value, top in answers:
         label, probability = top[0]
@@ -224,7 +274,7 @@ def _rounded(probability: float) -> float | None:
 
 
 def _write_table(
-    stream: TextIO, answers: Iterator[Answer], modality: str, columns: int, judged: bool
+    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
 ) -> None:
     shown = table()
     shown.add_column(_input_name(modality), overflow="fold")
@@ -235,3 +285,6 @@ def _write_table(
         pairs = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
         shown.add_row(Text(str(value)), *[cell for pair in pairs for cell in pair])
     results(stream).print(shown)
+
+
+WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -77,7 +77,7 @@ def serve(
     """
     from klda.learner import folder
     from klda.server.run import serve as run
-    from klda.server.settings import Settings
+    from klda.server.settings import ServiceSettings
 
     if new is None and not model.exists() and not folder.exists(model):
         raise KldaError(
@@ -85,7 +85,7 @@ def serve(
             f"klda serve --model {model} --new minilm"
         )
     known = _keys(keys)
-    settings = Settings(
+    settings = ServiceSettings(
         model=model,
         host=host,
         port=port,
@@ -98,11 +98,10 @@ def serve(
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )
-    loading: dict[str, Any] = {} if device == "auto" else {"device": device}
     run(
         settings,
         new=new,
-        options=loading,
+        options={} if device == "auto" else {"device": device},
         workers=workers,
         on_listen=lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import label_set_report, options
-from klda.cli.console import counted, print_json, printable, results, say, table
+from klda.cli.console import counted, print_json, print_parts, printable, say, table
+from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner.folder import StoredModel
@@ -60,17 +62,9 @@ def show(
         if json:
             print_json(stored.document)
         else:
-            _print(parts)
+            print_parts(parts)
     if verify:
         say("All files agree with their checksums.")
-
-
-def _print(parts: tuple[RichTable, ...]) -> None:
-    console = results()
-    for i, part in enumerate(parts):
-        if i:
-            console.print()
-        console.print(part)
 
 
 def _summary(model: Path, stored: StoredModel) -> RichTable:
@@ -81,9 +75,9 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
     entries = {
         "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
-        f"{classifier['n_features']} features",
+        f"{classifier['n_features']} features{_engine(foundation)}",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{counted(len(document['classes']), 'class', 'classes')} from "
+        "knows": f"{counted(len(document['classes']), 'class')} from "
         f"{counted(document['samples'], 'sample')}",
         "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
@@ -95,6 +89,17 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
     for name, value in entries.items():
         summary.add_row(name, Text(value))
     return summary
+
+
+def _engine(foundation: dict) -> str:
+    """Say what runs the foundation model on this computer, where that is known."""
+    from klda.encoders import engine_of
+
+    engine = None
+    if foundation["modality"] != "features":
+        with suppress(KldaError, OSError):
+            engine = engine_of(foundation["name"])
+    return f", runs on {engine}" if engine else ""
 
 
 def _kept(stored: StoredModel) -> str:

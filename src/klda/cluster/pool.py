@@ -17,24 +17,12 @@ START_SECONDS = 300.0  # until the first worker has a place; loading may take lo
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work is.
+    """How far the work is."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows done.
-    parts : int
-        Parts done; a part is what one worker is given at a time.
-    workers : tuple of WorkerInfo
-        Workers that run now.
-    fraction : float or None
-        How much of all rows is done, estimated from the sizes of files; None for a dataset.
-    """
-
-    rows: int
-    parts: int
-    workers: tuple[WorkerInfo, ...]
-    fraction: float | None
+    rows: int  # that are done
+    parts: int  # that are done; a part is what one worker is given at a time
+    workers: tuple[WorkerInfo, ...]  # that run now
+    fraction: float | None  # of all rows, estimated from the sizes of files; None for a dataset
 
 
 @dataclass(eq=False)

@@ -42,24 +42,12 @@ class RawBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Some consecutive rows of a table.
+    """Some consecutive rows of a table."""
 
-    Attributes
-    ----------
-    inputs : list or ndarray
-        Texts, image paths, or an array with one row per sample.
-    labels : list of label or None
-        One label per row; None when the table has none.
-    fraction : float
-        How much of the file, or of all files, has been read after this batch, between 0 and 1.
-    end : Position
-        Where the next batch begins: reading can be resumed there.
-    """
-
-    inputs: Any
-    labels: list[Label] | None
-    fraction: float = 1.0
-    end: Position = START
+    inputs: Any  # a list of texts or image paths, or an array with one row per sample
+    labels: list[Label] | None  # one per row; None when the table has none
+    fraction: float = 1.0  # of the file, or of all files, that has been read after this batch
+    end: Position = START  # where the next batch begins: reading can be resumed there
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -143,20 +143,10 @@ def check_label_type(value: Any, table: Table, where: str) -> None:
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:
-    """Return a label as it is written in a file or on a command line as a label of a model.
+    """Return the label of a model that is written so in a file or on a command line.
 
-    Parameters
-    ----------
-    text : str
-        As written.
-    classes : collection of label
-        The classes of the model, if it has any yet.
-
-    Returns
-    -------
-    str or int
-        The text itself if a class is called exactly that; otherwise the text without the blanks
-        around it, as an integer if the classes are integers.
+    It is the text itself if a class is called exactly that; otherwise the text without the blanks
+    around it, as an integer if the classes are integers.
     """
     if text in classes:
         return text

@@ -19,21 +19,9 @@ IDENTITY_BYTES = 1 << 16  # read at both ends of a file to notice a change
 def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """Find the files a user means: patterns and folders of data files stand for their files.
 
-    Parameters
-    ----------
-    paths : str, Path, or iterable of them
-        Files; folders of images, which stay folders; folders that hold nothing but data files;
-        patterns such as ``shards/*.parquet`` (``**`` matches folders at any depth).
-
-    Returns
-    -------
-    list of Path
-        In the order given, each once; those of one pattern or folder sorted by name.
-
-    Raises
-    ------
-    TableError
-        If a pattern matches nothing.
+    A folder of images stays a folder; in patterns such as ``shards/*.parquet``, ``**`` matches
+    folders at any depth. Each file comes once, in the order given, those of one pattern or folder
+    sorted by name.
     """
     given = [paths] if isinstance(paths, str | Path) else paths
     found: dict[Path, Path] = {}  # a file that is named twice is read once
@@ -71,16 +59,8 @@ def _data_files(folder: Path) -> list[Path]:
 def identity(path: Path) -> dict[str, Any]:
     """Return what shows whether a file has changed: size, time, and a digest of parts of it.
 
-    Parameters
-    ----------
-    path : Path
-        A file; or a folder of images, of which names, sizes and times count.
-
-    Returns
-    -------
-    dict
-        Can be written as JSON; equal as long as the file has not changed. Empty for a pipe, which
-        can be read only once.
+    Of a folder of images, names, sizes and times count. Empty for a pipe, which can be read only
+    once. Can be written as JSON.
     """
     if not path.is_file() and not path.is_dir():
         return {}

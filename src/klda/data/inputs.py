@@ -9,24 +9,9 @@ from klda.errors import KldaError
 
 
 def checked_inputs(inputs: Any, modality: str) -> Any:
-    """Return inputs that have a length and an order.
+    """Return inputs that have a length and an order: at least one.
 
-    Parameters
-    ----------
-    inputs : sequence or iterable
-        Texts, images or feature rows.
-    modality : {"text", "image", "features"}
-        What they are.
-
-    Returns
-    -------
-    sequence or array
-        At least one input.
-
-    Raises
-    ------
-    KldaError
-        If it is a single text, a table of texts or images, a mapping, or empty.
+    Refuse a single text, a table of texts or images, a mapping, and empty texts.
     """
     if isinstance(inputs, str | bytes):
         raise KldaError(f"inputs={inputs!r} is one text; give a list of texts: [{inputs!r}].")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from klda.data.table import Table
 
 # The number of a line, and what is in the input and the label column there.
-Row = tuple[int, Any, Any]
+Cells = tuple[int, Any, Any]
 
 
 class TextFile:
@@ -69,6 +69,8 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
         if number == 1:
             if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise TableError(f"{name} is UTF-16: save it as UTF-8.")
+            if raw.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+                raise TableError(f"{name} is an Excel workbook or an archive: save it as CSV.")
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         try:
             yield number, raw.decode("utf-8")
@@ -80,7 +82,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 
 def grouped(
-    rows: Iterator[Row], file: TextFile, has_labels: bool, size: int, skip: int
+    rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int, skip: int
 ) -> Iterator[RawBatch]:
     """Put rows into batches."""
     wanted = itertools.islice(rows, skip, None)
@@ -136,22 +138,7 @@ def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawB
 
 
 def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:
-    """Read texts from a stream, one per line; empty lines are skipped.
-
-    Parameters
-    ----------
-    lines : iterable of bytes
-        For instance ``sys.stdin.buffer``.
-    name : str
-        What errors call it.
-    rows : int, optional
-        Most rows in a batch.
-
-    Yields
-    ------
-    Batch
-        Texts without labels.
-    """
+    """Read texts from a stream that errors call `name`, one per line; empty lines are skipped."""
     texts = (text.rstrip("\r\n") for _, text in decoded(lines, name) if text.strip())
     while batch := list(itertools.islice(texts, rows or BATCH_ROWS["text"])):
         yield Batch(batch, None)

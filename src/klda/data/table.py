@@ -25,54 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows, opened each time :meth:`batches` is called.
+    """A file of rows, opened each time :meth:`batches` is called."""
 
-    Attributes
-    ----------
-    path : Path
-        The file or folder; the name that errors call it by.
-    kind : str
-        How it is read: a suffix, or ``"folder"``.
-    modality : {"text", "image", "features"}
-        What its rows are.
-    columns : Columns
-        The columns that were asked for.
-    classes : collection of label
-        Classes of the model that the rows are for: labels are read as `as_label` says.
-    content : bytes, optional
-        What is in it, if it is not a file on disk.
-    header : bool
-        Whether the first line of a CSV or TSV file names the columns; if not, each line is a text
-        and its label.
-    """
-
-    path: Path
-    kind: str
+    path: Path  # the file or folder; the name that errors call it by
+    kind: str  # how it is read: a suffix, or "folder"
     modality: Modality
-    columns: Columns = GUESSED
-    classes: Collection[Label] = field(default=(), repr=False)
-    content: bytes | None = field(default=None, repr=False)
-    header: bool = True
+    columns: Columns = GUESSED  # those that were asked for
+    classes: Collection[Label] = field(default=(), repr=False)  # of the model the rows are for
+    content: bytes | None = field(default=None, repr=False)  # if it is not a file on disk
+    header: bool = True  # whether the first line of a CSV names the columns, or is a row
 
     def batches(
         self, *, labels: bool = True, rows: int | None = None, skip: int = 0
     ) -> Iterator[Batch]:
-        """Read the file in batches.
+        """Read the file in batches of so many rows, by default what is usual for the modality.
 
-        Parameters
-        ----------
-        labels : bool
-            Whether each row must have a label; if not, labels are read where there are any.
-        rows : int, optional
-            Most rows in a batch; by default what is usual for the modality.
-        skip : int
-            Rows to skip at the beginning. A multiple of ``rows`` leaves the batches after them as
-            they are.
-
-        Yields
-        ------
-        Batch
-            Consecutive rows; never empty, and at least one batch unless rows are skipped.
+        With `labels` each row must have one; without, labels are read where there are any. Rows to
+        skip at the beginning should be a multiple of `rows`, which leaves the batches after them as
+        they are. There is at least one batch, unless rows are skipped, and none is empty.
         """
         seen = skip
         try:
@@ -111,28 +81,18 @@ def open_table(
     columns: Columns = GUESSED,
     classes: Collection[Label] = (),
 ) -> Table:
-    """Find out what a file holds, without reading its rows.
+    """Find out what a file, or a folder of images, holds, without reading its rows.
 
     Parameters
     ----------
     path : str or Path
-        A file, or a folder of images.
+        The file or folder.
     modality : {"text", "image", "features"}, optional
         What its rows are, where the kind of file doesn't tell; a mismatch is an error.
     columns : Columns
         Names of the columns, where they can't be guessed.
     classes : collection of label
         Classes of the model that the rows are for.
-
-    Returns
-    -------
-    Table
-        Ready to be read.
-
-    Raises
-    ------
-    TableError
-        If the file does not exist, is of an unknown kind, or can't hold such inputs.
     """
     path = Path(path)
     if not path.exists():
@@ -170,22 +130,10 @@ def open_tables(
 
 
 def open_pasted(content: bytes, *, name: str, classes: Collection[Label] = ()) -> Table:
-    """Open text that someone pasted or uploaded: CSV or TSV, with a header or without.
+    """Open CSV or TSV that someone pasted or uploaded; errors call it `name`.
 
-    Parameters
-    ----------
-    content : bytes
-        In UTF-8. The first line names a text and a label column, or each line is a text and its
-        label.
-    name : str
-        What errors call it.
-    classes : collection of label
-        Classes of the model that the rows are for.
-
-    Returns
-    -------
-    Table
-        Ready to be read; its ``header`` says whether the first line names the columns.
+    The first line names a text and a label column, or each line is a text and its label: the
+    table's ``header`` says which.
     """
     table = Table(Path(name), ".csv", "text", classes=frozenset(classes), content=content)
     return replace(table, header=find_header(table))
@@ -196,19 +144,8 @@ def read(
 ) -> Generator[Batch, None, None]:
     """Read tables one after the other, a few batches ahead of the caller.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        The files.
-    labels : bool
-        Whether each row must have a label.
-    start : Position
-        Where to begin: the ``end`` of the last batch that was used.
-
-    Yields
-    ------
-    Batch
-        In order; its ``fraction`` is that of all tables, by the sizes of their files.
+    With `labels` each row must have one. `start` is the ``end`` of the last batch that was used. A
+    batch's ``fraction`` is that of all tables, by the sizes of their files.
     """
     yield from read_ahead(_batches(tables, labels, start))
 

@@ -23,19 +23,9 @@ PATIENCE = 2.0  # seconds to wait for a thread that may be stuck reading from a 
 def read_ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]:
     """Iterate in a thread, a few items ahead of the caller.
 
-    Parameters
-    ----------
-    items : iterable
-        Used by that thread only, from the first item to the last.
-    depth : int
-        Items that wait, at most. One more is in the making.
-
-    Yields
-    ------
-    object
-        The items in order. An error in making one is raised in its place. When the caller stops
-        early or closes the generator, the thread is stopped; it is not waited for longer than
-        `PATIENCE`, which is why it is a daemon and not an executor's thread.
+    An error in making an item is raised in its place. When the caller stops early or closes the
+    generator, the thread is stopped; it is not waited for longer than `PATIENCE`, which is why it
+    is a daemon and not an executor's thread.
     """
     waiting: Queue[tuple[Any, bool]] = Queue(depth)
     stopped = threading.Event()
@@ -80,28 +70,8 @@ def _hand_over(
 def work_behind(work: Callable[[T], None], items: Iterable[T], *, depth: int = 1) -> None:
     """Work on one item after another in a thread, while the caller's thread makes the next item.
 
-    Parameters
-    ----------
-    work : callable
-        Called with each item, in order, one at a time; after an error it is not called again.
-    items : iterable
-        Used by the calling thread only.
-    depth : int
-        Items that wait, at most.
-
-    Raises
-    ------
-    BaseException
-        Of the errors in work and in making items, the one of the earliest item. If the caller is
-        interrupted, the item at work is finished and those that wait are dropped.
-
-    Examples
-    --------
-    >>> from klda.data.threads import work_behind
-    >>> done = []
-    >>> work_behind(done.append, range(3))
-    >>> done
-    [0, 1, 2]
+    Of the errors in work and in making items, the one of the earliest item is raised. If the caller
+    is interrupted, the item at work is finished and those that wait are dropped.
     """
     failed = threading.Event()
 

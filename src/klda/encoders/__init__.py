@@ -15,7 +15,7 @@ from __future__ import annotations
 from klda.encoders.base import Encoder, same_features
 from klda.encoders.cache import FeatureCache, FeatureCacheWarning
 from klda.encoders.files import OfflineModelError
-from klda.encoders.loading import load, modality_of
+from klda.encoders.loading import default_text_model, engine_of, load, modality_of
 from klda.encoders.models import MODELS, ModelInfo
 from klda.encoders.precomputed import PrecomputedFeatures
 
@@ -27,6 +27,8 @@ __all__ = [
     "ModelInfo",
     "OfflineModelError",
     "PrecomputedFeatures",
+    "default_text_model",
+    "engine_of",
     "load",
     "modality_of",
     "same_features",

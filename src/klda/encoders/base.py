@@ -94,13 +94,15 @@ class Network(Protocol):
     """What a network says about its rows.
 
     `layers` are counted from 0; `pooling` says how token or pixel features become one row;
-    `precision` is the number format of the weights, as ``"float32"``.
+    `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
+    runs it.
     """
 
     layers: Layers
     pooling: str
     dimension: int
     precision: str
+    engine: str
 
 
 class FrozenModel:
@@ -115,6 +117,7 @@ class FrozenModel:
         self.pooling = network.pooling
         self.dimension = network.dimension
         self.precision = network.precision
+        self.engine = network.engine
         # A network uses all cores by itself, so calls from several threads take turns.
         self.lock = threading.Lock()
 

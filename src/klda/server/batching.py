@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from klda.engine.solution import Answer
-from klda.labels import Label
-from klda.server.errors import BusyError
+from klda.server.errors import ServiceError
 from klda.server.snapshot import Snapshot
+from klda.server.threads import settle
 
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 
@@ -34,25 +34,13 @@ log = logging.getLogger("klda.server")
 
 @dataclass(eq=False)
 class Encoding:
-    """The inputs of one request, encoded in one or more batches.
-
-    Attributes
-    ----------
-    inputs : sequence or ndarray
-        Texts, images or rows.
-    top : int
-        For a predict: how many classes to name. 0 for inputs to be learned.
-    labels : sequence of label or None
-        For a learn: the labels, if the model is to be asked before it is taught.
-    """
+    """The inputs of one request, encoded in one or more batches; `top` is 0 for a learn."""
 
     inputs: Sequence[Any] | np.ndarray
     top: int = 0
-    labels: Sequence[Label] | None = None
     future: Future = field(default_factory=Future)
     taken: int = 0  # inputs that are in a batch, or were
-    parts: dict[int, np.ndarray] = field(default_factory=dict)  # by position of the first input
-    tally: list[int] = field(default_factory=lambda: [0, 0, 0])
+    done: dict[int, np.ndarray] = field(default_factory=dict)  # rows by first position
 
     @property
     def left(self) -> int:
@@ -62,41 +50,22 @@ class Encoding:
     @property
     def is_complete(self) -> bool:
         """Whether all inputs are encoded."""
-        return sum(map(len, self.parts.values())) == len(self.inputs)
+        return sum(map(len, self.done.values())) == len(self.inputs)
 
     @property
     def rows(self) -> np.ndarray:
         """All rows, once encoded."""
-        return np.concatenate([self.parts[start] for start in sorted(self.parts)])
+        return np.concatenate([self.done[start] for start in sorted(self.done)])
 
 
-class Part(NamedTuple):
-    """Some inputs of a request, in a batch."""
-
-    job: Encoding
-    start: int
-    size: int
-
-    @property
-    def at(self) -> slice:
-        """Their positions in the request."""
-        return slice(self.start, self.start + self.size)
+Slice = tuple[Encoding, slice]  # some inputs of a request, in a batch
 
 
 class Batcher:
     """The threads that encode and answer.
 
-    Parameters
-    ----------
-    snapshot : callable
-        Returns the snapshot to answer from. Called after encoding, so that an answer includes every
-        change acknowledged before its request came.
-    max_batch : int
-        Inputs encoded together.
-    wait : float
-        Seconds to wait for more.
-    max_queue : int
-        Requests that may wait.
+    `snapshot` returns what to answer from. It is called after encoding, so that an answer includes
+    every change acknowledged before its request came.
     """
 
     def __init__(
@@ -143,20 +112,16 @@ class Batcher:
         """Encode and answer: a future of the snapshot and one answer per input."""
         return self._submit(self._asks, Encoding(inputs, top=top))
 
-    def encode(self, inputs: Any, labels: Sequence[Any] | None = None) -> Future:
-        """Encode inputs that are to be learned or removed, after those that are asked about.
-
-        A future of the rows and, if `labels` are given, of how many the model got right, got wrong,
-        and could not know before it learns them.
-        """
-        return self._submit(self._learns, Encoding(inputs, labels=labels))
+    def encode(self, inputs: Any) -> Future:
+        """Encode what is to be learned or removed, after what is asked about: a future of rows."""
+        return self._submit(self._learns, Encoding(inputs))
 
     def _submit(self, queue: deque[Encoding], job: Encoding) -> Future:
         with self._wake:
             if self._stopping:
-                raise BusyError("The service is stopping: try again in a moment.")
+                raise ServiceError("The service is stopping: try again in a moment.", 503)
             if len(queue) >= self._max_queue:
-                raise BusyError("Too many requests are waiting: try again in a moment.")
+                raise ServiceError("Too many requests are waiting: try again in a moment.", 503)
             queue.append(job)
             self._unfinished.add(job)
             self._wake.notify()
@@ -176,8 +141,8 @@ class Batcher:
                 self._process(batch, encode)
             except Exception as error:  # an unexpected error must not end the thread
                 log.exception("batch")
-                for part in batch:
-                    self._close(part.job, error)
+                for job, _ in batch:
+                    self._close(job, error)
 
     def _gather(self) -> None:
         """Wait a moment for requests that are about to arrive."""
@@ -190,7 +155,7 @@ class Batcher:
                 return
             self._wake.wait(left)
 
-    def _take(self) -> list[Part]:
+    def _take(self) -> list[Slice]:
         """Choose what is encoded next."""
         if self._max_batch == 1 and self._asks:
             chosen = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
@@ -199,59 +164,45 @@ class Batcher:
         chosen += divide_batch(self._learns, SLICE if chosen else self._max_batch)
         batch = []
         for job, count in chosen:
-            batch.append(Part(job, job.taken, count))
+            batch.append((job, slice(job.taken, job.taken + count)))
             job.taken += count
             if not job.left:
                 (self._asks if job.top else self._learns).remove(job)
         return batch
 
-    def _process(self, batch: list[Part], encode: Encode) -> None:
-        """Encode a batch; no request changes before all of that has succeeded."""
-        batch = [part for part in batch if not part.job.future.done()]
+    def _process(self, batch: list[Slice], encode: Encode) -> None:
+        """Encode a batch; no request changes before that has succeeded."""
+        batch = [(job, at) for job, at in batch if not job.future.done()]
         if not batch:
             return
         try:
-            rows = encode(_join([part.job.inputs[part.at] for part in batch]))
-            snapshot = self._snapshot()
-            verdicts = self._compare(snapshot, batch, rows)
+            rows = encode(_join([job.inputs[at] for job, at in batch]))
         except Exception as error:
             # One bad input must not fail the requests that it was batched with.
             if len(batch) > 1:
-                for part in batch:
-                    self._process([part], encode)
+                for one in batch:
+                    self._process([one], encode)
             else:
-                self._close(batch[0].job, error)
+                self._close(batch[0][0], error)
             return
         self.on_batch(len(rows))
-        self._answer(snapshot, [job for job in self._hand_out(batch, rows, verdicts) if job.top])
-
-    def _hand_out(
-        self, batch: list[Part], rows: np.ndarray, verdicts: list[list[int]]
-    ) -> list[Encoding]:
-        """Give each request its rows; return those that are complete, and close the learns."""
-        complete, at = [], 0
-        with self._wake:
-            for part, own in zip(batch, verdicts, strict=True):
-                part.job.parts[part.start] = rows[at : at + part.size]
-                at += part.size
-                for verdict in own:
-                    part.job.tally[verdict] += 1
-                if part.job.is_complete:
-                    complete.append(part.job)
+        complete = self._hand_out(batch, rows)
         for job in complete:
             if not job.top:
-                self._close(job, (job.rows, tuple(job.tally)))
-        return complete
+                self._close(job, job.rows)
+        self._answer(self._snapshot(), [job for job in complete if job.top])
 
-    def _compare(self, snapshot: Snapshot, batch: list[Part], rows: np.ndarray) -> list[list[int]]:
-        """Return for each part how the model answers on rows that it is about to learn."""
-        found, at = [], 0
-        for part in batch:
-            own = rows[at : at + part.size]
-            labels = part.job.labels
-            found.append([] if labels is None else snapshot.compare(own, labels[part.at]))
-            at += part.size
-        return found
+    def _hand_out(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
+        """Give each request its rows; return those that are complete."""
+        complete, first = [], 0
+        with self._wake:
+            for job, at in batch:
+                size = at.stop - at.start
+                job.done[at.start] = rows[first : first + size]
+                first += size
+                if job.is_complete:
+                    complete.append(job)
+        return complete
 
     def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
         """Answer requests together; where that fails, one by one, so each gets its own error."""
@@ -273,29 +224,15 @@ class Batcher:
             for queue in (self._asks, self._learns):
                 if job in queue:
                     queue.remove(job)
-        if job.future.done() or not job.future.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, Exception):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
+        settle(job.future, outcome)
 
 
 def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, int]]:
     """Choose the inputs of a batch: all of short requests, equal parts of long ones.
 
-    Parameters
-    ----------
-    jobs : sequence of Encoding
-        Those that wait, the oldest first.
-    room : int
-        Inputs in the batch.
-
-    Returns
-    -------
-    list of (Encoding, int)
-        Requests, and how many inputs of each. The oldest is always among them. Where the batch
-        completes a request, longer ones take no more than `SLICE` of it: they would delay it.
+    Return requests and how many inputs of each. The oldest, which comes first, is always among
+    them. Where the batch completes a request, longer ones take no more than `SLICE` of it: they
+    would delay it.
     """
     if not jobs:
         return []

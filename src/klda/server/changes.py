@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -12,47 +11,29 @@ from typing import Any, Literal
 import numpy as np
 
 from klda.labels import Label
-from klda.server.errors import ConflictError, NotFoundError, ServiceError
+from klda.server.errors import ServiceError
 
 
 @dataclass(frozen=True)
 class Change:
     """One change.
 
-    Attributes
-    ----------
-    kind : str
-        ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-        `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
-        ``labels[1]``.
-    labels : tuple of label
-        See above.
-    rows : ndarray or None
-        Features, float32.
-    key, digest : str
-        Idempotency key, or "", and the fingerprint of the request that used it.
-    target : int
-        See above.
-    right, wrong, new : int
-        How the model answered on the rows before it learned them; `new` counts rows of classes
-        that it did not know.
-    sequence : int
-        Number of the change, assigned by the writer.
-    when : float
-        Seconds since 1970.
+    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
+    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
+    ``labels[1]``.
     """
 
     kind: Literal["learn", "remove", "forget", "restore", "rename"]
     labels: tuple[Label, ...] = ()
-    rows: np.ndarray | None = None
-    key: str = ""
-    digest: str = ""
+    rows: np.ndarray | None = None  # float32
+    key: str = ""  # idempotency key
+    digest: str = ""  # fingerprint of the request that used the key
     target: int = 0
-    right: int = 0
+    right: int = 0  # how the model answered on the rows before it learned them
     wrong: int = 0
-    new: int = 0
-    sequence: int = 0
-    when: float = 0.0
+    new: int = 0  # rows of classes that it did not know
+    sequence: int = 0  # assigned by the writer
+    when: float = 0.0  # seconds since 1970
 
     def header(self) -> dict[str, Any]:
         """Return all but the rows, for JSON."""
@@ -74,25 +55,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """The answer to a change.
-
-    Attributes
-    ----------
-    sequence : int
-        Number of the change.
-    classes, samples : int
-        How many the model had after it.
-    new : tuple of label
-        Classes that it added.
-    repeated : bool
-        Whether an earlier request with the same key had made the change already.
-    """
+    """The answer to a change."""
 
     sequence: int
-    classes: int
+    classes: int  # that the model had after it, and samples
     samples: int
-    new: tuple[Label, ...] = ()
-    repeated: bool = False
+    new: tuple[Label, ...] = ()  # classes that it added
+    repeated: bool = False  # an earlier request with the same key had made the change already
 
 
 def digest(kind: str, content: Any) -> str:
@@ -117,57 +86,33 @@ def wrong_width(given: int, expected: int) -> ServiceError:
     return ServiceError(f"features has rows of {given} numbers; this model expects {expected}.")
 
 
-def check_remove(change: Change, counts: Mapping[Label, int]) -> None:
-    """Refuse to remove more samples of a class than it has."""
-    check_known(change.labels, counts)
-    for label, count in Counter(change.labels).items():
-        if count > counts[label]:
-            raise ConflictError(
-                f"labels names {count} samples of class {label!r} to forget, but it has only "
-                f"{counts[label]}."
-            )
-
-
-def check_rename(old: Label, new: Label, counts: Mapping[Label, int]) -> None:
-    """Refuse a class that does not exist and a name that is in use."""
-    check_known([old], counts)
-    check_kind([new], counts)
-    if new in counts:
-        raise ConflictError(f"new={new!r} already exists: choose another name.")
-
-
 def check_restore(
     target: int, back: Iterable[Label], reused: set[Label], counts: Mapping[Label, int]
 ) -> None:
-    """Refuse to restore classes that no longer fit the model.
+    """Refuse to restore what forget number `target` dropped if it no longer fits the model.
 
-    Parameters
-    ----------
-    target : int
-        Number of the forget.
-    back : iterable of label
-        The classes that it dropped; empty if it can't be undone.
-    reused : set of label
-        Those whose names were given to other classes since.
-    counts : mapping of label to int
-        The classes of the model.
+    `back` are its classes, none if it can't be undone; the names of those in `reused` were given to
+    other classes since.
     """
     if not back:
-        raise NotFoundError(
+        raise ServiceError(
             f"undo={target} is not a forget that can be undone: it was undone already, or too "
-            "long ago."
+            "long ago.",
+            404,
         )
     known = next(iter(counts), None)
     for label in back:
         if known is not None and isinstance(label, str) != isinstance(known, str):
-            raise ConflictError(
+            raise ServiceError(
                 f"undo={target} would restore {label!r} ({type(label).__name__}), but the labels "
-                f"in use are of another type, such as {known!r} ({type(known).__name__})."
+                f"in use are of another type, such as {known!r} ({type(known).__name__}).",
+                409,
             )
         if label in counts and label in reused:
-            raise ConflictError(
+            raise ServiceError(
                 f"undo={target} would restore {label!r}, but another class has that name now: "
-                "rename it first."
+                "rename it first.",
+                409,
             )
 
 
@@ -175,7 +120,7 @@ def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
     """Refuse classes that do not exist."""
     for label in labels:
         if label not in counts:
-            raise NotFoundError(f"There is no class {label!r}; GET /v1/classes lists them.")
+            raise ServiceError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
 
 
 def check_kind(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:

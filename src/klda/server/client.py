@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 MAX_TOP = 100  # classes that the service returns for an input
 RETRIES = 4
-REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
+REJECTED = 0.05  # fraction of inputs of known classes that the service may call unknown
 _NOT_DONE = (429, 503)  # the service refused the request and has done nothing
 _ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
 _READS = ("/v1/predict", "/v1/explain")
@@ -94,12 +93,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -130,6 +124,11 @@ class Client:
             found |= {entry["label"]: entry["samples"] for entry in answer["classes"]}
             if not answer["classes"] or len(found) >= answer["total"]:
                 return found
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return int(self.info["classes"])
 
     @property
     def samples(self) -> int:
@@ -211,8 +210,8 @@ class Client:
         ndarray of shape (n,)
             Labels.
         """
-        if reject is not None and reject != REFUSED:
-            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
+        if reject is not None and reject != REJECTED:
+            raise KldaError(f"reject={reject!r} is not possible: the service uses {REJECTED}.")
         answers = self._ask(inputs, 1)
         labels = np.array([answer["label"] for answer in answers])
         if reject is None:

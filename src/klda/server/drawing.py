@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from klda.labels import Label
 from klda.learner.label_set import ClassMap
+from klda.learner.plane_layout import name_width
 from klda.server.journal import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
@@ -54,19 +54,10 @@ def dots(classes: ClassMap | None) -> list[Dot]:
 
 
 def names(placed: Sequence[Dot], size: float) -> list[Name]:
-    """Write the names of classes above or below their dots, where there is room.
+    """Write the names of classes above or below their dots, the first first, where there is room.
 
-    Parameters
-    ----------
-    placed : sequence of Dot
-        The most important first.
-    size : float
-        Font size, in pixels of the map.
-
-    Returns
-    -------
-    list of Name
-        None overlaps another name or the dot of another class, and none leaves the map.
+    None overlaps another name or the dot of another class, and none leaves the map; `size` is that
+    of the letters, in pixels.
     """
     taken: list[_Box] = []
     found: list[Name] = []
@@ -74,7 +65,7 @@ def names(placed: Sequence[Dot], size: float) -> list[Name]:
         text = str(dot.label)
         if len(text) > MAX_NAME_LENGTH:
             text = text[: MAX_NAME_LENGTH - 1] + "…"
-        half = _width(text) * size / 2
+        half = 1.07 * name_width(text) * size / 2  # fonts differ
         x = min(max(dot.x, half + 2), WIDTH - half - 2)
         for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
             box = _Box(x - half - 2, x + half + 2, y - 0.85 * size, y + 0.25 * size)
@@ -106,38 +97,23 @@ class _Box(NamedTuple):
         return self.left < dot.x < self.right and self.top < dot.y < self.bottom
 
 
-def _width(text: str) -> float:
-    """Return an upper bound of a text's width in units of the font size."""
-    return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in text)
-
-
 @dataclass(frozen=True)
 class Chart:
-    """Live accuracy over the latest samples taught.
+    """Live accuracy over the latest samples taught."""
 
-    Attributes
-    ----------
-    points : str
-        For an SVG polyline in a box of 100 by 40.
-    accuracy : float or None
-        On samples of classes that were known.
-    asked, new : int
-        Samples of known classes, and of new ones.
-    """
-
-    points: str
-    accuracy: float | None
-    asked: int
-    new: int
+    points: str  # of an SVG polyline in a box of 100 by 40
+    accuracy: float | None  # on samples of classes that were known
+    asked: int  # samples of known classes
+    new: int  # samples of new classes
 
 
 def chart(tallies: Sequence[Tally]) -> Chart:
     """Draw how often the model was right just before it was taught."""
     outcomes: list[float] = []
-    for _, right, wrong, _ in tallies:
-        outcomes += [1.0] * right + [0.0] * wrong
+    for tally in tallies:
+        outcomes += [1.0] * tally.right + [0.0] * tally.wrong
     outcomes = outcomes[-LATEST:]
-    new = sum(tally[3] for tally in tallies)
+    new = sum(tally.new for tally in tallies)
     if not outcomes:
         return Chart("", None, 0, new)
     window = max(5, len(outcomes) // 8)

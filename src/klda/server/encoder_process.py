@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.learner import Learner, folder
-from klda.server.errors import BusyError
+from klda.server.errors import ServiceError
+from klda.server.locked_folder import open_learner
 
 STOP_SECONDS = 10
 
@@ -22,14 +22,7 @@ log = logging.getLogger("klda.server")
 class EncoderProcess:
     """Encodes inputs in another process, for one thread; a process that dies is replaced.
 
-    Parameters
-    ----------
-    model : Path
-        The model folder, for the foundation model in it.
-    new : str or None
-        The foundation model, if the folder has no model yet.
-    options : dict
-        Options of :meth:`klda.learner.Learner.load`.
+    The foundation model is that of the model folder, or `new` if the folder has no model yet.
     """
 
     def __init__(self, model: Path, new: str | None, options: dict[str, Any]) -> None:
@@ -56,7 +49,7 @@ class EncoderProcess:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
-        raise BusyError("A worker ended while it encoded: try again in a moment.")
+        raise ServiceError("A worker ended while it encoded: try again in a moment.", 503)
 
     def stop(self) -> None:
         """End the process."""
@@ -70,11 +63,7 @@ def _work(connection: Connection, model: Path, new: str | None, options: dict[st
     """Encode what comes, until the other end is closed: by a stop, or because it was killed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
-    if folder.exists(model):
-        encoder = Learner.load(model, **options).encoder
-    else:
-        assert new is not None
-        encoder = Learner(new, **options).encoder
+    encoder = open_learner(model, new, options).encoder
     try:
         while True:
             inputs = connection.recv()

@@ -1,4 +1,4 @@
-"""Errors that a client sees: a status, a code for programs, a message for people."""
+"""The error that a client sees: a status, a code for programs, a message for people."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ from typing import Any
 
 from klda.errors import KldaError
 
+CODES = {
+    400: "malformed",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method",
+    409: "conflict",
+    413: "too_large",
+    422: "invalid",
+    429: "rate",
+    500: "internal",
+    503: "busy",
+}
+INTERNAL = "Internal error; see the log for this request ID."
+
 
 class ServiceError(KldaError):
     """A request that can't be served; the message says why and what to do about it."""
 
-    status = 422
-    code = "invalid"
+    def __init__(self, message: str, status: int = 422, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code or CODES.get(status, "refused")
 
     @property
     def body(self) -> dict[str, Any]:
@@ -24,75 +41,3 @@ class ServiceError(KldaError):
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
-
-
-class MalformedError(ServiceError):
-    """The body is not JSON."""
-
-    status, code = 400, "malformed"
-
-    def __init__(self) -> None:
-        super().__init__("The body is not valid JSON.")
-
-
-class UnauthorizedError(ServiceError):
-    """No key, or an unknown one."""
-
-    status, code = 401, "unauthorized"
-
-
-class ForbiddenError(ServiceError):
-    """The role of the key does not allow it, or a page of another site sent the request."""
-
-    status, code = 403, "forbidden"
-
-
-class NotFoundError(ServiceError):
-    """A class or an undo that does not exist."""
-
-    status, code = 404, "not_found"
-
-
-class ConflictError(ServiceError):
-    """The request conflicts with the state of the model."""
-
-    status, code = 409, "conflict"
-
-
-class TooLargeError(ServiceError):
-    """The body is larger than allowed."""
-
-    status, code = 413, "too_large"
-
-
-class RateError(ServiceError):
-    """Too many requests."""
-
-    status, code = 429, "rate"
-
-
-class InternalError(ServiceError):
-    """An unexpected error; the client sees no details of it."""
-
-    status, code = 500, "internal"
-
-    def __init__(self) -> None:
-        super().__init__("Internal error; see the log for this request ID.")
-
-
-class BusyError(ServiceError):
-    """The service is stopping, or too many requests wait."""
-
-    status, code = 503, "busy"
-
-
-class StorageError(ServiceError):
-    """A change could not be written to disk."""
-
-    status, code = 503, "storage"
-
-
-class TroubleError(ServiceError):
-    """A part of the service can't work until an operator helps."""
-
-    status, code = 503, "trouble"

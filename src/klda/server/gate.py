@@ -12,9 +12,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from klda.server.errors import ForbiddenError, InternalError, ServiceError, TooLargeError
+from klda.server.errors import INTERNAL, ServiceError
 from klda.server.keys import Keys, RateLimit, secret_of
-from klda.server.settings import Settings, is_loopback
+from klda.server.settings import ServiceSettings, is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_SIGN_IN = 4096  # bytes of a form with a key
@@ -39,26 +39,14 @@ log = logging.getLogger("klda.server")
 class Gate:
     """What every request passes before the application sees it, and every response after.
 
-    Parameters
-    ----------
-    app : ASGI application
-        The application behind it.
-    settings : Settings
-        Limits.
-    keys : Keys
-        To tell clients apart.
-    observe : callable
-        Called with method, path, status and seconds of each request.
-    arriving : callable
-        Called with +1 and -1 around a predict.
-    state : object
-        The state of the application behind it.
+    `observe` is called with method, path, status and seconds of each request, `arriving` with +1
+    and -1 around a predict.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        settings: Settings,
+        settings: ServiceSettings,
         keys: Keys,
         observe: Callable[[str, str, int, float], None],
         arriving: Callable[[int], None],
@@ -90,7 +78,7 @@ class Gate:
             await exchange.refuse(error)
         except Exception:
             log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
-            await exchange.refuse(InternalError())
+            await exchange.refuse(ServiceError(INTERNAL, 500))
         finally:
             self._arriving(-is_predict)
             self._note(scope, exchange)
@@ -105,11 +93,11 @@ class Gate:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         is_probe = scope["path"] == "/v1/health"  # by any name, at any rate: it reveals nothing
         if self._hosts and name.lower() not in self._hosts and not is_probe:
-            raise ForbiddenError(f"This service does not answer for the host {name[:100]!r}.")
+            raise ServiceError(f"This service does not answer for the host {name[:100]!r}.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            raise ForbiddenError("Requests from pages of other sites are refused.")
+            raise ServiceError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(scope):
             raise _too_large(self._max_body(scope))
@@ -170,5 +158,7 @@ class _Exchange:
             await response(self._scope, self._receive, self._send_on)
 
 
-def _too_large(most: int) -> TooLargeError:
-    return TooLargeError(f"The request is larger than {most} bytes: send fewer inputs at a time.")
+def _too_large(most: int) -> ServiceError:
+    return ServiceError(
+        f"The request is larger than {most} bytes: send fewer inputs at a time.", 413
+    )

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -27,7 +27,6 @@ FILE = "journal.db"
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 
-Tally = tuple[float, int, int, int]  # when, right, wrong, new
 
 _SCHEMA = """
 CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -52,6 +51,15 @@ PRAGMA user_version = 1;
 """
 
 
+class Tally(NamedTuple):
+    """How the model answered just before it was taught; `new` counts rows of unknown classes."""
+
+    when: float
+    right: int
+    wrong: int
+    new: int
+
+
 class JournalError(KldaError):
     """A journal that can't be read or written."""
 
@@ -59,11 +67,8 @@ class JournalError(KldaError):
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
-    Parameters
-    ----------
-    folder : Path
-        The model folder. Only the process that holds its lock may use its journal. A folder without
-        a model can't have a journal: it stays in memory until :meth:`to_disk`.
+    Only the process that holds the folder's lock may use its journal. A folder without a model
+    can't have one: it stays in memory until :meth:`to_disk`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,22 +79,16 @@ class Journal:
 
     # ------------------------------------------------------------------ open and close
 
-    def open(self) -> None:
-        """Open the file, or create it."""
-        if self.on_disk:
+    def open(self, *, in_memory: bool = False) -> None:
+        """Open the file, unless it is open, or an empty journal in memory."""
+        if self.on_disk and not in_memory:
             return
         with self._reporting("open"):
-            self._db.close()
-            self._db = _connect(str(self.path))
+            self.close()
+            self._db = _connect(":memory:" if in_memory else str(self.path))
             if not self._db.execute("PRAGMA user_version").fetchone()[0]:
                 self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self.on_disk = True
-
-    def start_in_memory(self) -> None:
-        """Start an empty journal for a model that is not on disk yet."""
-        self._db.close()
-        self._db = _connect(":memory:")
-        self._db.executescript(_SCHEMA)
+            self.on_disk = not in_memory
 
     def to_disk(self) -> None:
         """Write a journal in memory to its file, once the folder has a model."""
@@ -108,15 +107,13 @@ class Journal:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Make all changes of a block durable, or none if it raises."""
-        with self._reporting("write"):
-            self._db.execute("BEGIN IMMEDIATE")
+        self._run("BEGIN IMMEDIATE")
         try:
             yield
-            with self._reporting("write"):
-                self._db.execute("COMMIT")
+            self._run("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
-                self._db.execute("ROLLBACK")
+            with suppress(JournalError):  # SQLite itself has rolled back after some errors
+                self._run("ROLLBACK")
             raise
         self.trouble = ""
 
@@ -171,16 +168,13 @@ class Journal:
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
         self.set_last(number)
         if change.right or change.wrong or change.new:
-            self.add_tally((change.when, change.right, change.wrong, change.new))
+            self.add_tally(Tally(change.when, change.right, change.wrong, change.new))
 
     def start_at(self, position: int | None) -> int:
         """Forget the changes that the model folder has; return the last of them.
 
-        Parameters
-        ----------
-        position : int or None
-            Number of the last change in the model. None if it does not say, because another program
-            replaced it; then the changes still in the journal are taken as missing from it.
+        The model has the changes up to `position`. None if it does not say, because another program
+        replaced it; then the changes still in the journal are taken as missing from it.
         """
         folded = self.folded
         if position is None:
@@ -326,7 +320,7 @@ class Journal:
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""
         newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
-        return newest.fetchall()[::-1]
+        return [Tally(*row) for row in newest.fetchall()[::-1]]
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from klda.server.errors import ForbiddenError, RateError, UnauthorizedError
+from klda.server.errors import ServiceError
 from klda.server.settings import ApiKey
 
 SESSION_COOKIE = "klda_session"
@@ -18,13 +18,7 @@ _MAX_CLIENTS = 10_000
 
 
 class Keys:
-    """Keys and what they allow; only their digests are held.
-
-    Parameters
-    ----------
-    keys : tuple of ApiKey
-        Without any, everyone may teach.
-    """
+    """Keys and what they allow; only their digests are held. Without any, everyone may teach."""
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self._digests = [(_digest(key.secret), key.role) for key in keys]
@@ -88,30 +82,22 @@ def secret_of(headers: Mapping[str, str]) -> str | None:
 def check_role(role: str | None, wanted: str) -> None:
     """Raise unless a role allows to ``"ask"`` or to ``"teach"``."""
     if role is None:
-        raise UnauthorizedError(
-            "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
+        raise ServiceError(
+            "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.", 401
         )
     if wanted == "teach" and role != "teach":
-        raise ForbiddenError("This key may ask but not teach: use one with the role teach.")
+        raise ServiceError("This key may ask but not teach: use one with the role teach.", 403)
 
 
 class RateLimit:
-    """One token bucket per client.
-
-    Parameters
-    ----------
-    rate : float
-        Requests per second; 0 is no limit.
-    burst : int
-        Requests at once.
-    """
+    """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, float(burst)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:
-        """Count a request; raises `RateError` if it is one too many."""
+        """Count a request; raise if it is one too many."""
         if not self._rate:
             return
         now = time.monotonic()
@@ -122,7 +108,8 @@ class RateLimit:
         while len(self._buckets) > _MAX_CLIENTS:
             self._buckets.popitem(last=False)
         if not allowed:
-            raise RateError(
+            raise ServiceError(
                 f"Too many requests: at most {self._rate:g} per second. Wait a moment, or send "
-                "more inputs in one request."
+                "more inputs in one request.",
+                429,
             )

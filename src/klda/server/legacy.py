@@ -19,7 +19,7 @@ from klda.labels import Label
 from klda.learner import Detached
 from klda.learner.folder import StoredModel
 from klda.server.changes import Acknowledgement, Change
-from klda.server.journal import Journal, JournalError
+from klda.server.journal import Journal, JournalError, Tally
 
 MEMORY = "service/memory"
 FILES = "journal-*.klda"
@@ -70,7 +70,7 @@ def _move_memory(stored: StoredModel, journal: Journal) -> None:
     for _, label in content.get("taken", ()):
         journal.reuse_name(label)
     for tally in content["tallies"]:
-        journal.add_tally(tuple(tally))
+        journal.add_tally(Tally(*tally))
 
 
 def _detached(

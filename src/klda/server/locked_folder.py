@@ -16,19 +16,20 @@ from klda.learner import folder as storage
 from klda.server.threads import lower_priority
 
 
+def open_learner(
+    path: Path, new: str | None, options: dict[str, Any], encoder: Encoder | None = None
+) -> Learner:
+    """Load the model of a folder, or make one with the foundation model `new` if it has none."""
+    if storage.exists(path):
+        return Learner.load(path, model=encoder, **options)
+    assert new is not None
+    return Learner(encoder or new, **options)
+
+
 class LockedFolder:
-    """Holds a model folder's lock.
+    """Holds the lock of a folder, which has a model unless `new` names a foundation model.
 
     One thread does all the work, because the lock belongs to a thread.
-
-    Parameters
-    ----------
-    path : Path
-        The model folder; it may not exist yet.
-    new : str, optional
-        Foundation model of a new model, if the folder has none. Without it there must be one.
-    options : dict
-        Options of :meth:`Learner.load`.
     """
 
     def __init__(self, path: Path, new: str | None, options: dict[str, Any]) -> None:
@@ -67,12 +68,8 @@ class LockedFolder:
         self._held.enter_context(storage.writer_lock(self.path, timeout=2.0))
 
     def _load(self) -> tuple[Learner, storage.StoredModel | None]:
-        if self.has_model:
-            # The encoder is opened once: loading the model again must not load the network again.
-            learner = Learner.load(self.path, model=self._encoder, **self._options)
-            stored = storage.load(self.path)
-        else:
-            assert self._new is not None
-            learner, stored = Learner(self._encoder or self._new, **self._options), None
+        # The encoder is opened once: loading the model again must not load the network again.
+        learner = open_learner(self.path, self._new, self._options, self._encoder)
+        stored = storage.load(self.path) if self.has_model else None
         self._encoder = learner.encoder
         return learner, stored

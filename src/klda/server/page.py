@@ -14,14 +14,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from pydantic import TypeAdapter, ValidationError
 
 from klda.labels import Label
-from klda.server import api, class_names, drawing, schemas
+from klda.server import api, drawing, forms, schemas
 from klda.server.changes import digest
-from klda.server.errors import ServiceError, UnauthorizedError
+from klda.server.errors import ServiceError
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS, check_role
-from klda.server.pasted import PastedRows, read_rows
 from klda.server.routes import CheckedRoute, before_body
 from klda.server.service import Service
 
@@ -46,7 +44,6 @@ _environment = Environment(
 # be a plain word.
 _environment.filters["menu_id"] = lambda label: "menu-" + digest("menu", str(label))
 _templates = Jinja2Templates(env=_environment)
-_text = TypeAdapter(schemas.Text)
 
 router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
 
@@ -62,7 +59,7 @@ def _may(wanted: str) -> list[Any]:
     def check(request: Request) -> None:
         role = _role(request)
         if role is None:
-            raise UnauthorizedError("The session has expired: sign in again.")
+            raise ServiceError("The session has expired: sign in again.", 401)
         check_role(role, wanted)
 
     return [before_body(check)]
@@ -168,7 +165,7 @@ async def teach_one(
 ) -> Response:
     """Teach one input, with a class that was chosen or a label that was typed."""
     known = service.snapshot.counts
-    name = class_names.chosen(chosen, known) if chosen else class_names.typed(label, known)
+    name = forms.chosen_class(chosen, known) if chosen else forms.typed_class(label, known)
     done = await service.learn(await _input(service, value), [name])
     note = f"Taught: this is {name}." + (" A new class." if done.new else "")
     if chosen and said == chosen:
@@ -199,10 +196,7 @@ async def _answer(request: Request, service: Service, value: str, note: str = ""
 async def _input(service: Service, value: str) -> Any:
     """Return a form's value as the model takes it."""
     if service.modality == "text":
-        try:
-            return [_text.validate_python(value)]
-        except ValidationError as error:
-            raise ServiceError(f"The text: {error.errors()[0]['msg']}.") from error
+        return [forms.typed_text(value)]
     if service.modality == "image":
         return await api.inputs_of(service, schemas.Inputs(images=[value]))
     try:
@@ -232,19 +226,18 @@ async def upload(
     if file is not None and file.filename:
         content, name = await file.read(), file.filename
     known = service.snapshot.counts
-    table = await asyncio.to_thread(read_rows, content, name, known)
-    new = [label for label in dict.fromkeys(table.labels) if label not in known]
     # What was previewed is what is taught: other rows have another mark.
-    mark = digest("table", content.decode())
-    if confirmed == f"{mark}:skip":
-        table = table.without_first()
-    elif confirmed != mark and len(new) > (MANY_NEW if table.has_header else 0):
+    mark = digest("table", content.hex())
+    skip = int(confirmed == f"{mark}:skip")
+    table = await asyncio.to_thread(forms.pasted_rows, content, name, known, skip=skip)
+    new = [label for label in dict.fromkeys(table.labels) if label not in known]
+    if not skip and confirmed != mark and len(new) > (MANY_NEW if table.has_header else 0):
         return _render(request, "preview.html", mark=mark, **_preview(table, new))
     job = request.app.state.uploads.begin(service, table)
     return _render(request, "progress.html", job=job)
 
 
-def _preview(table: PastedRows, new: list[Label]) -> dict[str, Any]:
+def _preview(table: forms.PastedRows, new: list[Label]) -> dict[str, Any]:
     first = zip(table.texts[:PREVIEWED], table.labels[:PREVIEWED], strict=True)
     return {
         "rows": [(text, str(label), label in new) for text, label in first],
@@ -284,15 +277,15 @@ async def overview(request: Request, service: The) -> Response:
 async def rename(request: Request, service: The, old: Field, new: Field) -> Response:
     """Rename a class."""
     known = service.snapshot.counts
-    label = class_names.typed(new, known)
-    await service.rename(class_names.chosen(old, known), label)
+    label = forms.typed_class(new, known)
+    await service.rename(forms.chosen_class(old, known), label)
     return _message(request, f"Renamed {old} to {label}.")
 
 
 @router.post("/page/forget", dependencies=teach)
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    done = await service.forget([class_names.chosen(label, service.snapshot.counts)])
+    done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
     text = f"Forgot {label}: it is no longer predicted."
     if not service.keeps_ledger:
         text += f" {TRACE}"
@@ -359,6 +352,8 @@ def _overview(service: Service) -> dict[str, Any]:
 
 def _classes(service: Service, search: str) -> dict[str, Any]:
     found = api.search_classes(service, search)
+    if found and isinstance(found[0][0], str):
+        found.sort(key=lambda entry: str(entry[0]).casefold())
     return {
         "classes": found[:SHOWN_CLASSES],
         "found": len(found),

@@ -9,11 +9,11 @@ from typing import Any
 
 from klda.errors import KldaError, require
 from klda.server import logs
-from klda.server.settings import STOP_SECONDS, Settings
+from klda.server.settings import STOP_SECONDS, ServiceSettings
 
 
 def serve(
-    settings: Settings,
+    settings: ServiceSettings,
     *,
     new: str | None = None,
     workers: int = 1,
@@ -22,18 +22,10 @@ def serve(
 ) -> None:
     """Serve a model folder.
 
-    Parameters
-    ----------
-    settings : Settings
-        How it runs.
-    new : str, optional
-        Foundation model of a new model, if the folder has none yet.
-    workers : int
-        Processes that encode.
-    options : dict, optional
-        Options of :meth:`klda.learner.Learner.load`.
-    on_listen : callable
-        Called with the address once the model is loaded.
+    If the folder has no model yet, `new` names the foundation model of a new one. With more than
+    one of `workers`, so many processes encode. `options` are those of
+    :meth:`klda.learner.Learner.load`. `on_listen` is called with the address once the model is
+    loaded.
     """
     settings.check()
     for module in ("fastapi", "uvicorn", "jinja2"):

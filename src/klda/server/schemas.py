@@ -21,13 +21,13 @@ NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line of 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
-Label = TextLabel | NumberLabel
+ClassLabel = TextLabel | NumberLabel
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
 
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_ITEMS)]
-Labels = Annotated[list[Label], Field(min_length=1, max_length=MAX_ITEMS)]
+Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=MAX_ITEMS)]
 Images = Annotated[list[Image], Field(min_length=1, max_length=MAX_ITEMS)]
 
@@ -115,8 +115,8 @@ class ClassesQuery(_Body):
 class RenameBody(_Body):
     """A class and its new name."""
 
-    old: Label
-    new: Label
+    old: ClassLabel
+    new: ClassLabel
 
     model_config = _with_example(old="card_arrival", new="card_delivery")
 

@@ -18,15 +18,15 @@ from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest, wrong_width
 from klda.server.encoder_process import EncoderProcess
-from klda.server.errors import BusyError, ConflictError, ServiceError
+from klda.server.errors import ServiceError
 from klda.server.journal import Tally
 from klda.server.locked_folder import LockedFolder
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
 from klda.server.writer import Writer
 
-PREPARING = 2  # requests whose images are decoded at a time: each may take much memory
+PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
 MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
@@ -41,23 +41,11 @@ class ClassOverview:
 
 
 class Service:
-    """Answers from snapshots of a model, and changes it.
-
-    Parameters
-    ----------
-    settings : Settings
-        How it runs.
-    new : str, optional
-        Foundation model of a new model, if the folder has none yet.
-    options : dict, optional
-        Options of :meth:`klda.learner.Learner.load`.
-    workers : int
-        Processes that encode; 1 encodes in this process.
-    """
+    """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ServiceSettings,
         *,
         new: str | None = None,
         options: dict[str, Any] | None = None,
@@ -125,10 +113,16 @@ class Service:
 
     # ------------------------------------------------------------------ asking
 
-    async def prepare(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """Prepare inputs in a thread, for few requests at a time."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._preparing, function, value)
+    async def prepare(self, function: Callable[..., Any], *values: Any) -> Any:
+        """Prepare a request in a thread, for few requests at a time."""
+        return await self._in_thread(self._preparing, function, *values)
+
+    async def _in_thread(
+        self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
+    ) -> Any:
+        if not self.ready:
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
@@ -145,16 +139,12 @@ class Service:
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
-            raise BusyError("Too many explanations are waiting: try again in a moment.")
+            raise ServiceError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
-            return await self._in_background(self.snapshot.explain, value)
+            return await self._in_thread(self._background, self.snapshot.explain, value)
         finally:
             self._explaining -= 1
-
-    async def _in_background(self, function: Callable[..., Any], *values: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._background, function, *values)
 
     def _checked(self, inputs: Any) -> Any:
         """Refuse rows of another length before they are batched with others."""
@@ -176,7 +166,8 @@ class Service:
             inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
             classes = await asyncio.wrap_future(inspected)
             before = None if self._overview is None else self._overview[1].map
-            self._overview = (version, await self._in_background(_draw, classes, before))
+            drawn = await self._in_thread(self._background, _draw, classes, before)
+            self._overview = (version, drawn)
         return self._overview[1]
 
     async def tallies(self) -> list[Tally]:
@@ -196,26 +187,13 @@ class Service:
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        Parameters
-        ----------
-        inputs : sequence or ndarray
-            Texts, images or feature rows.
-        labels : sequence of label
-            One label per input.
-        key : str
-            Idempotency key; a second learn with the same key counts once.
-        content : object
-            What the key stands for, JSON-able.
-
-        Returns
-        -------
-        Acknowledgement
-            The model after the change.
+        A second learn with the same idempotency key counts once; `content` is what the key stands
+        for, JSON-able.
         """
         _check_lengths(inputs, labels)
         mark = digest("learn", content) if key else ""
-        encoding = self.batcher.encode(self._checked(inputs), list(labels))
-        rows, (right, wrong, new) = await asyncio.wrap_future(encoding)
+        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
         return await self._submit(
             Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
         )
@@ -231,7 +209,7 @@ class Service:
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
         _check_lengths(inputs, labels)
-        rows, _ = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
     async def undo(self, number: int) -> Acknowledgement:
@@ -270,5 +248,5 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
 
 
-def _no_classes() -> ConflictError:
-    return ConflictError("This model has no classes yet: teach it something first.")
+def _no_classes() -> ServiceError:
+    return ServiceError("This model has no classes yet: teach it something first.", 409)

@@ -22,72 +22,33 @@ STOP_SECONDS = 30  # for requests and tables under way when the service stops
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A key and what it allows.
-
-    Attributes
-    ----------
-    role : {"ask", "teach"}
-        ``teach`` may also ask.
-    secret : str
-        The key itself.
-    """
+    """A key, and the role that it allows: ``"ask"``, or ``"teach"``, which may also ask."""
 
     role: str
     secret: str = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How the service runs.
+class ServiceSettings:
+    """How the service runs."""
 
-    Attributes
-    ----------
-    model : Path
-        The model folder.
-    host, port : str, int
-        Where it listens.
-    keys : tuple of ApiKey
-        Without keys everyone who reaches the service may teach, so it must stay on loopback.
-    rate : float
-        Requests per second of one client (one key, or one address); 0 is no limit.
-    burst : int
-        Requests that a client may send at once before the rate counts.
-    max_body : int
-        Bytes of the largest request.
-    batch_wait : float
-        Seconds that a predict waits at most for others to be encoded with.
-    max_batch : int
-        Inputs encoded together; 1 turns micro-batching off.
-    fold_interval : float
-        Seconds between folds of the journal into the model folder.
-    fold_rows : int
-        Samples in the journal that trigger a fold at once.
-    undo_seconds : float
-        How long a forget can be undone.
-    max_queue : int
-        Requests that may wait; more get status 503.
-    allowed_hosts : tuple of str
-        Host names that requests may be addressed to. Empty: loopback names if it listens there
-        without keys, any otherwise.
-    quiet : bool
-        Log warnings and errors only.
-    """
-
-    model: Path
+    model: Path  # the model folder
     host: str = "127.0.0.1"
     port: int = 8000
-    keys: tuple[ApiKey, ...] = ()
-    rate: float = 0.0
-    burst: int = 200
-    max_body: int = 16 << 20
-    batch_wait: float = 0.003
-    max_batch: int = 64
-    fold_interval: float = 30.0
-    fold_rows: int = 5000
-    undo_seconds: float = 600.0
-    max_queue: int = 2000
+    keys: tuple[ApiKey, ...] = ()  # without any, everyone who reaches the service may teach
+    rate: float = 0.0  # requests per second of one client (a key, or an address); 0 is no limit
+    burst: int = 200  # requests that a client may send at once before the rate counts
+    max_body: int = 16 << 20  # bytes of the largest request
+    batch_wait: float = 0.003  # seconds that a predict waits for others to be encoded with
+    max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
+    fold_interval: float = 30.0  # seconds between folds of the journal into the model folder
+    fold_rows: int = 5000  # samples in the journal that trigger a fold at once
+    undo_seconds: float = 600.0  # how long a forget can be undone
+    max_queue: int = 2000  # requests that may wait; more get status 503
+    # Host names that requests may be addressed to. Empty: loopback names if it listens there
+    # without keys, any otherwise.
     allowed_hosts: tuple[str, ...] = ()
-    quiet: bool = False
+    quiet: bool = False  # log warnings and errors only
 
     def check(self) -> None:
         """Raise if the service would be open to everyone, or a value is out of range."""

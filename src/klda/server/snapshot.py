@@ -12,30 +12,17 @@ from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.learner import Learner
 
-RIGHT, WRONG, NEW = 0, 1, 2
 MAX_WORDS = 60  # in a text to be explained: each is one more text to encode
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A learner as it was at one moment.
+    """A learner as it was at one moment."""
 
-    Attributes
-    ----------
-    version : int
-        Number of the last change in it.
-    counts : dict of label to int
-        Number of samples of each class.
-    width : int
-        Length of a feature row; 0 while it is not known.
-    frozen : Learner or None
-        Answers, and can't learn; None while there are no classes.
-    """
-
-    version: int
-    counts: dict[Label, int]
-    width: int
-    frozen: Learner | None
+    version: int  # number of the last change in it
+    counts: dict[Label, int]  # samples of each class
+    width: int  # length of a feature row; 0 while it is not known
+    frozen: Learner | None  # answers, and can't learn; None while there are no classes
 
     @classmethod
     def of(cls, learner: Learner, version: int) -> Snapshot:
@@ -59,15 +46,14 @@ class Snapshot:
         """Answer for feature rows, with the `top` likeliest classes."""
         return self.learner.answer_rows(rows, top=top)
 
-    def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> list[int]:
-        """Return RIGHT, WRONG, or NEW for each row that the model is about to learn."""
-        verdicts = [NEW] * len(labels)
-        at = [i for i, label in enumerate(labels) if label in self.counts]
-        if at:
-            predicted = self.learner.classifier.predict(rows[at]).tolist()
-            for i, label in zip(at, predicted, strict=True):
-                verdicts[i] = RIGHT if label == labels[i] else WRONG
-        return verdicts
+    def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
+        """Return how many rows, about to be learned, are right, wrong, and of new classes."""
+        known = [i for i, label in enumerate(labels) if label in self.counts]
+        right = 0
+        if known:
+            predicted = self.learner.classifier.predict(rows[known]).tolist()
+            right = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
+        return right, len(known) - right, len(labels) - len(known)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""

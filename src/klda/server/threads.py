@@ -1,10 +1,12 @@
-"""How the service's threads share the processors."""
+"""How the service's threads share the processors, and hand over results."""
 
 from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -38,3 +40,13 @@ def limit_blas_threads() -> None:
         if library.user_api == "blas":
             most = 1 if "numpy" in library.filepath else spare
             library.set_num_threads(min(most, library.num_threads))
+
+
+def settle(future: Future, outcome: Any) -> None:
+    """Give a future its result or its error, unless it was cancelled."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

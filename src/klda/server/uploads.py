@@ -12,8 +12,8 @@ from typing import Any
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.server.changes import Acknowledgement, digest
-from klda.server.errors import InternalError, NotFoundError, ServiceError
-from klda.server.pasted import PastedRows
+from klda.server.errors import INTERNAL, ServiceError
+from klda.server.forms import PastedRows
 from klda.server.service import Service
 
 CHUNK = 64
@@ -57,7 +57,7 @@ class Upload:
             self.error = str(error)
         except Exception:
             log.exception("upload")
-            self.error = str(InternalError())
+            self.error = INTERNAL
 
     async def _teach_once(
         self, service: Service, content: list[Any], absent: set[Label]
@@ -86,7 +86,7 @@ class Uploads:
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
         if upload_id not in self._uploads:
-            raise NotFoundError("There is no such upload.")
+            raise ServiceError("There is no such upload.", 404)
         return self._uploads[upload_id]
 
     @property

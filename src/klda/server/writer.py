@@ -13,8 +13,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,12 +26,12 @@ from klda.labels import Label
 from klda.learner import Learner
 from klda.server import changes, legacy
 from klda.server.changes import Acknowledgement, Change
-from klda.server.errors import BusyError, ConflictError, ServiceError, TroubleError
+from klda.server.errors import ServiceError
 from klda.server.journal import Journal, JournalError
 from klda.server.locked_folder import LockedFolder
-from klda.server.settings import Settings
+from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import lower_priority
+from klda.server.threads import lower_priority, settle
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -51,28 +52,11 @@ class Request:
     function: Callable[[], Any] | None = None
     future: Future = field(default_factory=Future)
 
-    def settle(self, outcome: Any) -> None:
-        """Answer, with a result or an error."""
-        if self.future.done() or not self.future.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, BaseException):
-            self.future.set_exception(outcome)
-        else:
-            self.future.set_result(outcome)
-
 
 class Writer:
-    """The thread that changes the model.
+    """The thread that changes the model."""
 
-    Parameters
-    ----------
-    settings : Settings
-        How often to fold, and for how long a forget can be undone.
-    folder : LockedFolder
-        The model folder.
-    """
-
-    def __init__(self, settings: Settings, folder: LockedFolder) -> None:
+    def __init__(self, settings: ServiceSettings, folder: LockedFolder) -> None:
         self._settings, self._folder = settings, folder
         self._journal = Journal(settings.model)
         self._queue: queue.Queue[Request | None] = queue.Queue()
@@ -128,9 +112,9 @@ class Writer:
 
     def _put(self, request: Request) -> Future:
         if self._stopping:
-            raise BusyError("The service is stopping: try again in a moment.")
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
         if self._queue.qsize() >= self._settings.max_queue:
-            raise BusyError("Too many changes are waiting: try again in a moment.")
+            raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
         self._queue.put(request)
         return request.future
 
@@ -154,7 +138,7 @@ class Writer:
         """Open the model and its journal; return the number of the last change in the model."""
         self.learner, stored = self._folder.load()
         if stored is None:
-            self._journal.start_in_memory()
+            self._journal.open(in_memory=True)
             return 0
         self._journal.open()
         legacy.migrate(self._settings.model, stored, self._journal)
@@ -213,7 +197,7 @@ class Writer:
                 self._retry_at = time.monotonic() + RETRY_SECONDS
                 for request in group:
                     if request is not None:
-                        request.settle(_troubled())
+                        settle(request.future, _troubled())
             if None in group:
                 break
         try:
@@ -244,15 +228,15 @@ class Writer:
         requests = [request for request in group if request.change is not None]
         if self._trouble:
             for request in requests:
-                request.settle(_troubled())
+                settle(request.future, _troubled())
         elif requests:
             self._commit(requests)
         for request in group:
             if request.function is not None:
                 try:
-                    request.settle(request.function())
+                    settle(request.future, request.function())
                 except Exception as error:
-                    request.settle(error)
+                    settle(request.future, error)
         self._journal.probe()
         if not self._trouble:
             self._fold_if_due()
@@ -267,7 +251,7 @@ class Writer:
             self._load()
             if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
                 for request in requests:
-                    request.settle(error)
+                    settle(request.future, error)
             else:  # one of them failed, and the others must not fail with it
                 for request in requests:
                     self._commit([request])
@@ -275,7 +259,7 @@ class Writer:
         self.snapshot = snapshot
         self._note_unfolded()
         for request, outcome in zip(requests, outcomes, strict=True):
-            request.settle(outcome)
+            settle(request.future, outcome)
 
     def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
         """Return an acknowledgement, or the error of a refused change, for each; and the result."""
@@ -412,19 +396,19 @@ class _Update:
             self._pending = []
 
     def _remove(self, change: Change) -> None:
-        changes.check_remove(change, self._counts)
+        changes.check_known(change.labels, self._counts)
         assert change.rows is not None
-        try:
+        with _conflicts():
             self._learner.forget_rows(
                 change.rows, list(change.labels), source=SERVICE, verify=self._verify
             )
-        except KldaError as error:
-            raise ConflictError(str(error)) from error
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
-        changes.check_rename(old, new, self._counts)
-        self._learner.rename(old, new)
+        changes.check_known([old], self._counts)
+        changes.check_kind([new], self._counts)
+        with _conflicts():
+            self._learner.rename(old, new)
         self._journal.reuse_name(new)
 
     def _forget(self, change: Change) -> None:
@@ -443,13 +427,24 @@ class _Update:
         self._journal.mark_restored(number, change.sequence)
 
 
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Give the errors of the learner, which has not changed then, a status of their own."""
+    try:
+        yield
+    except KldaError as error:
+        raise ServiceError(str(error), 409) from error
+
+
 def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
     if change.digest != digest:
-        raise ConflictError(
-            "Idempotency-Key was used for another request: use a new key for each request."
+        raise ServiceError(
+            "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
     return replace(earlier, repeated=True)
 
 
-def _troubled() -> TroubleError:
-    return TroubleError("The model can't be changed at the moment; see GET /v1/health.")
+def _troubled() -> ServiceError:
+    return ServiceError(
+        "The model can't be changed at the moment; see GET /v1/health.", 503, "trouble"
+    )

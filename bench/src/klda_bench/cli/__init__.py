@@ -12,9 +12,9 @@ from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
-from klda_bench.measure import agreement, beyond, cluster, scale, service, speed
+from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
 from klda_bench.methods import registry
-from klda_bench.report.page import write_report
+from klda_bench.paper.page import write_report
 
 app = typer.Typer(
     help="Rerun the paper: data sets, tables and figures, with our figures beside the paper's.",
@@ -45,15 +45,17 @@ for command in paper.COMMANDS:
 def report(
     folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
 ) -> None:
-    """Write one self-contained HTML page with all tables, plots, settings and commands."""
+    """Write one page of a folder's runs, as HTML and Markdown: summary, tables, plots, commands."""
     with errors():
-        wrote([write_report(folder)])
+        wrote(write_report(folder))
 
 
 app.command()(shots.shots)
 app.command()(measurement(speed.speed))
 app.command()(measurement(agreement.agreement))
 app.command()(measurement(cluster.cluster))
+app.command()(measurement(start.start))
+app.command()(measurement(encode.encode))
 for _module in (scale, beyond, service):
     _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
     for _function in _module.COMMANDS:

@@ -114,8 +114,9 @@ def cache_root() -> Path:
 def find(name: str, *, data: Folder | None = None, split: str = "paper") -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
     given = data if data is not None else os.environ.get("KLDA_DATA")
-    for root in ([Path(given)] if given else []) + [cache_root()]:
-        for folder in filter(None, (name, _SUBSETS.get(name))):
+    roots = ([Path(given)] if given else []) + [cache_root()]
+    for folder in filter(None, (name, _SUBSETS.get(name))):
+        for root in roots:
             # A bare folder carries no split, so it can only stand for the default one.
             places = [root / split / folder, *([root / folder] if split == "paper" else [])]
             for place in places:

@@ -77,7 +77,8 @@ class MethodSpec:
 
     What `source` names (``module:name``) takes the method's options, and ``device`` and
     ``random_state`` where its signature has them. `own` are the settings that determine its
-    numbers, by default all that its signature has. methods.toml says more.
+    numbers, by default all that its signature has. `layers` are those it uses where no others are
+    asked for. methods.toml says more.
     """
 
     name: str
@@ -87,6 +88,7 @@ class MethodSpec:
     source: str
     about: str
     own: Mapping[str, Any] | None = None
+    layers: str = "last"
 
     @property
     def factory(self) -> Any:

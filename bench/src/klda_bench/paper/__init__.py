@@ -1,1 +1,1 @@
-"""The paper: its figures, and its tables and plots made again from runs."""
+"""The paper: its tables and plots made again from runs, and one page of all."""

@@ -18,8 +18,9 @@ from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
 from klda_bench.report import plots
+from klda_bench.report.stored import setting_of, shown_runs
 from klda_bench.report.table import Table, cell_of, notes_of, pairs_against
-from klda_bench.results import Results, Row, meaning_of_auto
+from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell, Notify, Plan, walk
 from klda_bench.runs.metrics import FINAL, METRICS
 
@@ -49,37 +50,38 @@ def _silent(message: str) -> None:
     pass
 
 
-def _table(
+def make_table(
     name: str,
     title: str,
-    plan: Plan,
     cells: Sequence[Cell],
     rows: dict[str, str],
     row_of: Callable[[Cell], str],
+    *,
+    paper: Callable[[str, str], published.Figure | None] = lambda row, column: None,
+    columns: Sequence[str] = (),
     **how: Any,
 ) -> Table:
     """Make a table: `rows` have titles, `row_of` says where a run belongs, data sets are columns.
 
-    `how` may hold ``paper``, the paper's figure for a row and column, and options of `cell_of`.
+    `paper` gives the paper's figure for a row and column, shown for all of the paper's data alone;
+    `columns` come first, with or without runs; `how` holds options of `cell_of`.
     """
-    paper = how.pop("paper", lambda row, column: None)
     table = []
     for row, row_title in rows.items():
-        for column in dict.fromkeys(cell.dataset for cell in cells):
+        for column in dict.fromkeys([*columns, *(cell.dataset for cell in cells)]):
             own = [cell for cell in cells if cell.dataset == column and row_of(cell) == row]
-            theirs = paper(row, column) if _as_in_the_paper(plan, cells, column) else None
+            theirs = paper(row, column) if _as_in_the_paper(cells, column) else None
             place = {"row": row, "row_title": row_title, "column": column}
             place["column_title"] = data.title(column)
             table.append(place | cell_of(own, theirs, **how))
-    metric = how.get("metric", FINAL)
-    return Table(name, title, table, notes_of(table, cells), plan.command, metric)
+    return Table(name, title, table, notes_of(table, cells), metric=how.get("metric", FINAL))
 
 
-def _as_in_the_paper(plan: Plan, cells: Sequence[Cell], column: str) -> bool:
+def _as_in_the_paper(cells: Sequence[Cell], column: str) -> bool:
     """Whether a column is of the paper's split and all its classes: else figures don't compare."""
-    whole = plan.split == "paper" and plan.classes is None and plan.per_class is None
     used = [cell.settings for cell in cells if cell.dataset == column and cell.settings]
-    return whole and all(own["split"] == "paper" and not own["subset"] for own in used)
+    whole = all(own["split"] == "paper" and not own["subset"] for own in used)
+    return column in data.DATASETS and whole
 
 
 def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = FINAL) -> Product:
@@ -96,21 +98,11 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     results = Results.of(output)
     cells = walk(plan, results, notify)
     shown = _with_stored(plan, cells, results)
+    table = methods_table(shown, backbone, metric, max(plan.seeds, n_seeds(shown)), _whole(plan))
     specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
-    name, title = "table1", f"Table 1: methods x data sets, {backbone}"
-    if metric != FINAL:
-        name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
-    how: dict[str, Any] = {"metric": metric}
-    how["seeds"] = max(plan.seeds, len({cell.seed for cell in shown}))
-    if metric == FINAL:
-        how["paper"] = lambda row, column: published.figure(column, row, backbone)
-    titles = {spec.name: spec.title for spec in specs}
-    table = _table(name, title, plan, shown, titles, lambda cell: cell.method, **how)
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
-    table.notes.insert(0, _stand_in(backbone))
     product = Product.of(table, output, cells)
-    product.files.append(plots.draw_table(table, output / f"{name}.png"))
-    product.files += _curves(specs, shown, output)
+    product.files += draw_curves(shown, output)
     base = next((m for m in ("lda", "ncm") if m in table.rows), specs[0].name)
     pairs = output / "pairs.json"
     found = pairs_against(shown, base, list(table.rows))
@@ -119,72 +111,76 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     return product
 
 
-def _stand_in(backbone: str) -> str:
-    model = published.MAIN_TEXT_MODEL
-    if backbone == model:
-        return f"The paper's figures and ours are both with {model}."
-    return (
-        f"{backbone} is a stand-in for the paper's models: its figures here are with {model}, so a "
-        "difference is between models as much as between programs."
-    )
+def methods_table(
+    cells: Sequence[Cell],
+    backbone: str,
+    metric: str,
+    seeds: int,
+    with_paper: bool = True,
+    columns: Sequence[str] = (),
+) -> Table:
+    """Methods x data sets with one foundation model: the paper's Table 1, if its data are used."""
+    used = {cell.method for cell in cells}
+    sets = {*columns, *(cell.dataset for cell in cells)} & set(data.TEXT_SETS)
+    compared = with_paper and metric == FINAL and any(_as_in_the_paper(cells, n) for n in sets)
+    rows = {
+        spec.name: spec.title
+        for spec in registry().values()
+        if spec.name in used or (compared and spec.name in published.METHODS)
+    }
+    (main,) = published.MAIN_MODEL
+    name, title = "table1", f"Table 1: methods x data sets, {published.title(backbone)}"
+    if metric != FINAL:
+        name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
+    how: dict[str, Any] = {"metric": metric, "seeds": seeds, "columns": columns}
+    how["same_model"] = backbone == main
+    if compared:
+        how["paper"] = lambda row, column: published.FIGURES.get((main, row, column))
+    table = make_table(name, title, cells, rows, lambda cell: cell.method, **how)
+    if compared and backbone != main:
+        table.notes.insert(
+            0,
+            f"{published.title(backbone)} is a stand-in: the paper's figures are with "
+            f"{published.title(main)}, so the two differ in the model as well as in the program.",
+        )
+    return table
 
 
-# What may differ between two runs of one table: all else in their settings must agree.
-_FREE = ("method", "options", "auto", "seed")
+def n_seeds(cells: Sequence[Cell]) -> int:
+    """Count the seeds of some runs."""
+    return len({cell.seed for cell in cells})
 
 
-def _place_of(settings: Row) -> Row:
-    return {name: value for name, value in settings.items() if name not in _FREE}
-
-
-def _setting_of(settings: Row) -> tuple[Any, Any]:
-    return settings["options"], settings.get("auto", {})
+def _whole(plan: Plan) -> bool:
+    return plan.split == "paper" and plan.classes is None and plan.per_class is None
 
 
 def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Cell]:
     """Add to the runs of a plan the other finished ones that belong to the same table."""
-    places = {cell.dataset: _place_of(cell.settings) for cell in cells if cell.settings}
-    records = [
-        record
-        for record in results.latest().values()
-        if places.get(record["settings"]["dataset"]) == _place_of(record["settings"])
-    ]
-    wanted = _settings_shown(plan, cells, records)
-    shown = {(cell.dataset, cell.method, cell.seed): cell for cell in cells}
-    for record in records:
-        settings = record["settings"]
-        method, dataset, seed = settings["method"], settings["dataset"], settings["seed"]
-        asked = shown.get((dataset, method, seed))
-        own = wanted.get((method, dataset)) == _setting_of(settings)
-        if own and (asked is None or asked.record is None):
-            cell = Cell(settings["backbone"], dataset, method, seed, "found", record)
-            shown[dataset, method, seed] = dataclasses.replace(cell, settings=settings)
+
+    def place_of(settings: Row) -> Row:
+        free = ("method", "options", "auto", "seed", "layers")
+        return {name: value for name, value in settings.items() if name not in free}
+
+    places = {cell.dataset: place_of(cell.settings) for cell in cells if cell.settings}
+    asked = {(c.dataset, c.method): setting_of(c.settings) for c in cells if c.settings}
+    known, backbone = registry(), plan.backbones[0]
+
+    def belongs(settings: Row) -> bool:
+        spec = known.get(settings["method"])
+        if spec is None or settings["layers"] != plan.layers_of(spec, backbone):
+            return False
+        own = asked.get((settings["dataset"], spec.name))
+        same = places.get(settings["dataset"]) == place_of(settings)
+        return same and own in (None, setting_of(settings))
+
+    records = [record for record in results.latest().values() if belongs(record["settings"])]
+    shown = {(cell.dataset, cell.method, cell.seed): cell for cell in shown_runs(records, asked)}
+    for cell in cells:
+        place = (cell.dataset, cell.method, cell.seed)
+        if cell.record is not None or place not in shown:
+            shown[place] = cell
     return list(shown.values())
-
-
-def _settings_shown(
-    plan: Plan, cells: Sequence[Cell], records: Sequence[Row]
-) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """Which settings of each method a table shows for each data set.
-
-    Those asked for; of other methods the defaults, and of fine-tuned ones the latest run's: their
-    number of epochs is a matter of what a machine can do.
-    """
-    wanted = {
-        (cell.method, cell.dataset): _setting_of(cell.settings) for cell in cells if cell.settings
-    }
-    known = registry()
-    for record in sorted(records, key=lambda record: record["finished"], reverse=True):
-        settings = record["settings"]
-        spec, where = known.get(settings["method"]), (settings["method"], settings["dataset"])
-        if spec is None or where in wanted:
-            continue
-        if spec.needs == "features":
-            usual = plan.usual_options(spec)
-            if _setting_of(settings) != (usual, meaning_of_auto(usual)):
-                continue
-        wanted[where] = _setting_of(settings)
-    return wanted
 
 
 def _options_note(spec: MethodSpec, plan: Plan, cells: Sequence[Cell]) -> str:
@@ -216,8 +212,9 @@ _CURVE_PLOTS = {
 _ALWAYS = ("lda", "klda", "klda-default")
 
 
-def _curves(specs: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) -> list[Path]:
+def draw_curves(cells: Sequence[Cell], output: Path) -> list[Path]:
     """Accuracy after each task: a file with one line per run and task, and its plots."""
+    specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in cells}]
     rows = [
         {
             "dataset": cell.dataset,
@@ -235,17 +232,18 @@ def _curves(specs: Sequence[MethodSpec], cells: Sequence[Cell], output: Path) ->
     if not rows:
         return []
     curves = pd.DataFrame(rows).explode(["task", "samples_seen", "accuracy"])
+    output.mkdir(parents=True, exist_ok=True)
     files = [output / "curves.csv"]
     curves.to_csv(files[0], index=False)
     components = 5000 if any(spec.name.startswith("klda") for spec in specs) else None
-    seeds, titles = len({cell.seed for cell in cells}), {s.name: s.title for s in specs}
+    titles = {spec.name: spec.title for spec in specs}
     for name, (title, groups) in _CURVE_PLOTS.items():
         own = {spec.name for spec in specs if spec.group in groups}
         sets = curves.dataset[curves.method.isin(own)]
         part = curves[curves.method.isin(own | set(_ALWAYS)) & curves.dataset.isin(sets)]
         if len(part):
             file = output / f"{name}.png"
-            files.append(plots.draw_curves(part, titles, seeds, file, components, title))
+            files.append(plots.draw_curves(part, titles, n_seeds(cells), file, components, title))
     return files
 
 
@@ -254,29 +252,48 @@ def models_table(
 ) -> Product:
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
+    table = backbones_table(name, title, cells, plan.backbones, plan.seeds, _whole(plan))
+    return Product.of(table, output, cells)
+
+
+def backbones_table(
+    name: str,
+    title: str,
+    cells: Sequence[Cell],
+    backbones: Sequence[str],
+    seeds: int,
+    with_paper: bool = True,
+    columns: Sequence[str] = (),
+) -> Table:
+    """Methods x foundation models x data sets, with the paper's figures of the same models."""
+    known, used = registry(), {(cell.backbone, cell.method) for cell in cells}
     rows = {
-        f"{backbone}/{spec.name}": f"{backbone}: {spec.title}"
-        for backbone in plan.backbones
-        for spec in plan.methods
+        f"{backbone}/{method}": spec.title
+        if len(backbones) == 1
+        else f"{published.title(backbone)}: {spec.title}"
+        for backbone in backbones
+        for method, spec in known.items()
+        if (backbone, method) in used or (backbone, method) in _PUBLISHED
     }
+
+    def paper(row: str, column: str) -> published.Figure | None:
+        backbone, _, method = row.rpartition("/")
+        return published.FIGURES.get((backbone, method, column)) if with_paper else None
 
     def row_of(cell: Cell) -> str:
         return f"{cell.backbone}/{cell.method}"
 
-    def paper(row: str, column: str) -> published.Figure | None:
-        backbone, _, method = row.rpartition("/")
-        return published.FIGURES.get((backbone, column, method))
-
-    table = _table(name, title, plan, cells, rows, row_of, paper=paper, seeds=plan.seeds)
+    how: dict[str, Any] = {"seeds": seeds, "columns": columns}
+    table = make_table(name, title, cells, rows, row_of, paper=paper, **how)
     table.notes[:0] = [
-        f"{backbone} is a stand-in: the paper did not use it (its main models here: "
-        f"{', '.join(published.MAIN_MODELS)})."
-        for backbone in plan.backbones
-        if backbone not in (*published.TEXT_MODELS, *published.IMAGE_MODELS)
+        f"{published.title(backbone)} is a stand-in: the paper did not use it."
+        for backbone in backbones
+        if published.is_stand_in(backbone)
     ]
-    product = Product.of(table, output, cells)
-    product.files.append(plots.draw_table(table, output / f"{name}.png"))
-    return product
+    return table
+
+
+_PUBLISHED = {(backbone, method) for backbone, method, _ in published.FIGURES}
 
 
 def sweep(
@@ -314,7 +331,7 @@ def sweep(
     label = "gamma" if parameter == "gamma" else "number of random features D"
     title = f"{spec.title} on {plan.backbones[0]}: accuracy over {label}"
     rows = {f"{value:g}": f"{parameter} = {value:g}" for value in values}
-    table = _table(name, title, plan, cells, rows, row_of)
+    table = make_table(name, title, cells, rows, row_of)
     product = Product.of(table, output, cells)
     file = output / f"{name}.png"
     product.files.append(plots.draw_sweep(measured, file, label, title))
@@ -330,12 +347,11 @@ def _frame(cells: Sequence[Cell], row: Callable[[Cell, Row], Row]) -> pd.DataFra
 
 
 def _write_frame(frame: pd.DataFrame, output: Path, name: str) -> list[Path]:
-    """Write a frame as CSV and JSON; return their paths."""
+    """Write a frame as CSV; return its path."""
     output.mkdir(parents=True, exist_ok=True)
-    files = [output / f"{name}.csv", output / f"{name}.json"]
-    frame.to_csv(files[0], index=False)
-    frame.to_json(files[1], orient="records", indent=1)
-    return files
+    file = output / f"{name}.csv"
+    frame.to_csv(file, index=False)
+    return [file]
 
 
 def memory_counts(
@@ -347,7 +363,6 @@ def memory_counts(
     bars = counts.set_index("title")[["bytes", "held_bytes"]].astype(float) / 1e6
     bars.columns = pd.Index(["as the paper counts (float32)", "held by the fitted model, measured"])
     files = _write_frame(counts, output, "memory")
-    files.append(plots.draw_bars(bars, output / "memory.png", "MB (logarithmic)", title))
     shown = counts[["title", "formula", "parameters"]].rename(columns={"title": "method"})
     shown[["MB (float32)", "MB held, measured"]] = bars.to_numpy()
     return Product(shown, title, files)
@@ -378,10 +393,4 @@ def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
     frame = runs.groupby(["dataset", "method"], sort=False).agg(ways).reset_index()
     frame = frame.round(dict.fromkeys(means, 3) | {"peak_memory_mb": 0})
     files = _write_frame(frame, output, "runtime")
-    titles = {name: spec.title for name, spec in registry().items()}
-    bars = frame.groupby("method", sort=False)[list(means)].mean().clip(lower=1e-3)
-    bars = bars.rename(index=titles)
-    bars.columns = pd.Index(["learn all tasks", "solve once and predict the test set"])
-    label = "seconds, mean over data sets and seeds (logarithmic)"
-    files.append(plots.draw_bars(bars, output / "runtime.png", label, "Run time"))
     return Product(frame, f"Run time on {plan.backbones[0]} features", files, cells)

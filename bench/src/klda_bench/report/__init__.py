@@ -1,1 +1,1 @@
-"""How results are shown: tables on a terminal and in files, plots, and one HTML page of all."""
+"""How results are shown: tables on a terminal and in files, and plots."""

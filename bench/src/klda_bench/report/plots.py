@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from klda_bench import data
-from klda_bench.report.table import Table
-from klda_bench.results import Row
 from klda_bench.runs.metrics import FINAL, METRICS
 
 # Okabe and Ito's colours: told apart with any colour vision.
@@ -21,7 +18,7 @@ _COLOURS = (
 )
 _MARKERS = "osD^vP*Xh<>p"
 _DPI = 150
-_WIDEST = 30.0  # points; beyond, a method is written at the edge of the panel instead of drawn
+_SIZE = (10.0, 6.0)  # inches, of every figure
 _STYLE = {
     "font.size": 9,
     "axes.grid": True,
@@ -57,53 +54,6 @@ def line_style(position: int) -> dict[str, Any]:
     return look | {"marker": _MARKERS[position % len(_MARKERS)]}
 
 
-def draw_table(table: Table, file: Path) -> Path:
-    """Draw a table, one panel per column: mean, spread over seeds, and the paper's figure."""
-    plt = pyplot()
-    rows, columns = table.rows, table.columns
-    size = (2.5 * len(columns) + 3.0, 1.2 + 0.3 * len(rows))
-    figure, axes = plt.subplots(1, len(columns), figsize=size, sharey=True)
-    positions = np.arange(len(rows))[::-1]
-    for axis, (column, title) in zip(np.atleast_1d(axes), columns.items(), strict=True):
-        cells = [table.cell(row, column) for row in rows]
-        low = _left_edge(cells) if table.metric in tuple(METRICS)[:2] else None
-        for position, cell in zip(positions, cells, strict=True):
-            _draw_cell(axis, cell, position, low)
-        if low is not None:
-            axis.set_xlim(left=low)
-        axis.set_title(title)
-        axis.set_xlabel(METRICS[table.metric])
-        axis.set_yticks(positions, list(rows.values()))
-        axis.set_ylim(-0.6, len(rows) - 0.4)
-    label = "measured here (bar: standard deviation over seeds)"
-    ours = plt.Line2D([], [], color=_COLOURS[0], marker="o", linestyle="-", label=label)
-    theirs = {"color": _COLOURS[1], "marker": "D", "fillstyle": "none", "linestyle": ""}
-    handles = [ours, plt.Line2D([], [], label="paper", **theirs)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(table.title, fontsize=10)
-    return save(figure, file)
-
-
-def _left_edge(cells: list[Row]) -> float | None:
-    """Where the axis starts, if far lower methods would squeeze the others together."""
-    means = [cell["mean"] for cell in cells if cell["mean"] is not None]
-    if not means or max(means) - min(means) < _WIDEST:
-        return None
-    published = [cell["paper"] for cell in cells if cell["paper"] is not None]
-    return min(value for value in (*means, *published) if value > max(means) - _WIDEST) - 3.0
-
-
-def _draw_cell(axis: Any, cell: Row, position: float, low: float | None) -> None:
-    mean, blue = cell["mean"], _COLOURS[0]
-    if mean is not None and low is not None and mean < low:
-        text, place = f"\N{LEFTWARDS ARROW} {mean:.1f}", ("axes fraction", "data")
-        axis.annotate(text, (0.02, position), xycoords=place, va="center", color=blue)
-    elif mean is not None:
-        axis.errorbar(mean, position, xerr=cell["std"] or 0.0, fmt="o", color=blue, capsize=3, ms=5)
-    if cell["paper"] is not None and (low is None or cell["paper"] >= low):
-        axis.plot(cell["paper"], position, "D", color=_COLOURS[1], fillstyle="none", ms=6)
-
-
 def draw_curves(
     curves: pd.DataFrame,
     titles: Mapping[str, str],
@@ -123,8 +73,7 @@ def draw_curves(
     panels = list(curves.groupby("dataset", sort=False))
     wide = min(2, len(panels))
     high = -(-len(panels) // wide)
-    size = (5.2 * wide + 1.4, 3.4 * high + 0.4)
-    figure, axes = plt.subplots(high, wide, figsize=size, squeeze=False)
+    figure, axes = plt.subplots(high, wide, figsize=_SIZE, squeeze=False)
     names: dict[str, int] = {}
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -160,7 +109,7 @@ def _line(axis: Any, x: Any, groups: Any, name: str, style: dict[str, Any]) -> N
 
 def draw_sweep(sweep: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path:
     """Draw final accuracy over a parameter (columns dataset, value, accuracy)."""
-    figure, axis = pyplot().subplots(figsize=(7.4, 4.0))
+    figure, axis = pyplot().subplots(figsize=_SIZE)
     for position, (dataset, rows) in enumerate(sweep.groupby("dataset", sort=False)):
         groups = rows.groupby("value").accuracy
         _line(axis, sorted(groups.groups), groups, str(dataset), line_style(position))
@@ -172,19 +121,4 @@ def draw_sweep(sweep: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path
     axis.set_ylabel(METRICS[FINAL])
     figure.legend(loc="outside right center", frameon=False)
     axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)", fontsize=10)
-    return save(figure, file)
-
-
-def draw_bars(bars: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path:
-    """Draw the columns of a frame as bars beside each other, on a logarithmic axis."""
-    figure, axis = pyplot().subplots(figsize=(7.4, 1.4 + 0.42 * len(bars)))
-    positions = np.arange(len(bars))[::-1]
-    for i, (name, values) in enumerate(bars.items()):
-        colour = _COLOURS[4 * i]
-        axis.barh(positions + 0.2 - 0.4 * i, values, 0.36, color=colour, label=name)
-    axis.set_xscale("log")
-    axis.set_yticks(positions, list(bars.index))
-    axis.set_xlabel(xlabel)
-    axis.set_title(title)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return save(figure, file)

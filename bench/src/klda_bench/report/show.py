@@ -22,7 +22,7 @@ def text_of(value: Any, name: str = "") -> str:
     if isinstance(value, (bool, str)):
         return str(value)
     if name.endswith("bytes"):
-        return f"{value / 1e9:.2f} GB"
+        return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
     if name == "flops":
         return f"{value / 1e12:.3g} TFLOP/s"
     if isinstance(value, float):
@@ -59,7 +59,7 @@ def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
 
 def _figures(frame: pd.DataFrame, column: int) -> bool:
     """Whether most of a column of texts are figures, such as a mean and its spread."""
-    texts = [str(text) for text in frame.iloc[:, column] if text != "-"]
+    texts = [str(text) for text in frame.iloc[:, column] if text not in ("-", "")]
     return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) > len(texts)
 
 

@@ -11,12 +11,15 @@ from klda_bench.engine import MODELS, OfflineModelError, load_encoder
 
 
 class FeatureSource:
-    """Encodes data sets and keeps the last one; `notify` is told what is being computed."""
+    """Encodes data sets and keeps the last one's features, of all layers asked for.
+
+    `notify` is told what is being computed.
+    """
 
     def __init__(self, cache: str | None, device: str, notify: Callable[[str], None]) -> None:
         self._cache, self._device, self._notify = cache, device, notify
         self._encoders: dict[tuple[str, str], Any] = {}  # or why there is none
-        self._held: tuple[tuple[str, str, str], tuple[Samples, Samples]] | None = None
+        self._held: dict[tuple[str, str, str], tuple[Samples, Samples]] = {}
 
     def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
         """Identity of the features, if their encoder was needed."""
@@ -30,15 +33,16 @@ class FeatureSource:
         if dataset.modality == "features":
             return dataset.train, dataset.test
         key = (dataset.sha256, backbone, layers)
-        if self._held is None or self._held[0] != key:
+        if key not in self._held:
+            self._held = {k: v for k, v in self._held.items() if k[:2] == key[:2]}
             encoder = self._encoder(backbone, layers, dataset.modality)
             self._notify(f"features of {dataset.title} from {backbone}")
             train, test = (
                 Samples(encoder.encode(part.X, progress=True), part.y)
                 for part in (dataset.train, dataset.test)
             )
-            self._held = (key, (train, test))
-        return self._held[1]
+            self._held[key] = (train, test)
+        return self._held[key]
 
     def fetch(self, backbone: str) -> None:
         """Make sure that a named model is here, or can be fetched."""

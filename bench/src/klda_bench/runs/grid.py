@@ -17,7 +17,7 @@ import numpy as np
 
 from klda.errors import KldaError
 from klda_bench import data, environment
-from klda_bench.engine import MissingDependencyError, OfflineModelError
+from klda_bench.engine import MODELS, MissingDependencyError, OfflineModelError
 from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma, registry
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
@@ -88,6 +88,13 @@ class Plan:
     def usual_options(self, spec: MethodSpec) -> dict[str, Any]:
         """Options of a method without what was asked for."""
         return spec.options(Context(self.backbones[0], self.gamma_of(self.backbones[0])))
+
+    def layers_of(self, spec: MethodSpec, backbone: str) -> str:
+        """Return the layers that a method uses: those asked for, else its own."""
+        layers = spec.layers if self.layers == "last" else self.layers
+        info = MODELS.get(backbone)
+        has_choice = info is not None and info.default_layers != "last"
+        return layers if layers != "auto" or has_choice else "last"
 
     def gamma_of(self, backbone: str) -> Gamma:
         """Return the kernel parameter of the paper's mode for a foundation model."""
@@ -221,7 +228,7 @@ class _Place:
             "options": options,
             "auto": meaning_of_auto(options),
             "backbone": self.backbone,
-            "layers": self.plan.layers,
+            "layers": self.plan.layers_of(spec, self.backbone),
             "seed": self.seed,
         }
 
@@ -242,7 +249,7 @@ class _Place:
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
-            train, test = self.source.of(self.dataset, self.backbone, self.plan.layers)
+            train, test = self.source.of(self.dataset, self.backbone, settings["layers"])
         method = spec.make(context)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         gamma = getattr(getattr(method, "estimator", None), "gamma_", None)
@@ -256,7 +263,7 @@ class _Place:
             "gamma": None if gamma is None else float(gamma),
             "method_settings": getattr(method, "settings", None),
             "held_bytes": environment.held_bytes(method),
-            "features": self.source.fingerprint(self.backbone, self.plan.layers),
+            "features": self.source.fingerprint(self.backbone, settings["layers"]),
             "dataset": {
                 "source": self.dataset.source,
                 "train_rows": len(self.dataset.train),

