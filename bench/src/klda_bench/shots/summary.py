@@ -49,7 +49,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Titled]:
     frame = pd.DataFrame(rows)
     for metric, (title, form) in BY_DATASET.items():
         for name, own in frame.groupby("dataset", sort=False):
-            if metric in own and own[metric].notna().any():
+            if metric in own and own[metric].fillna(0).any():  # a table of zeros says nothing
                 yield f"{data.title(str(name))}: {title}", _by_shots(own, metric, form)
     for title, found in (
         ("Accuracy less that of the best peer (points)", ahead(frame)),
