@@ -103,7 +103,13 @@ def ahead(frame: pd.DataFrame) -> pd.DataFrame:
             ends = {"mean": np.nanmean(cells), "lowest": np.nanmin(cells)}
             lines.append({"": label, "data set": "all"} | dict(cells.mean()) | ends)
     found = pd.DataFrame(lines).dropna(axis="columns", how="all")
-    return found.map(lambda value: f"{value:+.1f}" if isinstance(value, float) else value)
+    return found.map(_points)
+
+
+def _points(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return "-" if np.isnan(value) else f"{value:+.1f}"
 
 
 def paired(frame: pd.DataFrame) -> pd.DataFrame:
@@ -122,11 +128,12 @@ def paired(frame: pd.DataFrame) -> pd.DataFrame:
         }
         if found:
             points, errors = np.array(list(found.values())).T
-            # Test sets are independent, so the variances of their differences add up.
-            found["mean"] = (points.mean(), np.sqrt((errors**2).sum()) / len(errors))
+            if len(found) == whole.dataset.nunique():
+                # Test sets are independent, so the variances of their differences add up.
+                found["mean"] = (points.mean(), np.sqrt((errors**2).sum()) / len(errors))
             cells = {data.title(name): f"{d:+.2f} ± {e:.2f}" for name, (d, e) in found.items()}
             lines.append({"klda, no names - ...": CONTENDERS[other].title} | cells)
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines).fillna("-")
 
 
 def markdown(found: Sequence[Titled], heading: str) -> str:
