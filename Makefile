@@ -18,7 +18,7 @@ THREADS ?= 1 2
 .PHONY: demo test test-portable lint types tests clean help
 
 help:
-	@echo "make demo            set up, then teach twenty intents in five tasks (out/demo.png)"
+	@echo "make demo            set up, then declare and teach twenty intents (out/demo.png)"
 	@echo "make test            set up, then run lint, types and tests"
 	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."

@@ -8,7 +8,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from klda_bench.cli import paper
+from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.cli.screen import errors, show, wrote
 from klda_bench.data import listing
@@ -50,6 +50,7 @@ def report(
         wrote(write_report(folder))
 
 
+app.command()(shots.shots)
 app.command()(measurement(speed.speed))
 app.command()(measurement(agreement.agreement))
 app.command()(measurement(cluster.cluster))

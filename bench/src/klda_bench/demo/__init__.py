@@ -1,4 +1,4 @@
-"""The demonstration: twenty intents arrive in five tasks, and none is forgotten.
+"""The demonstration: twenty intents, first known by their names, then taught, and never forgotten.
 
 Run it with ``python -m klda_bench.demo``. The texts were written for it: 24 per class, of which 16
 are for learning and 8 for testing, and some questions that fit none of the classes.

@@ -1,8 +1,9 @@
-"""``python -m klda_bench.demo``: learn task by task, ask, mark the unknown, forget, save, load."""
+"""``python -m klda_bench.demo``: declare, ask, teach, doubt, refuse, remember, forget, save."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,11 +15,9 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from klda import KLDA, LDA, NCM, Learner
+from klda import Learner
 from klda_bench.data import Samples
-from klda_bench.demo import examples, unknown_questions
-from klda_bench.methods import Estimator
-from klda_bench.report import plots
+from klda_bench.demo import comparison, examples, unknown_questions
 from klda_bench.report.show import rich_table
 from klda_bench.runs.protocol import run as run_protocol
 
@@ -28,8 +27,8 @@ QUESTIONS = (
     "make the lamp in the study a little dimmer",
     "my thyroid tablets are nearly gone",
 )
+SAMPLES = (0, 1, 2, 4, 8, 16)  # per class, after each round
 FORGOTTEN = "order_pizza"
-REFUSED = 0.05  # fraction of known inputs that may be called unknown
 
 
 class Demonstration:
@@ -38,10 +37,21 @@ class Demonstration:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.steps: list[tuple[str, float]] = []
-        self.data = examples()
-        self.tasks = list(dict.fromkeys(example.task for example in self.data))
         with self.step("open the foundation model"):
             self.bot = Learner("minilm", keep="features")  # the ledger makes forgetting exact
+        data = examples()
+        self.tasks = list(dict.fromkeys(example.task for example in data))
+        self.intents = {example.intent: example.task for example in data}
+        with self.step("encode all texts"):
+            self.learn, self.test = (
+                Samples(
+                    self.bot.encode([e.text for e in data if e.part == part]),
+                    np.array([e.intent for e in data if e.part == part]),
+                )
+                for part in ("learn", "test")
+            )
+            self.strangers = self.bot.encode(unknown_questions())
+        self.first_curves: comparison.Curves = {}
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -50,83 +60,122 @@ class Demonstration:
         yield
         self.steps.append((name, time.perf_counter() - start))
 
-    def texts(self, part: str, *tasks: str) -> tuple[list[str], list[str]]:
-        """Texts and labels of the part ``learn`` or ``test`` of some tasks, or of all."""
-        chosen = [e for e in self.data if e.part == part and e.task in (tasks or self.tasks)]
-        return [e.text for e in chosen], [e.intent for e in chosen]
-
     def show(self, title: str, rows: list[dict[str, str]]) -> None:
         """Print rows as a table."""
         self.console.print(rich_table(pd.DataFrame(rows), title))
+        self.console.print()
 
-    def learn_tasks(self) -> None:
-        """Teach the tasks one after the other and test all tasks seen so far after each."""
-        rows = []
-        for i, task in enumerate(self.tasks):
-            texts, labels = self.texts("learn", task)
-            with self.step(f"learn task {i + 1}, {task}: {len(texts)} texts"):
-                self.bot.learn(texts, labels, source=f"demo task {task}")
-            found = {
-                old: self.bot.evaluate(*self.texts("test", old)).accuracy
-                for old in self.tasks[: i + 1]
-            }
-            row = {"after task": f"{i + 1} {task}"} | dict.fromkeys(self.tasks, "")
-            row |= {old: f"{accuracy:.0%}" for old, accuracy in found.items()}
-            # Tasks have as many test texts each, so the mean is the accuracy over all of them.
-            row |= {"all so far": f"{np.mean(list(found.values())):.1%}"}
-            rows.append(row | {"learned in": f"{self.steps[-1][1]:.2f} s"})
-        self.show("Accuracy by task, after each task was learned (test texts)", rows)
-
-    def ask(self) -> None:
-        """Ask questions that were never learned in these words."""
-        answers = self.bot.predict_top(list(QUESTIONS), 1)
+    def ask(self, title: str) -> None:
+        """Ask questions that are never learned in these words."""
+        answers = self.bot.answer_rows(self.bot.encode(list(QUESTIONS)), top=1)
         rows = [
             {"question": question, "answer": str(label), "probability": f"{probability:.0%}"}
-            for question, ((label, probability),) in zip(QUESTIONS, answers, strict=True)
+            for question, ((label, probability),) in zip(
+                QUESTIONS, (answer.top for answer in answers), strict=True
+            )
         ]
-        self.show("Questions", rows)
+        self.show(title, rows)
 
-    def mark_unknown(self) -> None:
-        """Show that questions which fit no class are told from those that do."""
-        strangers, (texts, _) = unknown_questions(), self.texts("test")
-        with self.step("tell known from unknown"):
-            unknown = ~self.bot.is_known(strangers, refused=REFUSED)
-            refused = ~self.bot.is_known(texts, refused=REFUSED)
-        answers = zip(strangers, unknown, self.bot.predict(strangers), strict=True)
+    def first_minutes(self) -> None:
+        """Declare all classes by their names, then teach them in rounds and test after each."""
+        with self.step(f"declare {len(self.intents)} classes by name"):
+            self.bot.declare(list(self.intents))
+        self.ask("Asked when it knows nothing but the names of the classes")
+        rank = pd.Series(self.learn.y).groupby(self.learn.y).cumcount().to_numpy()
+        rows = [self._tested(0)]
+        for before, samples in itertools.pairwise(SAMPLES):
+            new = self.learn.take(np.flatnonzero((before <= rank) & (rank < samples)))
+            with self.step(f"learn {len(new)} texts"):
+                self.bot.learn_rows(new.X, new.y.tolist(), source="demo")
+            rows.append(self._tested(samples))
+            self._compare_first(self.learn.take(np.flatnonzero(rank < samples)))
+        self.show("The first minutes: what more samples do to accuracy and to doubt", rows)
+        self.ask("The same questions now")
+
+    def _tested(self, samples: int) -> dict[str, str]:
+        """Test the bot on known and unknown inputs."""
+        answers = self.bot.answer_rows(self.test.X, top=1)
+        right = np.array([a.top[0][0] for a in answers]) == self.test.y
+        sure = np.array([a.top[0][1] for a in answers])
+        refused = [answer.known is False for answer in answers]
+        strangers = [answer.known for answer in self.bot.answer_rows(self.strangers)]
+        self.first_curves.setdefault(comparison.KLDA, []).append(100.0 * right.mean())
+        caught = f"{strangers.count(False)} of {len(strangers)}"
+        return {
+            "samples per class": str(samples) if samples else "0, names only",
+            "accuracy": f"{right.mean():.1%}",
+            "mean confidence": f"{sure.mean():.1%}",
+            "wrong, over 90% sure": f"{np.mean(~right & (sure > 0.9)):.1%}",
+            "unknown refused": caught if None not in strangers else "can't tell yet",
+            "known refused": f"{np.mean(refused):.1%}",
+        }
+
+    def _compare_first(self, drawn: Samples) -> None:
+        for title, method in comparison.one_task_alternatives().items():
+            method.learn_task(drawn.X, drawn.y)
+            accuracy = 100.0 * float(np.mean(method.predict(self.test.X) == self.test.y))
+            self.first_curves.setdefault(title, []).append(accuracy)
+
+    def long_run(self, picture: Path) -> None:
+        """Teach the tasks one after the other, to a new bot and to everything it is compared with.
+
+        All learn from the same features of the same texts, and are tested on all classes so far.
+        """
+        tasks = [[i for i, own in self.intents.items() if own == task] for task in self.tasks]
+        fresh = comparison.Taught(Learner(self.bot.encoder))
+        methods = {comparison.KLDA: fresh} | comparison.alternatives(list(self.intents))
+        with self.step(f"learn {len(tasks)} tasks with {len(methods)} methods"):
+            outcomes = {
+                title: run_protocol(method, self.learn, self.test, tasks)
+                for title, method in methods.items()
+            }
         rows = [
-            {"question": question, "verdict": "unknown" if new else label, "nearest class": label}
-            for question, new, label in answers
+            {"after task": f"{i + 1} {task}"}
+            | dict.fromkeys(self.tasks, "")
+            | {old: f"{a:.0f}%" for old, a in zip(self.tasks, matrix or (), strict=False)}
+            | {"all so far": f"{accuracy:.1f}%"}
+            for i, (task, matrix, accuracy) in enumerate(
+                zip(
+                    self.tasks,
+                    outcomes[comparison.KLDA].matrix,
+                    outcomes[comparison.KLDA].seen_accuracy,
+                    strict=True,
+                )
+            )
+        ]
+        self.show("The long run: accuracy by task, after each task was learned", rows)
+        curves = {title: outcome.curve().accuracy.tolist() for title, outcome in outcomes.items()}
+        rows = [
+            {"method": title} | {f"task {i + 1}": f"{a:.1f}%" for i, a in enumerate(curve)}
+            for title, curve in curves.items()
+        ]
+        self.show("What a user would do instead: accuracy on all classes so far", rows)
+        one, other = (bot.answer_rows(self.test.X, top=1) for bot in (self.bot, fresh.learner))
+        same = np.mean([a.top[0][0] == b.top[0][0] for a, b in zip(one, other, strict=True)])
+        self.console.print(
+            f"Taught in rounds or task by task, the two bots agree on {same:.0%} of the answers: "
+            "the order of teaching does not matter.\n"
+        )
+        comparison.draw(self.first_curves, SAMPLES, curves, picture)
+
+    def refuse(self) -> None:
+        """Show what is said to questions that fit none of the classes."""
+        questions, answers = unknown_questions(), self.bot.answer_rows(self.strangers, top=1)
+        rows = [
+            {
+                "question": question,
+                "verdict": "unknown" if answer.known is False else f"{answer.top[0][0]} (wrong)",
+                "nearest class": str(answer.top[0][0]),
+            }
+            for question, answer in zip(questions, answers, strict=True)
         ]
         self.show("Questions that fit no class", rows)
+        known = [answer.known for answer in self.bot.answer_rows(self.test.X, top=1)]
+        refused = sum(answer.known is False for answer in answers)
         self.console.print(
-            f"Marked unknown: {unknown.sum()} of {len(strangers)} such questions, and wrongly "
-            f"{refused.sum()} of {len(texts)} test texts that do fit a class: {refused.mean():.0%},"
-            f" where {REFUSED:.0%} was asked for.\n"
+            f"Marked unknown: {refused} of {len(questions)} such questions, and wrongly "
+            f"{known.count(False)} of {len(known)} test texts that do fit a class.\n"
         )
-
-    def compare(self, picture: Path) -> None:
-        """Draw the accuracy over the classes seen so far after each task, for three classifiers."""
-        with self.step("compare KLDA, LDA and NCM"):
-            train, test = (
-                Samples(self.bot.encoder.encode(texts), np.array(labels))
-                for texts, labels in (self.texts("learn"), self.texts("test"))
-            )
-            tasks = [sorted(set(self.texts("learn", task)[1])) for task in self.tasks]
-            ours = KLDA(**self.bot.classifier.get_params())
-            outcomes = {
-                name: run_protocol(Estimator(classifier), train, test, tasks)
-                for name, classifier in (("KLDA", ours), ("LDA", LDA()), ("NCM", NCM()))
-            }
-        title = "Twenty intents, taught in five tasks"
-        curves = pd.concat(
-            outcome.curve().assign(dataset="all-MiniLM-L6-v2 frozen", method=name, seed=0)
-            for name, outcome in outcomes.items()
-        )
-        titles = {
-            name: f"{name}, {outcome.seen_accuracy[-1]:.1f}% at the end"
-            for name, outcome in outcomes.items()
-        }
-        plots.draw_curves(curves, titles, 1, picture, None, title)
 
     def forget(self) -> None:
         """Forget a class; it is never an answer again."""
@@ -134,9 +183,10 @@ class Demonstration:
         before = self.bot.predict(question)[0]
         with self.step(f"forget the class {FORGOTTEN}"):
             self.bot.forget(FORGOTTEN)
+        after = self.bot.predict(question, reject=0.05)[0]
         self.console.print(
             f'Forgot {FORGOTTEN}, exactly: "{question[0]}" was answered {before}, now '
-            f"{self.bot.predict(question)[0]}; {len(self.bot.classes)} classes left.\n"
+            f"{after}; {len(self.bot.classes)} classes left.\n"
         )
 
     def save_and_load(self) -> None:
@@ -154,23 +204,22 @@ class Demonstration:
 
 
 def run(console: Console, picture: Path) -> None:
-    """Run the demonstration; save the picture of accuracy over tasks."""
+    """Run the demonstration; save the picture of what it compares."""
     demo = Demonstration(console)
     console.rule("klda: new classes forever, nothing forgotten")
     console.print(
-        f"{len(demo.tasks)} tasks of 4 classes each, {len(demo.data)} texts; foundation model "
-        f"{demo.bot.encoder.name}, opened in {demo.steps[0][1]:.1f} s\n"
+        f"{len(demo.intents)} classes in {len(demo.tasks)} tasks, {len(demo.learn)} texts to learn "
+        f"and {len(demo.test)} to test; foundation model {demo.bot.encoder.name}, opened in "
+        f"{demo.steps[0][1]:.1f} s\n"
     )
-    demo.learn_tasks()
-    demo.ask()
-    demo.mark_unknown()
-    demo.compare(picture)
+    demo.first_minutes()
+    demo.refuse()
+    demo.long_run(picture)
     demo.forget()
     demo.save_and_load()
     times = [{"step": name, "seconds": f"{seconds:.2f}"} for name, seconds in demo.steps]
     demo.show("Time of each step", times)
-    line = ("\nAccuracy over tasks of KLDA, LDA and NCM: ", (str(picture), "bold"))
-    console.print(Text.assemble(*line))
+    console.print(Text.assemble("The comparison as a picture: ", (str(picture), "bold")))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def save(figure: Any, file: Path) -> Path:
     return file
 
 
-def _style(position: int) -> dict[str, Any]:
+def line_style(position: int) -> dict[str, Any]:
+    """Colour and marker of the line at a position."""
     look = {"color": _COLOURS[position % len(_COLOURS)], "markersize": 4.5, "linewidth": 1.4}
     return look | {"marker": _MARKERS[position % len(_MARKERS)]}
 
@@ -60,11 +61,13 @@ def draw_curves(
     file: Path,
     n_components: int | None,
     title: str,
+    ticks: Mapping[float, str] | None = None,
 ) -> Path:
     """Draw the accuracy on the classes seen after each task, one panel per data set.
 
     A line is drawn where as many samples as random features have been seen. A method with fewer
-    runs than `seeds` says so: another order of classes is another curve.
+    runs than `seeds` says so: another order of classes is another curve. With `ticks`, the samples
+    are per class, at these places.
     """
     plt = pyplot()
     panels = list(curves.groupby("dataset", sort=False))
@@ -80,7 +83,7 @@ def draw_curves(
             name = titles[method] + (f" ({n} of {seeds} seeds)" if n < seeds else "")
             # Tasks hold different classes in different seeds: the samples seen differ a little.
             x = runs.samples_seen.astype(float).groupby(runs.task).mean()
-            style = _style(names.setdefault(name, len(names)))
+            style = line_style(names.setdefault(name, len(names)))
             _line(axis, x, runs.accuracy.astype(float).groupby(runs.task), name, style)
         if n_components is not None:
             axis.axvline(n_components, color="black", linestyle=":", linewidth=1)
@@ -88,9 +91,11 @@ def draw_curves(
             how: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7}
             axis.annotate(text, at, xycoords=("data", "axes fraction"), **how)
         axis.set_title(data.title(str(dataset)))
-        axis.set_xlabel("training samples seen")
-        axis.set_ylabel("accuracy on classes seen (%)")
-    handles = [plt.Line2D([], [], label=name, **_style(i)) for name, i in names.items()]
+        axis.set_xlabel("training samples seen" if ticks is None else "training samples per class")
+        axis.set_ylabel("accuracy on classes seen (%)" if ticks is None else "accuracy (%)")
+        if ticks is not None:
+            axis.set_xticks(list(ticks), list(ticks.values()))
+    handles = [plt.Line2D([], [], label=name, **line_style(i)) for name, i in names.items()]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
     figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)", fontsize=10)
     return save(figure, file)
@@ -107,7 +112,7 @@ def draw_sweep(sweep: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path
     figure, axis = pyplot().subplots(figsize=_SIZE)
     for position, (dataset, rows) in enumerate(sweep.groupby("dataset", sort=False)):
         groups = rows.groupby("value").accuracy
-        _line(axis, sorted(groups.groups), groups, str(dataset), _style(position))
+        _line(axis, sorted(groups.groups), groups, str(dataset), line_style(position))
     axis.set_xscale("log")
     values = sorted(sweep.value.unique())
     axis.set_xticks(values, [f"{value:g}" for value in values])

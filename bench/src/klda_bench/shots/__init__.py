@@ -1,0 +1,1 @@
+"""Accuracy, doubt and unknown inputs by the number of samples per class."""
