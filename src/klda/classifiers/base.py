@@ -398,7 +398,10 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
         """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
-        model = cls(**known_parameters(cls, meta["parameters"]))
+        parameters = known_parameters(cls, meta["parameters"])
+        if "rule" in cls().get_params() and "rule" not in parameters:
+            parameters["rule"] = "lda"  # made before there was another: it answers as it did
+        model = cls(**parameters)
         if device is not None:
             model.set_params(device=device)
         model.n_features_in_ = meta["n_features"]

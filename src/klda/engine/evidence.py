@@ -54,7 +54,8 @@ class Scale:
     n_samples : int
         Samples of the model.
     inflation : float
-        Variance of a new sample along a whitened direction.
+        The unit of temperatures and novelties: the variance of a new sample along a whitened
+        direction, or what the squared lengths of the class means say about it.
     offset : float
         What the noise of a class's own mean adds to the distance of a new sample.
     """

@@ -36,10 +36,10 @@ NOVELTY_SPREAD = 0.17
 PREFIX = "predict/few/"
 
 
-def usual_temperature(inner: np.ndarray, counts: np.ndarray, blended: bool) -> float:
-    """Return what to divide scores by, from the inner products of the class means."""
+def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) -> float:
+    """Return what to divide scores by, from the squared lengths of the class means."""
     part = 1 + LDA_PART / lda_part(counts) if blended else 1.0
-    return float(USUAL_TEMPERATURE * part * np.median(inner.diagonal())) or 1.0
+    return float(USUAL_TEMPERATURE * part * np.median(lengths)) or 1.0
 
 
 def refined_temperature(

@@ -305,7 +305,7 @@ class ExactFit:
     @property
     def temperature(self) -> float:
         """What scores are usually divided by before they become probabilities."""
-        return usual_temperature(self.inner, self.counts, self.terms.blend is not None)
+        return usual_temperature(self.inner.diagonal(), self.counts, self.terms.blend is not None)
 
     @property
     def losses(self) -> np.ndarray:

@@ -55,7 +55,9 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
     inverse = (inverse + inverse.T) / 2
     own = np.einsum("ij,ji->i", inner, inverse)
     own = np.maximum(own - excess * inverse.diagonal(), LEAST_OF_OWN * own)
-    regression = inverse / np.maximum(own, SMALLEST_OUTPUT)
+    # Linear scores add up to zero. What they don't, left out or of estimated means, is noise that the
+    # inverse would multiply: means that add up to zero have no inner products in that direction.
+    regression = (inverse - inverse.mean(axis=0)) / np.maximum(own, SMALLEST_OUTPUT)
     return np.asarray(np.eye(len(inner)) + scale / lda_part(counts) * regression)
 
 

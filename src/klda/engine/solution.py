@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import Array, Backend, NumpyBackend
-from klda.engine.evidence import Evidence, Scale
+from klda.engine.evidence import USUAL_TEMPERATURE, Evidence, Scale
 from klda.engine.familiarity import Familiarity
 from klda.engine.feature_map import FeatureMap, KernelMap
-from klda.engine.few_evidence import FewEvidence
+from klda.engine.few_evidence import FewEvidence, usual_temperature
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -244,8 +244,13 @@ class Solution:
         """On what scale the scores are."""
         n_samples = int(self.class_counts.sum())
         spread = np.mean([rule.spread for rule in self.rules])
-        inflation = np.mean([rule.inflation for rule in self.rules])
         offset = float(spread) * len(self.classes) / max(n_samples, 1)
+        known = self._familiarities()
+        if any(len(each.unblend) for each in known):
+            # Regression and the ridge vary with the samples per class, and the scale with them.
+            usual = [usual_temperature(each.lengths, self.class_counts, True) for each in known]
+            return Scale(n_samples, float(np.mean(usual)) / USUAL_TEMPERATURE, offset)
+        inflation = np.mean([rule.inflation for rule in self.rules])
         return Scale(n_samples, float(inflation), offset)
 
     @property
