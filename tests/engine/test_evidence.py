@@ -317,7 +317,7 @@ def test_judged_halves_of_the_classes_make_a_calibrated_whole():
         low = y[train] < 5
         halves = [judged(X[train][part], y[train][part]) for part in (low, ~low)]
         merged, whole = halves[0].merge(halves[1]), judged(X[train], y[train])
-        assert merged.temperature_ == pytest.approx(whole.temperature_, rel=0.35)
+        assert merged.temperature_ == pytest.approx(whole.temperature_, rel=0.5)
         refused.append(refused_share(merged, X[test]))
         error = expected_calibration_error(merged.predict_proba(X[test]), y[test])
         assert error < expected_calibration_error(whole.predict_proba(X[test]), y[test]) + 0.02

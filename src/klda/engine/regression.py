@@ -55,8 +55,8 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
     inverse = (inverse + inverse.T) / 2
     own = np.einsum("ij,ji->i", inner, inverse)
     own = np.maximum(own - excess * inverse.diagonal(), LEAST_OF_OWN * own)
-    # Linear scores add up to zero. What they don't, left out or of estimated means, is noise that the
-    # inverse would multiply: means that add up to zero have no inner products in that direction.
+    # Linear scores add up to zero, because the means do. Where they don't (a sample left out, means
+    # that were estimated), that is noise, which the inverse would multiply.
     regression = (inverse - inverse.mean(axis=0)) / np.maximum(own, SMALLEST_OUTPUT)
     return np.asarray(np.eye(len(inner)) + scale / lda_part(counts) * regression)
 
