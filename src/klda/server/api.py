@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
 import klda
+from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServiceError
@@ -145,6 +147,23 @@ async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
 async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
     """Rename a class."""
     return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
+
+
+@router.post("/declare", dependencies=teach, responses=_errors(409), tags=["teach"])
+async def declare(
+    body: schemas.DeclareBody, service: The, idempotency_key: Key = None
+) -> schemas.DeclareAnswer:
+    """Make classes of texts known by their names, before anything is taught of them.
+
+    A name is read as words: `card_arrival` as "card arrival". A description says more.
+    """
+    content = body.model_dump() if idempotency_key else None
+    classes: Mapping[Label, str | None] = {**body.classes}
+    known = service.snapshot.counts
+    if isinstance(next(iter(known), ""), int):  # the names in a JSON object are texts
+        classes = {as_label(name, known): text for name, text in body.classes.items()}
+    done = await service.declare(classes, idempotency_key or "", content)
+    return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
 
 @router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
