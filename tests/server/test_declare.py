@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from klda import NCM, Client
 from klda.learner import Learner
 from klda.server.app import create_app
+from klda.server.client import ServerError
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
 from .conftest import ASK, KEYS, TEACH, fails, listening, serving
-from .test_service import Running
+from .test_service import Running, wait_for
 
 CLASSES = {"card_arrival": None, "lost_card": None, "refund": "customer wants money back"}
 NONE = dict.fromkeys(CLASSES, 0)
@@ -164,6 +169,29 @@ def test_only_teachers_declare(features_model):
 # ------------------------------------------------------------------ kills and clients
 
 
+@contextmanager
+def killed(folder, *options):
+    """A client of ``klda serve`` in a process of its own, which is killed at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = (sys.executable, "-c", "from klda.cli import main; main()")
+    process = subprocess.Popen(
+        [*command, "serve", "--quiet", "--model", str(folder), "--port", port, *options]
+    )
+    try:
+        with Client(f"http://127.0.0.1:{port}") as client:
+            wait_for(lambda: process.poll() is not None or answers(client), seconds=60)
+            yield client
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def answers(client):
+    with suppress(ServerError):
+        return bool(client.info)
+
+
 @pytest.mark.parametrize("folds", [False, True])
 def test_a_declared_class_survives_a_kill(folder, folds):
     Learner("minilm").learn(["where is my card?"], ["card_arrival"]).save(folder)
@@ -185,6 +213,22 @@ def test_a_declared_class_survives_a_kill(folder, folds):
         assert again.counts == {**counts, "refund": 0}
     declared = Learner.load(folder).declared
     assert declared == {**CLASSES, "top_up": "put money on the card"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills with POSIX signals")
+def test_a_new_service_that_is_killed_knows_what_was_declared(folder):
+    with killed(folder, "--new", "minilm") as client:
+        client.declare(CLASSES)
+    with killed(folder, "--fold-interval", "1000000") as client:
+        assert client.predict([MONEY]).tolist() == ["refund"]
+        client.declare({"top_up": "put money on the card"})
+        client.rename("lost_card", "stolen_card")
+        before = client.predict_proba([MONEY])
+    stored = Learner.load(folder).classes
+    assert stored == NONE  # the rest is in the journal
+    with killed(folder) as client:
+        assert client.classes == {"card_arrival": 0, "refund": 0, "stolen_card": 0, "top_up": 0}
+        np.testing.assert_allclose(client.predict_proba([MONEY]), before, atol=1e-5)
 
 
 def test_an_undo_keeps_what_was_declared_meanwhile(folder):
