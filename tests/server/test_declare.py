@@ -298,3 +298,32 @@ def test_the_page_says_when_it_cannot_tell(client, tmp_path):
 def test_a_model_of_features_has_no_field_for_names(features_model):
     with serving(features_model) as client:
         assert "Add a class by name" not in client.get("/").text
+
+
+# ------------------------------------------------------------------ with a ledger
+
+
+def test_with_a_ledger_a_declared_class_comes_back(folder):
+    learner = Learner("minilm", keep="features").declare(CLASSES)
+    learner.learn([MONEY, "it was stolen"], ["refund", "lost_card"]).save(folder)
+    with Running(folder) as running:
+        before = running.predict([MONEY, "where is it?"], 3)[1]
+        gone = running.forget(["refund", "card_arrival"])
+        assert running.counts == {"lost_card": 1}
+        running.undo(gone.sequence)
+        assert running.counts == {"card_arrival": 0, "lost_card": 1, "refund": 1}
+        for was, now in zip(before, running.predict([MONEY, "where is it?"], 3)[1], strict=True):
+            assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-3, abs=1e-6)
+    assert Learner.load(folder).declared == CLASSES
+
+
+def test_all_declared_classes_can_go_and_come_back(folder):
+    Learner("minilm").declare(CLASSES).save(folder)
+    with Running(folder) as running:
+        gone = running.forget(list(CLASSES))
+        assert running.counts == {}
+        with fails(409):
+            running.predict([MONEY], 1)
+        running.undo(gone.sequence)
+        assert running.counts == NONE
+        assert running.predict([MONEY], 1)[1][0].top[0][0] == "refund"

@@ -383,7 +383,8 @@ class Learner(DeclaringMixin, PredictionMixin):
         with self.changing("forget", source):
             if exact and self._ledger is not None:
                 draft._remove(np.concatenate([self._ledger.of_class(name) for name in exact]))
-            for name in dropped:
+            known_by_name = [name for name in exact if name in draft.classifier.counts_]
+            for name in dropped + known_by_name:
                 draft.classifier.forget(name)
             self.classifier, self._ledger = draft.classifier, draft._ledger
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -158,10 +158,8 @@ async def declare(
     A name is read as words: `card_arrival` as "card arrival". A description says more.
     """
     content = body.model_dump() if idempotency_key else None
-    classes: Mapping[Label, str | None] = {**body.classes}
-    known = service.snapshot.counts
-    if isinstance(next(iter(known), ""), int):  # the names in a JSON object are texts
-        classes = {as_label(name, known): text for name, text in body.classes.items()}
+    labels = _labels_of(body.classes, service.snapshot.counts)
+    classes = dict(zip(labels, body.classes.values(), strict=True))
     done = await service.declare(classes, idempotency_key or "", content)
     return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
@@ -271,6 +269,12 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
     if given == "images":
         return await service.prepare(read_images, body.images or [])
     return body.texts
+
+
+def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
+    """Return the labels that the names in a JSON object, always texts, stand for."""
+    integers = isinstance(next(iter(known), ""), int)
+    return [as_label(name, known) if integers else name for name in names]
 
 
 def _rounded(probability: float) -> float:
