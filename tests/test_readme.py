@@ -44,8 +44,9 @@ def test_the_python_blocks_run_and_say_what_they_claim(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "['card_arrival']"
-    assert lines[1].startswith("[[('exchange_rate', ")
-    assert lines[2] == "{'card_arrival': 2, 'exchange_rate': 2}"
+    assert lines[1] == "['lost_card']"
+    assert lines[2].startswith("[[('exchange_rate', ")
+    assert lines[3].startswith("{'card_arrival': 2, 'exchange_rate': 2, 'lost_card': 0, ")
 
 
 def test_the_shell_blocks_run_and_say_what_they_claim(tmp_path):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +25,7 @@ import scipy
 from klda.engine.arrays import Array
 from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import KernelMap
-from klda.engine.few_evidence import FewEvidence, usual_temperature
+from klda.engine.few_evidence import FewEvidence, refined_temperature, usual_temperature
 from klda.engine.hints import useful_hints
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
@@ -39,8 +39,9 @@ from klda.engine.solve import (
 )
 from klda.errors import KldaError
 
-USUAL_WEIGHT = 0.5  # of the blocks before the last
-WEIGHTS = (0.0, 0.5, 1.0, 1.5)
+USUAL_WEIGHT = 0.4  # of the blocks before the last
+WEIGHTS = (0.0, 0.4, 0.8, 1.4)
+WEIGHT_OF_NAMES = 0.0  # without any sample: what a name means is in the last block
 MOST_COMPARED = 600  # samples that weights are compared on
 
 
@@ -122,7 +123,7 @@ def choose_weight(
     places = np.unique(groups[chosen], return_inverse=True)[1]
     tested = is_sample[chosen] & (np.bincount(places)[places] > 1)
     if not tested.any() or places.max() < 1:
-        return USUAL_WEIGHT
+        return USUAL_WEIGHT if is_sample.any() else WEIGHT_OF_NAMES
     losses = {
         weight: ExactFit(
             kernels.matrix(weight, chosen), places, settings, size, is_sample[chosen]
@@ -210,6 +211,11 @@ class ExactFit:
         )
         self.combination, _, squares = shrinkage.mix_anchors(self.inner.diagonal())
         self.terms = RuleTerms.of(shrinkage, squares, self.inflation, settings)
+        if self.n == len(self.counts) and is_sample.all():
+            # How far out a single sample is says nothing about its class.
+            flat = replace(self.terms, squares=np.full_like(squares, squares.mean()))
+            known = replace(flat.familiarity, offsets=flat.offsets)
+            self.terms = replace(flat, familiarity=known)
 
     def _inverted(self, within: np.ndarray, relative: float, size: int) -> tuple[float, np.ndarray]:
         """Return the ridge and ``(C K C + rho I)^-1``; a ridge that is too small is raised."""
@@ -311,11 +317,13 @@ class ExactFit:
     def evidence(self, classes: np.ndarray) -> FewEvidence:
         """Return what leaving samples out tells."""
         length, n_classes = float(np.median(self.inner.diagonal())), len(self.counts)
+        if not self.is_sample.any():  # names alone don't tell what inputs look like
+            length = float("inf")
         if not len(self.left_out) or n_classes < 2:
             return FewEvidence(self.temperature, length, n_classes)
         (scores, of_lda), own = self.left_out_scores, self.groups[self.left_out]
         return FewEvidence.of(
-            self.temperature,
+            refined_temperature(self.temperature, scores, own, self.counts),
             length,
             self.counts,
             classes[own].tolist(),
