@@ -281,7 +281,7 @@ def test_a_class_is_added_by_name_on_the_page(client):
 
 
 def test_the_page_says_when_it_cannot_tell(client, tmp_path):
-    declare(client, {"refund": None})
+    declare(client)
     assert (
         client.post("/v1/predict", json={"text": MONEY}).json()["predictions"][0]["known"] is None
     )
