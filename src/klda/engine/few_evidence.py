@@ -73,7 +73,7 @@ class FewEvidence:
     length : float
         Median squared length of a class mean.
     n_classes : int
-        Number of classes.
+        Number of classes; 0 if none has a sample.
     labels : list
         Classes of the samples left out.
     novelty : ndarray of shape (n,)
@@ -109,7 +109,7 @@ class FewEvidence:
         return self.usual_temperature
 
     def threshold(self, refused: float, scale: Scale) -> float:
-        """Return the novelty that a fraction of known inputs exceeds; infinite for one class."""
+        """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
         if self.n_classes < 2:
             return float("inf")
         if not len(self.novelty):

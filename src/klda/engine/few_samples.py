@@ -318,7 +318,7 @@ class ExactFit:
         """Return what leaving samples out tells."""
         length, n_classes = float(np.median(self.inner.diagonal())), len(self.counts)
         if not self.is_sample.any():  # names alone don't tell what inputs look like
-            length = float("inf")
+            n_classes = 0
         if not len(self.left_out) or n_classes < 2:
             return FewEvidence(self.temperature, length, n_classes)
         (scores, of_lda), own = self.left_out_scores, self.groups[self.left_out]

@@ -66,6 +66,10 @@ class ClassNames:
         kept = {label: text for label, text in self.declared.items() if label not in gone}
         return replace(self, declared=kept)
 
+    def only(self, label: Label) -> ClassNames:
+        """Return the names with at most one class declared."""
+        return self.drop(set(self.declared) - {label})
+
     def rename(self, old: Label, new: Label) -> ClassNames:
         """Return the names, a class having another."""
         renamed = {new if label == old else label: text for label, text in self.declared.items()}

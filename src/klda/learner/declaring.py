@@ -63,10 +63,10 @@ class DeclaringMixin(PersistenceMixin):
 
     def _refresh_hints(self) -> None:
         """Let the classifier have the names that count now, as hints."""
-        if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
-            return
         known = self.classifier.counts_
         self._names = self._names.drop(set(self._names.declared) - set(known))
+        if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
+            return
         texts = self._names.texts(known)
         held = self.classifier.model_.hints
         if texts == {label: self._hint_texts.get(label) for label in held.labels}:

@@ -296,12 +296,12 @@ class Learner(DeclaringMixin, PredictionMixin):
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
-        known = self._known_classes([label])
+        known, declared = self._known_classes([label]), self._names.only(label).pack()
         if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
             at = self._ledger.of_class(label)
             rows, ids = self._ledger.rows_at(at), self._ledger.ids_at(at)
             self._forget_classes([label], None)
-            return Detached(label, known[label], {"rows": rows}, {"ids": ids})
+            return Detached(label, known[label], {"rows": rows}, {"ids": ids, "names": declared})
         with self.changing("forget"):
             part = self.classifier.detach(label)
             try:
@@ -309,21 +309,28 @@ class Learner(DeclaringMixin, PredictionMixin):
             except BaseException:
                 self.classifier.attach(part)
                 raise
-        return Detached(label, known[label], *packed)
+        arrays, meta = packed
+        return Detached(label, known[label], arrays, {**meta, "names": declared})
 
     def attach(self, detached: Detached) -> Self:
         """Bring back a class that :meth:`detach` took out.
 
         Samples in a ledger keep the ids they were given; the others get new running numbers.
         """
+        meta = dict(detached.meta)
+        names = self._names.merge(ClassNames.unpack(meta.pop("names", None)))
         if "rows" in detached.arrays:
-            rows, ids = detached.arrays["rows"], detached.meta.get("ids")
+            rows, ids = detached.arrays["rows"], meta.get("ids")
             ids = ids and [one if isinstance(one, str) else None for one in ids]
-            return self.learn_rows(rows, [detached.label] * len(rows), ids=ids, source="undo")
+            self.learn_rows(rows, [detached.label] * len(rows), ids=ids, source="undo")
+            self._names = names
+            self._refresh_hints()
+            return self
         model = self.classifier.model_
-        part = Model.unpack(detached.arrays, detached.meta, model.backend, maps=model.maps)
+        part = Model.unpack(detached.arrays, meta, model.backend, maps=model.maps)
         with self.changing("learn", "undo"):
             self.classifier.attach(part)
+            self._names = names
         return self
 
     def _known_classes(self, names: list[Label]) -> dict[Label, int]:
@@ -376,7 +383,8 @@ class Learner(DeclaringMixin, PredictionMixin):
         with self.changing("forget", source):
             if exact and self._ledger is not None:
                 draft._remove(np.concatenate([self._ledger.of_class(name) for name in exact]))
-            for name in dropped:
+            known_by_name = [name for name in exact if name in draft.classifier.counts_]
+            for name in dropped + known_by_name:
                 draft.classifier.forget(name)
             self.classifier, self._ledger = draft.classifier, draft._ledger
         return self

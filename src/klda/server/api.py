@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
 import klda
+from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServiceError
@@ -147,6 +149,21 @@ async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer
     return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
 
 
+@router.post("/declare", dependencies=teach, responses=_errors(409), tags=["teach"])
+async def declare(
+    body: schemas.DeclareBody, service: The, idempotency_key: Key = None
+) -> schemas.DeclareAnswer:
+    """Make classes of texts known by their names, before anything is taught of them.
+
+    A name is read as words: `card_arrival` as "card arrival". A description says more.
+    """
+    content = body.model_dump() if idempotency_key else None
+    labels = _labels_of(body.classes, service.snapshot.counts)
+    classes = dict(zip(labels, body.classes.values(), strict=True))
+    done = await service.declare(classes, idempotency_key or "", content)
+    return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
+
+
 @router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
 async def classes(
     service: The, query: Annotated[schemas.ClassesQuery, Query()]
@@ -252,6 +269,12 @@ async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
     if given == "images":
         return await service.prepare(read_images, body.images or [])
     return body.texts
+
+
+def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
+    """Return the labels that the names in a JSON object, always texts, stand for."""
+    integers = isinstance(next(iter(known), ""), int)
+    return [as_label(name, known) if integers else name for name in names]
 
 
 def _rounded(probability: float) -> float:

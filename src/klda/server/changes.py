@@ -20,15 +20,16 @@ class Change:
 
     ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
     `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
-    ``labels[1]``.
+    ``labels[1]``; ``declare`` has a description, or None, for each class in `labels`.
     """
 
-    kind: Literal["learn", "remove", "forget", "restore", "rename"]
+    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare"]
     labels: tuple[Label, ...] = ()
     rows: np.ndarray | None = None  # float32
     key: str = ""  # idempotency key
     digest: str = ""  # fingerprint of the request that used the key
     target: int = 0
+    descriptions: tuple[str | None, ...] = ()
     right: int = 0  # how the model answered on the rows before it learned them
     wrong: int = 0
     new: int = 0  # rows of classes that it did not know
@@ -50,7 +51,9 @@ class Change:
         rows = None
         if "shape" in header:
             rows = np.frombuffer(content, "<f4").reshape(header["shape"])
-        return cls(**{**values, "labels": tuple(values["labels"])}, rows=rows)
+        for name in ("labels", "descriptions"):
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values, rows=rows)
 
 
 @dataclass(frozen=True)

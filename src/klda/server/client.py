@@ -6,7 +6,7 @@ import base64
 import io
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
-from klda.labels import Label, plain
+from klda.labels import Label, listed, plain
 
 if TYPE_CHECKING:
     from klda.learner.evaluation import Evaluation
@@ -143,6 +143,22 @@ class Client:
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
             self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
+        return self
+
+    def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
+        """Make classes known by their names, before anything is taught of them.
+
+        Parameters
+        ----------
+        classes : label, sequence of labels, or mapping from labels to descriptions
+            A name is read as words: ``card_arrival`` as "card arrival". A description says more.
+
+        Returns
+        -------
+        self
+        """
+        given = classes if isinstance(classes, Mapping) else dict.fromkeys(listed(classes))
+        self._change("/v1/declare", {"classes": {str(plain(x)): given[x] for x in given}})
         return self
 
     def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:

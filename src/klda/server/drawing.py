@@ -42,7 +42,7 @@ def dots(classes: ClassMap | None) -> list[Dot]:
     """Place the classes on the map, in pixels; the largest first."""
     if classes is None:
         return []
-    largest = int(classes.counts.max())
+    largest = max(1, int(classes.counts.max()))
     found = []
     for i in (-classes.counts).argsort(kind="stable"):
         count = int(classes.counts[i])

@@ -15,6 +15,7 @@ from klda.server.errors import ServiceError
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
 _text = TypeAdapter(schemas.Text)
+_description = TypeAdapter(schemas.Description)
 _texts = TypeAdapter(list[schemas.Text])
 
 
@@ -47,6 +48,16 @@ def typed_text(value: str) -> str:
         return _text.validate_python(value)
     except ValidationError as error:
         raise ServiceError(f"The text: {error.errors()[0]['msg']}.") from error
+
+
+def typed_description(value: str) -> str | None:
+    """Return the description of a class; None if the field was left empty."""
+    if not value.strip():
+        return None
+    try:
+        return _description.validate_python(value.strip())
+    except ValidationError as error:
+        raise ServiceError(f"The description: {error.errors()[0]['msg']}.") from error
 
 
 class PastedRows(NamedTuple):

@@ -273,6 +273,18 @@ async def overview(request: Request, service: The) -> Response:
     return _render(request, "overview.html", **_overview(service))
 
 
+@router.post("/page/declare", dependencies=teach)
+async def declare(request: Request, service: The, name: Field, description: Field = "") -> Response:
+    """Add a class by its name."""
+    known = service.snapshot.counts
+    label = forms.typed_class(name, known)
+    about = forms.typed_description(description)
+    if label in known and about is None:
+        raise ServiceError(f"There is a class {label} already: describe it, or give another name.")
+    await service.declare({label: about})
+    return _message(request, f"{'Described' if label in known else 'Added'} {label}.")
+
+
 @router.post("/page/rename", dependencies=teach)
 async def rename(request: Request, service: The, old: Field, new: Field) -> Response:
     """Rename a class."""
@@ -358,5 +370,5 @@ def _classes(service: Service, search: str) -> dict[str, Any]:
         "classes": found[:SHOWN_CLASSES],
         "found": len(found),
         "search": search,
-        "largest": max((n for _, n in found), default=1),
+        "largest": max(1, *(n for _, n in found)) if found else 1,
     }

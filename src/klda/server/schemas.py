@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from klda.labels import MAX_LABEL_LENGTH
+from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.server.changes import Acknowledgement
 from klda.server.settings import (
     MAX_FEATURES,
@@ -19,6 +20,9 @@ from klda.server.settings import (
 NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line of visible text
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
+Description = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=r"[^\s\x00-\x1f]")
+]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 ClassLabel = TextLabel | NumberLabel
@@ -121,6 +125,16 @@ class RenameBody(_Body):
     model_config = _with_example(old="card_arrival", new="card_delivery")
 
 
+class DeclareBody(_Body):
+    """Classes, each with a description, or null where the name says enough."""
+
+    classes: dict[TextLabel, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
+
+    model_config = _with_example(
+        classes={"refund": "customer wants money back", "card_arrival": None}
+    )
+
+
 class UndoBody(_Body):
     """The number that a forget returned."""
 
@@ -193,6 +207,13 @@ class LearnAnswer(ChangeAnswer):
     learned: int
     new_classes: list[str | int]
     repeated: bool = Field(description="The key was used before: nothing was learned again.")
+
+
+class DeclareAnswer(ChangeAnswer):
+    """What was declared; on disk and included in every later answer."""
+
+    new_classes: list[str | int]
+    repeated: bool = Field(description="The key was used before: nothing was declared again.")
 
 
 class ForgetAnswer(ChangeAnswer):

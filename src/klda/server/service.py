@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from klda.engine.solution import Answer
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Learner
+from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest, wrong_width
@@ -220,6 +221,17 @@ class Service:
         """Give a class a name that no other class has."""
         return await self._submit(Change("rename", (old, new)))
 
+    async def declare(
+        self, classes: Mapping[Label, str | None], key: str = "", content: Any = None
+    ) -> Acknowledgement:
+        """Make classes known by their names or descriptions, before anything is taught of them."""
+        ClassNames().declare(classes)  # refuses what no model takes
+        mark = digest("declare", content) if key else ""
+        labels, descriptions = tuple(classes), tuple(classes.values())
+        return await self._submit(
+            Change("declare", labels, key=key, digest=mark, descriptions=descriptions)
+        )
+
     async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
@@ -249,4 +261,4 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
 
 
 def _no_classes() -> ServiceError:
-    return ServiceError("This model has no classes yet: teach it something first.", 409)
+    return ServiceError("This model has no classes yet: teach or declare some first.", 409)

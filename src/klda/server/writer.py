@@ -374,10 +374,11 @@ class _Update:
     def make(self, change: Change) -> Acknowledgement:
         """Apply a change; a learn is applied together with the next ones."""
         new: tuple[Label, ...] = ()
+        if change.kind in ("learn", "declare"):
+            new = tuple(x for x in dict.fromkeys(change.labels) if x not in self._counts)
         if change.kind == "learn":
             changes.check_learn(change, self._counts, self._width)
             assert change.rows is not None
-            new = tuple(x for x in dict.fromkeys(change.labels) if x not in self._counts)
             self._width = change.rows.shape[1]
             self._counts.update(change.labels)
             self._pending.append(change)
@@ -410,6 +411,11 @@ class _Update:
         with _conflicts():
             self._learner.rename(old, new)
         self._journal.reuse_name(new)
+
+    def _declare(self, change: Change) -> None:
+        changes.check_kind(change.labels, self._counts)
+        with _conflicts():
+            self._learner.declare(dict(zip(change.labels, change.descriptions, strict=True)))
 
     def _forget(self, change: Change) -> None:
         labels: dict[Label, None] = dict.fromkeys(change.labels)

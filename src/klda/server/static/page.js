@@ -36,6 +36,11 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("#ask input[type=file]")) event.target.form.requestSubmit();
 });
 
+// A class that was added leaves the fields empty for the next one.
+document.addEventListener("htmx:afterRequest", ({ detail }) => {
+  if (detail.successful && detail.elt.matches("#declare")) detail.elt.reset();
+});
+
 // What had the focus may be disabled during a request, or replaced by the answer. The focus then
 // goes back to it, or to the first field of its card.
 let last = null;

@@ -1,0 +1,97 @@
+"""``klda declare``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from klda.cli import options
+from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.new_model import Foundation, new_learner, open_existing
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.labels import Label
+
+
+def declare(
+    classes: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of classes, or NAME=DESCRIPTION in quotes.",
+            show_default=False,
+        ),
+    ],
+    model: options.Model,
+    foundation: Foundation = None,
+    device: options.Device = "auto",
+    engine: options.Engine = None,
+    precision: options.Precision = None,
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Make classes of texts known by their names, before anything is taught of them.
+
+    The model folder is created if it does not exist. A name is read as words, card_arrival as
+    "card arrival"; a description says more. The model then answers with these classes, and is more
+    often right once it has learned examples of them.
+
+    **klda declare** card_arrival lost_card **--model** bot/
+
+    **klda declare** "refund=customer wants money back" **--model** bot/
+    """
+    from klda.encoders import modality_of
+    from klda.learner import folder
+
+    given = options.given(foundation=foundation)
+    encoding = options.encoding(device, None, None, engine, precision)
+    with folder.writer_lock(model, timeout=wait):
+        if folder.exists(model):
+            learner = open_existing(model, given, encoding)
+        else:
+            modality = "text" if foundation is None else modality_of(foundation)
+            learner = new_learner(modality, given, encoding)
+        before = learner.classes
+        wanted = _described(classes, before)
+        learner.declare(wanted)
+        with interrupts_ignored():
+            learner.save(model)
+    new = [label for label in wanted if label not in before]
+    if json:
+        print_json(
+            {
+                "model": str(model),
+                "declared": wanted,
+                "new_classes": new,
+                "classes": len(learner.classes),
+                "samples": learner.samples,
+            }
+        )
+        return
+    say(
+        f"Declared {counted(len(wanted), 'class')}, {len(new):,} of them new. "
+        f"{model} now knows {counted(len(learner.classes), 'class')} from "
+        f"{counted(learner.samples, 'sample')}."
+    )
+
+
+def _described(arguments: Collection[str], known: Collection[Label]) -> dict[Label, str | None]:
+    """Return the classes that were named, each with its description or None."""
+    from klda.data import as_label
+
+    found: dict[Label, str | None] = {}
+    for argument in arguments:
+        name, equals, description = argument.partition("=")
+        if argument in known:  # a name may contain the sign
+            name, equals = argument, ""
+        if not name.strip():
+            raise KldaError(f"{argument!r} names no class: write NAME or NAME=DESCRIPTION.")
+        if equals and not description.strip():
+            raise KldaError(f"{argument!r} has no description: write one, or leave out the =.")
+        label = as_label(name, known)
+        if label in found:
+            raise KldaError(f"{label!r} is declared twice: name each class once.")
+        found[label] = description.strip() if equals else None
+    return found

