@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import ClassVar
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from klda.classifiers.validation import check_parameters, columns_of
+from klda.classifiers.validation import columns_of
 from klda.engine.fitted import Fitted
 from klda.engine.model import Model
 from klda.engine.solution import Solution
@@ -107,10 +106,7 @@ class FittedAttributes:
         return hasattr(self, "_fitted")
 
     def _settings(self) -> Settings:
-        """Return what the user chose; raise if a parameter can't be used."""
-        check_parameters(self)
-        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
-        return Settings(**{name: getattr(self, name) for name in names})
+        raise NotImplementedError
 
     def _known(self) -> Model | Solution:
         """Return what knows classes, counts and feature maps; raise if nothing was learned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from klda.classifiers.validation import (
     check_labels_known,
     check_mergeable,
     check_number,
+    check_parameters,
     check_refused,
     check_removable,
     checked_batch,
@@ -31,6 +33,7 @@ from klda.engine.fitted import Fitted
 from klda.engine.held_rows import HeldRows
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, softmax
+from klda.engine.solve import Settings
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -47,6 +50,7 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
     device: str
     dtype: str
+    _fitted: Fitted
 
     # ---------------------------------------------------------------- learning
 
@@ -416,6 +420,12 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         """Return the feature maps of a new model; here the features as they are."""
         return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
+
+    def _settings(self) -> Settings:
+        """Return what the user chose; raise if a parameter can't be used."""
+        check_parameters(self)
+        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
+        return Settings(**{name: getattr(self, name) for name in names})
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""
