@@ -33,6 +33,7 @@ LEFT_OUT_EXCESS = 0.7  # of that, what leaving out adds to the novelty at one sa
 # Novelty of known inputs with one sample of each of M classes: mean a + b log M, and its spread.
 USUAL_NOVELTY = (0.32, 0.07)
 NOVELTY_SPREAD = 0.17
+ENOUGH_LEFT_OUT = 30  # samples left out, from which on they alone tell the threshold
 PREFIX = "predict/few/"
 
 
@@ -112,11 +113,13 @@ class FewEvidence:
         """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
         if self.n_classes < 2:
             return float("inf")
+        first, slope = USUAL_NOVELTY
+        beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - min(max(refused, 1e-9), 1 - 1e-9))
+        usual = self.length * (first + slope * float(np.log(self.n_classes)) + beyond)
         if not len(self.novelty):
-            first, slope = USUAL_NOVELTY
-            beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - min(max(refused, 1e-9), 1 - 1e-9))
-            return self.length * (first + slope * float(np.log(self.n_classes)) + beyond)
-        return float(np.quantile(self.novelty, 1 - refused))
+            return usual
+        trust = min(len(self.novelty) / ENOUGH_LEFT_OUT, 1.0)
+        return float((1 - trust) * usual + trust * np.quantile(self.novelty, 1 - refused))
 
     def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough samples."""
