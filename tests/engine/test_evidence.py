@@ -168,7 +168,7 @@ def probes_of(n_samples, inflation, offset=0.0, seed=0):
     truth = rng.integers(0, 3, 500)
     scores = inflation * (rng.normal(size=(500, 3)) + 2 * np.eye(3)[truth])
     novelty = inflation * rng.normal(size=500) + offset
-    return Scale(n_samples, inflation, offset), truth.tolist(), scores, truth, novelty
+    return Scale(n_samples, inflation, offset, inflation), truth.tolist(), scores, truth, novelty
 
 
 def test_the_nearest_probes_count():
@@ -177,13 +177,13 @@ def test_the_nearest_probes_count():
         scale, labels, scores, truth, _ = probes_of(n_samples, 1.0)
         evidence = evidence.add(scale, labels, scores, truth, np.full(500, novelty))
     for n_samples, novelty in ((50, 7.0), (300, 7.0), (5_000, 1.0), (10**6, 1.0)):
-        assert evidence.threshold(0.05, Scale(n_samples, 1.0, 0.0)) == novelty
+        assert evidence.threshold(0.05, Scale(n_samples, 1.0, 0.0, 1.0)) == novelty
 
 
 @pytest.mark.parametrize("inflation", [1.0, 8.0])
 def test_temperature_and_threshold_follow_the_scale_of_the_scores(inflation):
     evidence = Evidence().add(*probes_of(1000, inflation, offset=30.0))
-    now = Scale(400, 2.0, 5.0)
+    now = Scale(400, 2.0, 5.0, 2.0)
     assert evidence.temperature(now) == pytest.approx(2.0 * 0.5, rel=0.3)
     assert evidence.threshold(0.05, now) == pytest.approx(2.0 * 1.64 + 5.0, abs=0.6)
 
@@ -195,7 +195,7 @@ def test_probes_that_are_never_mistaken_leave_the_usual_temperature():
 
 
 def test_without_probes_everything_is_known_and_scores_are_taken_as_they_are():
-    evidence, scale = Evidence(), Scale(100, 2.0, 1.0)
+    evidence, scale = Evidence(), Scale(100, 2.0, 1.0, 2.0)
     assert evidence.temperature(scale) == 1.0
     assert evidence.threshold(0.05, scale) == np.inf
     assert evidence.error_rate(scale) == 0.0

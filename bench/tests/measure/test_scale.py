@@ -91,13 +91,13 @@ def test_a_generated_file_holds_the_rows_it_says_and_learns(tmp_path):
 
 
 def test_a_file_is_learned_killed_and_resumed(tmp_path):
-    sizes = "--rows 2000,150000 --features 16 --classes 20 --components 400"
+    sizes = "--rows 2000,400000 --features 16 --classes 20 --components 400"
     lines = run(f"file {sizes} --folder {tmp_path / 'out'}", tmp_path)
-    assert [line["rows"] for line in lines[:2]] == [2000, 150_000]
+    assert [line["rows"] for line in lines[:2]] == [2000, 400_000]
     assert all(line["peak_bytes"] > 1e7 for line in lines[:2])
     resumed = lines[-1]
-    assert 0 < resumed["resumed_after_rows"] < 150_000
-    assert resumed["samples"] == 150_000
+    assert 0 < resumed["resumed_after_rows"] < 400_000
+    assert resumed["samples"] == 400_000
     assert resumed["relative_error"] < 1e-6
 
 

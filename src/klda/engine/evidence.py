@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from klda.engine.solution import Solution
     from klda.engine.solve import LeaveOneOutTerms, RuleTerms, Solver
 
-TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the inflation
+TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the scale's heat
 USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do if no class is ever mistaken
 LOG2_SPREAD = 2.0  # of the usual temperature, in octaves
 BUCKETS_PER_OCTAVE = 2
@@ -54,15 +54,17 @@ class Scale:
     n_samples : int
         Samples of the model.
     inflation : float
-        The unit of temperatures and novelties: the variance of a new sample along a whitened
-        direction, or what the squared lengths of the class means say about it.
+        Variance of a new sample along a whitened direction: the unit of novelties.
     offset : float
         What the noise of a class's own mean adds to the distance of a new sample.
+    heat : float
+        The unit of temperatures.
     """
 
     n_samples: int
     inflation: float
     offset: float
+    heat: float
 
     @property
     def bucket(self) -> int:
@@ -120,7 +122,7 @@ class Evidence:
 
         ``scores`` are those of samples left out, ``truth`` the column of each one's class.
         """
-        losses = _losses(scores / scale.inflation, truth)
+        losses = _losses(scores / scale.heat, truth)
         buckets = np.full(len(truth), scale.bucket)
         probes = Evidence(buckets, list(labels), scale.reduce(novelty), losses)
         return self._with(probes)._thinned(scale.bucket)
@@ -168,7 +170,7 @@ class Evidence:
             curvature = left - 2 * here + right
             shift = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
         step = TEMPERATURES[1] / TEMPERATURES[0]
-        return float(scale.inflation * TEMPERATURES[best] * step**shift)
+        return float(scale.heat * TEMPERATURES[best] * step**shift)
 
     def threshold(self, refused: float, scale: Scale) -> float:
         """Return the novelty that a fraction of known inputs exceeds; infinite without probes."""
@@ -194,7 +196,7 @@ class Evidence:
         if not len(rows):
             return 0.0
         nearest = int(
-            np.abs(np.log(TEMPERATURES * scale.inflation / self.temperature(scale))).argmin()
+            np.abs(np.log(TEMPERATURES * scale.heat / self.temperature(scale))).argmin()
         )
         # A class with more than half of the probability is the answer.
         wrong = self.losses[rows, nearest] > np.log(2)

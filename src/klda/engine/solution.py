@@ -245,13 +245,13 @@ class Solution:
         n_samples = int(self.class_counts.sum())
         spread = np.mean([rule.spread for rule in self.rules])
         offset = float(spread) * len(self.classes) / max(n_samples, 1)
+        inflation = heat = float(np.mean([rule.inflation for rule in self.rules]))
         known = self._familiarities()
         if any(len(each.unblend) for each in known):
-            # Regression and the ridge vary with the samples per class, and the scale with them.
+            # Regression and the ridge vary with the samples per class, and scores with them.
             usual = [usual_temperature(each.lengths, self.class_counts, True) for each in known]
-            return Scale(n_samples, float(np.mean(usual)) / USUAL_TEMPERATURE, offset)
-        inflation = np.mean([rule.inflation for rule in self.rules])
-        return Scale(n_samples, float(inflation), offset)
+            heat = float(np.mean(usual)) / USUAL_TEMPERATURE
+        return Scale(n_samples, inflation, offset, heat)
 
     @property
     def is_guessing(self) -> bool:
