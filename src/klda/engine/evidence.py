@@ -195,9 +195,7 @@ class Evidence:
         rows = self._in_use(scale)
         if not len(rows):
             return 0.0
-        nearest = int(
-            np.abs(np.log(TEMPERATURES * scale.heat / self.temperature(scale))).argmin()
-        )
+        nearest = int(np.abs(np.log(TEMPERATURES * scale.heat / self.temperature(scale))).argmin())
         # A class with more than half of the probability is the answer.
         wrong = self.losses[rows, nearest] > np.log(2)
         return float((wrong.sum() + 0.5) / (len(rows) + 1))
