@@ -10,7 +10,7 @@ What random features would fix from the start stays open here. A row may consist
 of a network), and texts differ in which of them tells their classes apart: topics are in the last
 layer, kinds of questions in the earlier ones. The earlier blocks are weighted by what leave-one-out
 favours. While there are few samples of each class, the usual weight is used unless another is
-ahead by two standard errors; with more samples, less is enough.
+ahead by two standard errors; with more samples, one is enough.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ USUAL_WEIGHT = 0.4  # of the blocks before the last
 WEIGHTS = (0.0, 0.4, 0.8, 1.4)
 WEIGHT_OF_NAMES = 0.0  # without any sample: what a name means is in the last block
 MOST_COMPARED = 1000  # samples that weights are compared on
-MOST_ERRORS = 2.0  # standard errors that a weight must be ahead by; fewer with more samples
-ERRORS_TIMES_SAMPLES = 4.0  # per class
+# Standard errors that a weight must be ahead by: 4 / n with n samples per class, within
+ERRORS = (1.0, 2.0)
 
 
 def solve_few(model: Model, settings: Settings) -> Solution:
@@ -134,7 +134,7 @@ def choose_weight(
         for weight in WEIGHTS
     }
     best = min(WEIGHTS, key=lambda weight: losses[weight].mean())
-    errors = min(MOST_ERRORS, ERRORS_TIMES_SAMPLES * (groups.max() + 1) / len(groups))
+    errors = float(np.clip(4 * (groups.max() + 1) / len(groups), *ERRORS))
     for weight in sorted(WEIGHTS, key=lambda weight: abs(weight - USUAL_WEIGHT)):
         gaps = losses[weight] - losses[best]
         if gaps.mean() <= errors * gaps.std() / np.sqrt(len(gaps)):
