@@ -1,4 +1,4 @@
-"""What a command must not import: a user waits for every module."""
+"""Modules that a command must not import, because each one makes the user wait."""
 
 from __future__ import annotations
 

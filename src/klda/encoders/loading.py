@@ -68,7 +68,7 @@ def load(
         Number format of the weights; ``"auto"`` is half precision on a GPU.
     engine : {"auto", "onnx", "torch"}, default="auto"
         What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
-        for everything else. The features are the same to rounding.
+        for everything else. Both give the same features, up to rounding.
     revision : str, optional
         Branch, tag or commit on the hub.
 

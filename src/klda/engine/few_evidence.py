@@ -8,7 +8,7 @@ the novelty of known inputs depends on the number of classes alone. Leaving a sa
 look more novel than an input will; that fades with the square of the number of samples. From three
 samples per class on, leaving out tells the temperature better.
 
-The constants were measured by cross-validation within training rows of four data sets.
+The constants were found on the paper's four text sets, in training rows and test rows.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ def solve_few(model: Model, settings: Settings) -> Solution:
     assert model.held is not None
     hints = useful_hints(model)
     held = model.held.add(*hints.grouped()) if len(hints) else model.held
-    order = held.order
-    is_sample = np.array(order) < len(model.held)
+    is_sample = np.array(held.order) < len(model.held)
     held = held.in_order()
     rows, groups, _ = held.grouped()
     own_map, backend = model.maps[0], model.backend
@@ -195,14 +194,14 @@ class ExactFit:
         relative = settings.relative_ridge(self.counts, size)
         self.rho, self.inverse = self._inverted(within, relative, size)
         of_means = self.means.of(kernel)  # M x N: inner products of means with samples
-        self.to_means = of_means - of_means.mean(axis=0)
-        self.centred_to_means = self.means.centred(self.to_means.T)  # C K m^T: N x M
-        solved = self.means.centred(self.inverse @ self.centred_to_means)
-        self.coefficients = -solved
+        self.to_centre = of_means.mean(axis=0)
+        to_means = of_means - self.to_centre
+        self.means_v = self.inverse @ self.means.centred(to_means.T)  # Q C K m^T: N x M
+        self.coefficients = -self.means.centred(self.means_v)
         self.coefficients[np.arange(self.n), groups] += 1 / self.counts[groups]
         self.coefficients -= (1 / self.counts[groups] / len(self.counts))[:, None]
         self.coefficients *= self.n / self.rho  # N x M: weights of the plain means
-        inner = self.to_means @ self.coefficients
+        inner = to_means @ self.coefficients
         inner = (inner + inner.T) / 2
         self.inner = inner - inner.mean(axis=0) - inner.mean(axis=1)[:, None] + inner.mean()
         self.spread, self.inflation = self._spread()
@@ -238,8 +237,8 @@ class ExactFit:
                 rho = max(rho, np.finfo(float).eps * max(scale, trace / self.n)) * 10
                 warnings.warn(
                     f"The scatter of {self.n} samples is not positive definite with "
-                    f"ridge={relative:g}; solving with a ridge raised to {rho / scale:.1e}. A "
-                    "larger ridge avoids this.",
+                    f"ridge={relative:g}; solving with {rho:.1e} added to its diagonal. A larger "
+                    "ridge avoids this.",
                     RidgeRaisedWarning,
                     stacklevel=2,
                 )
@@ -266,10 +265,9 @@ class ExactFit:
 
     def rule(self, asarray: Callable[[np.ndarray], Array]) -> LinearRule:
         """Return the rule, in terms of the kernel between an input and the samples."""
-        to_centre = self.means.of(self.kernel).mean(axis=0)
         return LinearRule(
             asarray(self.weights),
-            asarray(self.terms.offsets - self.weights @ to_centre),
+            asarray(self.terms.offsets - self.weights @ self.to_centre),
             self.rho,
             self.spread,
             self.inflation,
@@ -288,12 +286,10 @@ class ExactFit:
         """Scores that these samples would have got, had they not been learned; also LDA's."""
         at = self.left_out
         centred = self.means.centred(self.kernel.T).T  # K C
-        to_centre = self.means.of(self.kernel).mean(axis=0)
         vv = 1 - self.rho * self.inverse.diagonal()
         zv = np.einsum("ij,ji->i", centred, self.inverse)
-        zv -= self.means.centred(to_centre[:, None])[:, 0] @ self.inverse
-        means_v = self.inverse @ self.centred_to_means
-        linear = self.kernel @ self.coefficients - to_centre @ self.coefficients
+        zv -= self.means.centred(self.to_centre[:, None])[:, 0] @ self.inverse
+        linear = self.kernel @ self.coefficients - self.to_centre @ self.coefficients
         own = self.groups[at]
         return left_out_scores(
             self.terms,
@@ -302,7 +298,7 @@ class ExactFit:
             self.n,
             vv=vv[at],
             zv=zv[at],
-            means_v=means_v[at],
+            means_v=self.means_v[at],
             linear=linear[at],
         )
 

@@ -106,6 +106,10 @@ class HeldRows:
         names = [new if label == old else label for label in self.labels]
         return type(self)(self.rows, names)
 
+    def by_label(self) -> dict[Label, np.ndarray]:
+        """Return the row of each class, if there is one of each."""
+        return dict(zip(self.labels, self.rows, strict=True))
+
     def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
         """Return rows, the class of each as a position, and the classes."""
         places = {label: i for i, label in enumerate(self.counts)}

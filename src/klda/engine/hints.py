@@ -51,14 +51,18 @@ def _squared_distances(model: Model, rows: np.ndarray) -> tuple[list[Label], np.
         sums = np.add.reduceat(held, np.searchsorted(groups, np.arange(len(labels))), axis=0)
         means = sums / np.bincount(groups)[:, None]
     else:
-        statistics, member = model.statistics, model.members[0]
-        labels = [label for label, n in model.sample_counts.items() if n]
+        statistics, counts = model.statistics, model.sample_counts
+        labels = list(counts)
+        places = {label: i for i, label in enumerate(labels)}
         means = model.backend.to_numpy(statistics.means)[statistics.locate(labels)]
-        rows = model.backend.to_numpy(member.map.lift(rows))
-        for i, label in enumerate(labels):
-            if label in model.hinted.counts:  # a mean without its hint
-                hint = member.map.lift(model.hinted.only(label).rows)
-                n = model.sample_counts[label]
-                means[i] += (means[i] - model.backend.to_numpy(hint)[0]) / n
+        rows = _lifted(model, rows)
+        for label, hint in zip(model.hinted.labels, _lifted(model, model.hinted.rows), strict=True):
+            if counts.get(label):  # its mean without the hint
+                i = places[label]
+                means[i] += (means[i] - hint) / counts[label]
     centred = means - means.mean(axis=0)
     return labels, (centred**2).sum(axis=1) - 2 * (rows - means.mean(axis=0)) @ centred.T
+
+
+def _lifted(model: Model, rows: np.ndarray) -> np.ndarray:
+    return model.backend.to_numpy(model.maps[0].lift(rows))

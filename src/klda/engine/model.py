@@ -237,21 +237,16 @@ class Model:
     def apply_hints(self) -> None:
         """Let the statistics have the hints that count now, and no others."""
         counting = useful_hints(self)
-        now, then = set(self.hinted.labels), set(counting.labels)
-        same = all(
-            np.array_equal(self.hinted.only(label).rows, counting.only(label).rows)
-            for label in now & then
-        )
-        if now == then and same:
-            return
-        if same:
-            out, into = self.hinted.drop(then), counting.drop(now)
-        else:
-            out, into = self.hinted, counting
-        for part, sign in ((out, -1), (into, 1)):
-            if len(part):
-                self.change(*part.grouped(), sign)
-            self.hinted = counting if sign > 0 else self.hinted.drop(out.counts)
+        now, then = self.hinted.by_label(), counting.by_label()
+        both = [label for label in now if label in then]
+        stay = {label for label in both if np.array_equal(now[label], then[label])}
+        out, into = self.hinted.drop(stay), counting.drop(stay)
+        if len(out):
+            self.change(*out.grouped(), -1)
+            self.hinted = self.hinted.drop(out.counts)
+        if len(into):
+            self.change(*into.grouped(), 1)
+            self.hinted = counting
 
     def plain(self) -> Model:
         """Return a model whose statistics have all samples and nothing else: itself, or a copy."""

@@ -49,7 +49,7 @@ class DeclaringMixin(PersistenceMixin):
         rows = self._encoded_names(texts)  # before anything changes
         with self.changing("declare"):
             self._names = names
-            self.classifier.hint(rows, list(texts))
+            self._hint(texts, rows)
         return self
 
     @property
@@ -77,7 +77,11 @@ class DeclaringMixin(PersistenceMixin):
             warnings.warn(f"The names of classes do not count: {error}", stacklevel=4)
             texts = {label: text for label, text in texts.items() if label in self._hint_texts}
             rows = self._encoded_names(texts)
+        self._hint(texts, rows)
+
+    def _hint(self, texts: dict[Label, str], rows: np.ndarray) -> None:
         self.classifier.hint(rows, list(texts))
+        self._hint_texts = texts
 
     def _encoded_names(self, texts: dict[Label, str]) -> np.ndarray:
         """Return the rows of names, encoding only those that were not before."""
@@ -89,5 +93,4 @@ class DeclaringMixin(PersistenceMixin):
         missing = [text for text in dict.fromkeys(texts.values()) if text not in known]
         if missing:
             known |= dict(zip(missing, self._inputs.encode(missing), strict=True))
-        self._hint_texts = dict(texts)
         return np.array([known[text] for text in texts.values()])

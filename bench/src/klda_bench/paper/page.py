@@ -230,7 +230,7 @@ def _costs(cells: Sequence[Cell], *, with_paper: bool) -> Section:
         section.folded["The paper's run times"] = published.RUNTIME
         section.folded["The paper's count of numbers kept"] = published.MEMORY
         counts = memory.count(768, 150)[["title", "formula", "parameters"]]
-        section.folded["The same count for every method here"] = counts
+        section.folded["Counts that all methods share"] = counts
     return section
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from klda import KldaError, Learner
+from klda import Learner
 from klda_bench.methods import Context, protocol_gamma, registry
 
 ROWS_AT_ONCE = 2000  # RanPAC chooses its ridge by a system of as many unknowns as rows
@@ -63,8 +63,6 @@ class Ours:
         codes = (f"c{i + 1:03d}" if names == "codes" else c for i, c in enumerate(place.classes))
         self._codes = dict(zip(place.classes, codes, strict=True))
         self._labels = {code: label for label, code in self._codes.items()}
-        if names and not hasattr(Learner, "declare"):
-            raise KldaError("methods names and cryptic need a klda whose Learner has declare.")
         self._learner = Learner(place.encoder, names=bool(names))
         self._learner.classifier.set_params(random_state=place.seed)
 
