@@ -310,7 +310,8 @@ class TextGenerator(nn.Module):
         """Next-token logits and the targets that they stand against."""
         if self.seq2seq:
             return self.model(input_ids=ids, attention_mask=mask, labels=targets).logits, targets
-        return self.model(input_ids=ids, attention_mask=mask).logits[:, :-1], targets[:, 1:]
+        written = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return written[:, :-1], targets[:, 1:]
 
     @torch.no_grad()
     def generate(

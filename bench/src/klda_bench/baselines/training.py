@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from klda.errors import KldaError
+from klda_bench.baselines.gradients import Gradients, RecordedGradients
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
 
@@ -90,12 +91,14 @@ class Baseline(ABC):
     again.
 
     A subclass says what it makes, learns and predicts with, and names in `kept` the attributes
-    that a task changes beside the module's weights.
+    that a task changes beside the module's weights. With `records_steps`, its training steps are
+    recorded on a GPU; see `RecordedGradients` for what that asks of `_loss`.
     """
 
     name = ""
     joint = False
     kept: ClassVar[tuple[str, ...]] = ("classes_", "n_tasks_", "_history")
+    records_steps: ClassVar[bool] = False
 
     backbone: str = field(default="minilm", kw_only=False)
     device: str = "auto"
@@ -198,6 +201,10 @@ class Baseline(ABC):
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
 
+    def _batch_loss(self, batch: Batch) -> Tensor:
+        with self._autocast():
+            return self._loss(batch)
+
     def _fit(self, rows: Rows, groups: Sequence[tuple[float, Iterable[Tensor]]]) -> None:
         """Train: Adam over groups of weights and their rates, clipping, the schedule, a bar."""
         given = [{"params": list(weights), "lr": rate} for rate, weights in groups]
@@ -208,6 +215,8 @@ class Baseline(ABC):
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: max(0.0, 1 - step / steps) if linear else 1.0
         )
+        recorded = self.records_steps and self._device.type == "cuda"
+        gradients = (RecordedGradients if recorded else Gradients)(self._batch_loss, parameters)
         rng = np.random.default_rng([self.seed, self.n_tasks_])
         # disable=None: a bar on a terminal, silence in a pipe.
         bar = require("tqdm.auto", "baselines").tqdm(
@@ -221,14 +230,10 @@ class Baseline(ABC):
             self.module.train()
             total = torch.zeros((), device=self._device)
             for batch in rows.batches(self.batch_size, rng):
-                optimizer.zero_grad(set_to_none=True)
-                with self._autocast():
-                    value = self._loss(batch)
-                value.backward()
+                total += gradients(batch)
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
                 optimizer.step()
                 scheduler.step()
-                total += value.detach()
             # Read once an epoch: reading a loss makes the CPU wait for the GPU.
             mean = float(total) / per_epoch
             if not math.isfinite(mean):

@@ -7,6 +7,7 @@ test time which task a row belongs to.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from klda_bench.data import Samples
 from klda_bench.environment import peak_memory
 from klda_bench.methods import Method
 from klda_bench.runs.metrics import accuracy, summarise
+
+logger = logging.getLogger(__name__)
 
 Evaluate = Literal["each", "end"]
 
@@ -93,6 +96,10 @@ def run(
             outcome.learn_seconds.append(time.perf_counter() - start)
             if last or (evaluate == "each" and not joint):
                 _measure(method, test.of_classes(seen), tasks[: i + 1], outcome)
+                reached = outcome.seen_accuracy[-1]
+                logger.info(
+                    "Task %d of %d: accuracy %.2f on the classes seen", i + 1, len(tasks), reached
+                )
             else:
                 outcome.seen_accuracy.append(None)
                 outcome.matrix.append(None)
