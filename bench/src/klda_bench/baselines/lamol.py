@@ -45,7 +45,6 @@ class LAMOL(generation.GenerativeBaseline):
     """
 
     name = "lamol"
-    kept = (*generation.GenerativeBaseline.kept, "_n_tokens")
 
     gamma: float = option(0.2, least=0)
     lm_weight: float = option(0.25, least=0)
@@ -56,14 +55,11 @@ class LAMOL(generation.GenerativeBaseline):
         super().__post_init__()
         with seeded(self.seed, self._device):
             self._answer = self.module.add_tokens([ANSWER])[0]
-        self._n_tokens = self.module.size
         self.pseudo_samples_: list[PseudoSample] = []
 
     def task_token(self, task: int) -> int:
         """Token that stands for a task, the first being 0; made when first asked for."""
-        token = self.module.add_tokens([f"<task-{task}>"])[0]
-        self._n_tokens = self.module.size
-        return token
+        return self.module.add_tokens([f"<task-{task}>"])[0]
 
     def _prompt(self, text: list[int]) -> list[int]:
         return [*text, *self.module.ids(self.question), self._answer]
@@ -146,13 +142,6 @@ class LAMOL(generation.GenerativeBaseline):
         return np.array(
             [generation.closest_spelling(self.module.text(row), labels) for row in answers]
         )
-
-    def _resize(self) -> None:
-        size = self._n_tokens
-        for task in range(self.n_tasks_):
-            self.task_token(task)
-        self.module.resize(size)
-        self._n_tokens = size
 
 
 def _stacked(first: Tensor, second: Tensor, fill: int) -> Tensor:

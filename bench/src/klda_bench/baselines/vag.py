@@ -39,7 +39,6 @@ class VAG(GenerativeBaseline):
     """
 
     name = "vag"
-    kept = (*GenerativeBaseline.kept, "_task_of", "_allowed")
 
     replay_ratio: float = option(0.1, least=0)
     replay_weight: float = option(1.0, least=0)
