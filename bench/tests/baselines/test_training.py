@@ -110,13 +110,13 @@ def test_generation_in_a_padded_batch_is_generation_alone(tiny, kind):
 def test_new_tokens_start_at_the_mean_and_leave_the_others(tiny, kind):
     generator = TextGenerator(tiny[kind])
     before = generator.model.get_input_embeddings().weight.detach().clone()
-    token = generator.add_tokens(["<new>"])
-    assert generator.add_tokens(["<new>"]) == token
+    token = generator.add_token("<new>")
+    assert generator.add_token("<new>") == token
     after = generator.model.get_input_embeddings().weight
     assert torch.equal(after[: len(before)], before)
-    assert generator.ids("the <new> of")[1] == token[0]
-    if token[0] >= len(before):
-        torch.testing.assert_close(after[token[0]], before.mean(0))
+    assert generator.ids("the <new> of")[1] == token
+    if token >= len(before):
+        torch.testing.assert_close(after[token], before.mean(0))
 
 
 def test_an_encoder_only_backbone_cannot_write(tiny):

@@ -54,12 +54,12 @@ class LAMOL(generation.GenerativeBaseline):
     def __post_init__(self) -> None:
         super().__post_init__()
         with seeded(self.seed, self._device):
-            self._answer = self.module.add_tokens([ANSWER])[0]
+            self._answer = self.module.add_token(ANSWER)
         self.pseudo_samples_: list[PseudoSample] = []
 
     def task_token(self, task: int) -> int:
         """Token that stands for a task, the first being 0; made when first asked for."""
-        return self.module.add_tokens([f"<task-{task}>"])[0]
+        return self.module.add_token(f"<task-{task}>")
 
     def _prompt(self, text: list[int]) -> list[int]:
         return [*text, *self.module.ids(self.question), self._answer]

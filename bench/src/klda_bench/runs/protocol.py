@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
@@ -62,12 +61,6 @@ class Outcome:
     def metrics(self) -> dict[str, float | None]:
         """Final accuracy, average incremental accuracy, forgetting, backward transfer."""
         return summarise(self.seen_accuracy, self.matrix)
-
-    def curve(self) -> pd.DataFrame:
-        """Accuracy on the classes seen after each task."""
-        task = range(1, len(self.tasks) + 1)
-        values = {"samples_seen": self.samples_seen, "accuracy": self.seen_accuracy}
-        return pd.DataFrame({"task": task, **values})
 
 
 def run(
