@@ -43,8 +43,8 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 def markdown(frame: pd.DataFrame) -> str:
     """Write a frame as a Markdown table: its first column on the left, all others on the right."""
     shown = as_text(frame)
-    rows = [list(shown.columns), ["---", *["---:"] * (shown.shape[1] - 1)], *shown.to_numpy()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    head, *lines = [f"| {' | '.join(row)} |" for row in (shown.columns, *shown.to_numpy())]
+    return "\n".join([head, f"|---{'|---:' * (shown.shape[1] - 1)}|", *lines])
 
 
 def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
