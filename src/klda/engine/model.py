@@ -230,9 +230,10 @@ class Model:
     def _can_hold(self, n_samples: int, labels: set[Label]) -> bool:
         return n_samples <= self.statistics.n_components // 2 and len(labels) <= MOST_ANCHORS
 
-    def hint(self, hints: HeldRows) -> None:
-        """Take other hints, one row per class."""
-        self.hints = hints
+    def hint(self, batch: tuple[Array, np.ndarray, list[Label]] | None) -> None:
+        """Take other hints, one row per class, or none."""
+        none = HeldRows(self.hints.rows[:0])
+        self.hints = none if batch is None else none.add(*batch)
 
     def apply_hints(self) -> None:
         """Let the statistics have the hints that count now, and no others."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from klda import encoders
 from klda.classifiers import ContinualClassifier
-from klda.classifiers.validation import check_refused
+from klda.classifiers.validation import check_count, check_refused
 from klda.engine.solution import Answer
 from klda.errors import KldaError
 from klda.labels import Label
@@ -158,7 +158,7 @@ class PredictionMixin:
         list of list of (label, probability)
             For each input, the likeliest class first.
         """
-        _check_count("k", k, 1)
+        check_count("k", k)
         rows = self._asked(inputs, progress)
         labels, probabilities = self.classifier.predict_top(rows, k)
         answers = [
@@ -316,8 +316,8 @@ class PredictionMixin:
         self, inputs: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
     ) -> list[Explanation]:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
-        _check_count("top", top, 1)
-        _check_count("samples", samples, 0)
+        check_count("top", top)
+        check_count("samples", samples, least=0)
         rows = self._asked(inputs)
         classifier, threshold = self.classifier, self.threshold(refused)
         labels = classifier.classes_.tolist()
@@ -369,9 +369,3 @@ class PredictionMixin:
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
         return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        what = "a positive integer" if least else "an integer from 0 on"
-        raise KldaError(f"{name}={value!r} must be {what}.")
