@@ -55,9 +55,10 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
                     "NaN or None). Give it a label, or leave it out."
                 )
     if not (kinds <= {"str"} or kinds <= {"int", "bool"} or kinds <= {"int", "float"}):
+        row = next((i for i, v in enumerate(values) if type(v) is not type(values[0])), 0)
         raise KldaError(
-            f"{parameter} has labels of unknown type: {', '.join(sorted(kinds))}; "
-            "use strings only or integers only."
+            f"{parameter} has labels of unknown type: {', '.join(sorted(kinds))} "
+            f"({parameter}[{row}] is {values[row]!r}); use strings only or integers only."
         )
     check_lengths(values, parameter)
 
