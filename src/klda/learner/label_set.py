@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.cluster.vq import kmeans2
+import scipy  # its modules are imported when first used
 from scipy.special import ndtr
 
 from klda.errors import KldaError
@@ -299,7 +299,7 @@ def _two_means(places: np.ndarray) -> tuple[float, np.ndarray]:
         if not second.any():
             continue
         starts = np.array([places[~second].mean(axis=0), places[second].mean(axis=0)])
-        _, groups = kmeans2(places, starts, iter=LLOYD_STEPS, minit="matrix")
+        _, groups = scipy.cluster.vq.kmeans2(places, starts, iter=LLOYD_STEPS, minit="matrix")
         second, fraction = groups == 1, float(groups.mean())
         if 0 < fraction < 1:
             between = fraction / (1 - fraction) * (places[second].mean(axis=0) ** 2).sum()

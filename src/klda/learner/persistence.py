@@ -113,7 +113,7 @@ class PersistenceMixin:
             "names": self._names.pack(),
         }
         if self._ledger is not None and not compact:
-            pages, document["ledger"] = self._ledger.to_state()
+            pages, document["ledger"] = self._ledger.pack()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
         return arrays, document
 
@@ -137,7 +137,7 @@ class PersistenceMixin:
                 for name, array in stored.arrays.items()
                 if name.startswith(LEDGER)
             }
-            learner._ledger = Ledger.from_state(pages, document["ledger"])
+            learner._ledger = Ledger.unpack(pages, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
         counts = learner.classifier.counts_

@@ -41,34 +41,16 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a learn has come, as its checkpoint says.
+    """How far a learn has come, as its checkpoint says."""
 
-    Attributes
-    ----------
-    run : str
-        Names the learn.
-    base : str or None
-        The generation of the model that it adds to.
-    paths : list of str
-        All its files.
-    files : list of dict
-        What shows whether the files that were begun have changed.
-    columns : list of str or None
-        Names of the columns of inputs and labels.
-    file, rows : int
-        The position up to which they were learned.
-    samples : int
-        Rows that were learned.
-    """
-
-    run: str
-    base: str | None
-    paths: list[str]
-    files: list[dict[str, Any]]
-    columns: list[str | None]
-    file: int
-    rows: int
-    samples: int
+    run: str  # names the learn
+    base: str | None  # generation of the model that it adds to
+    paths: list[str]  # all its files
+    files: list[dict[str, Any]]  # what shows whether those that were begun have changed
+    columns: list[str | None]  # names of the columns of inputs and labels
+    file: int  # it has learned this many files,
+    rows: int  # and this many rows of the next
+    samples: int  # rows learned in all
 
     def __str__(self) -> str:
         name = Path(self.paths[self.file]).name
@@ -87,26 +69,8 @@ class Progress:
 class ResumableLearn:
     """One learn of some files into a model folder, whose writer lock the caller holds.
 
-    Parameters
-    ----------
-    folder : str or Path
-        The model folder.
-    tables : sequence of Table
-        The files.
-    every : float
-        Seconds between checkpoints; 0 makes none. They are made less often if they would take
-        more than a twentieth of the time.
-
-    Attributes
-    ----------
-    place : Position
-        Where to begin to read; the first row, unless a learn is resumed.
-    complete : bool
-        Whether there is nothing left to learn.
-    samples : int
-        Rows that were learned before the pause.
-    learned_before : bool
-        Whether the model has learned the same files, unchanged, in one go before.
+    There are `every` seconds between checkpoints; 0 makes none. They are made less often if they
+    would take more than a twentieth of the time.
     """
 
     def __init__(
@@ -117,9 +81,9 @@ class ResumableLearn:
         self.folder = Path(folder)
         self.tables = list(tables)
         self.every = every
-        self.place = Position()
-        self.samples = 0
-        self.complete = False
+        self.place = Position()  # where to begin to read
+        self.samples = 0  # rows that were learned before the pause
+        self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
         self._run = uuid.uuid4().hex
         identities = [identity(table.path) for table in tables]
@@ -136,6 +100,7 @@ class ResumableLearn:
         self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
         learned = {entry.get("files") for entry in self._history}
+        # Whether the model has learned the same files, unchanged, in one go before.
         self.learned_before = self._repeatable and self._digest() in learned
         self._stored: folders.StoredModel | None = None
         self._taken: deque[Batch] = deque()
@@ -144,19 +109,9 @@ class ResumableLearn:
     # ---------------------------------------------------------------- before
 
     def open(self, *, resume: bool = False, restart: bool = False) -> None:
-        """Look for a checkpoint, and decide where to begin.
+        """Look for a checkpoint, and decide where to begin: `resume` goes on, `restart` drops it.
 
-        Parameters
-        ----------
-        resume : bool
-            Go on from it.
-        restart : bool
-            Drop it.
-
-        Raises
-        ------
-        CheckpointError
-            If there is one and neither is asked for, or it can't be resumed.
+        Raises `CheckpointError` if there is one and neither is asked for, or it can't be resumed.
         """
         if restart or not folders.exists(self._at):
             folders.remove(self._at)
@@ -218,14 +173,9 @@ class ResumableLearn:
     # ---------------------------------------------------------------- learning
 
     def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
-        """Learn what is left; the learner changes when all of it is learned.
+        """Learn what is left, from `place` on; the learner changes when all of it is learned.
 
-        Parameters
-        ----------
-        learner : Learner
-            A new one, or the one in the folder.
-        batches : iterable of Batch
-            From `place` on.
+        The learner is a new one, or the one in the folder.
         """
         if self._base is not None and learner.origin != self.folder.resolve():
             raise folders.ModelExistsError(
@@ -311,13 +261,7 @@ class ResumableLearn:
     # ---------------------------------------------------------------- after
 
     def save(self, learner: Learner) -> None:
-        """Save the model and remove the checkpoint; after a kill in between, `open` notices.
-
-        Parameters
-        ----------
-        learner : Learner
-            As `learn` left it.
-        """
+        """Save the model and remove the checkpoint; after a kill in between, `open` notices."""
         learner.save(self.folder)
         self.tidy()
 
@@ -329,15 +273,7 @@ class ResumableLearn:
 def unfinished(folder: str | Path) -> str | None:
     """Say how far an unfinished learn in a model folder has come; None if there is none.
 
-    Parameters
-    ----------
-    folder : str or Path
-        Model folder.
-
-    Returns
-    -------
-    str or None
-        As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
+    As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
     """
     at = Path(folder) / folders.LEARNING
     if not folders.exists(at):
