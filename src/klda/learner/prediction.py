@@ -75,7 +75,7 @@ class PredictionMixin:
         inputs : sequence
             Texts, images or feature rows.
         progress : bool
-            Show a progress bar if standard error is a terminal.
+            Show a progress bar if standard error is a terminal; so everywhere.
 
         Returns
         -------
@@ -121,8 +121,6 @@ class PredictionMixin:
             learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
         by_class : bool
             Refuse by a threshold for each class, where enough of it was learned.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
 
         Returns
         -------
@@ -139,24 +137,10 @@ class PredictionMixin:
     def predict_top(
         self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
     ) -> list[list[tuple[Label, float]]]:
-        """Answer with the likeliest classes and their probabilities.
+        """Answer with the k likeliest classes and their probabilities, the likeliest first.
 
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        k : int
-            How many classes, at most.
-        reject : float, optional
-            As for :meth:`predict`. For an input that is refused, the first answer is ``"unknown"``
-            (or -1), with NaN for a probability; the likeliest classes follow.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        list of list of (label, probability)
-            For each input, the likeliest class first.
+        With `reject`, as for :meth:`predict`, the first answer for an input that is refused is
+        ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
         rows = self._asked(inputs, progress)
@@ -185,21 +169,10 @@ class PredictionMixin:
     def answer_rows(
         self, rows: np.ndarray, *, top: int = 5, refused: float = REFUSED
     ) -> list[Answer]:
-        """Answer for feature rows in one pass.
+        """Answer for feature rows, as `encode` returns them, in one pass.
 
-        Parameters
-        ----------
-        rows : ndarray of shape (n, d)
-            Features, as `encode` returns them.
-        top : int
-            How many classes to name.
-        refused : float
-            Fraction of inputs of known classes that may be called unknown.
-
-        Returns
-        -------
-        list of Answer
-            Likeliest classes, whether the input is like anything learned, and how unlike.
+        An answer has the `top` likeliest classes, whether the input is like anything learned, and
+        how unlike; `refused` as for :meth:`is_known`.
         """
         return self.classifier.answer(rows, top=top, refused=refused)
 
@@ -215,18 +188,10 @@ class PredictionMixin:
         return self.classifier.novelty(rows)
 
     def threshold(self, refused: float = REFUSED) -> float | None:
-        """Return the novelty beyond which an input is taken for unknown.
+        """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
 
-        Parameters
-        ----------
-        refused : float
-            Fraction of inputs of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        float or None
-            None if the classifier can't tell: it knows no novelty, was made with
-            ``calibrated=False``, or has learned too little.
+        None if the classifier can't tell: it knows no novelty, was made with ``calibrated=False``,
+        or has learned too little.
         """
         check_refused(refused)
         if not getattr(self.classifier, "calibrated", False):
@@ -255,8 +220,6 @@ class PredictionMixin:
             Fraction of inputs of known classes that may be taken for unknown.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
 
         Returns
         -------
@@ -269,10 +232,6 @@ class PredictionMixin:
     ) -> np.ndarray:
         self._check_knows_novelty()
         check_refused(refused, parameter)
-        if not getattr(self.classifier, "calibrated", False):
-            raise KldaError(
-                "This classifier was made with calibrated=False: it has no threshold to refuse by."
-            )
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
 
     def _check_knows_novelty(self) -> None:
@@ -349,8 +308,6 @@ class PredictionMixin:
             Texts, images or feature rows; without `labels`, an iterable of batches.
         labels : sequence of str or int, optional
             One label per input; classes never learned count as wrong.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
 
         Returns
         -------
