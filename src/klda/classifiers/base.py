@@ -241,11 +241,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         check_count("k", k)
         solution, columns = self._ask(among, judged=True)
-        samples, temperature = checked_samples(self, X), solution.temperature
-        positions, scores, log_total = solution.best(samples, int(k), columns, temperature)
-        labels = solution.classes[positions if columns is None else columns[positions]]
-        # In float32 some probabilities would exceed one.
-        return labels, np.exp(scores.astype(np.float64) / temperature - log_total[:, None])
+        return solution.likeliest(checked_samples(self, X), int(k), columns)
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Scores ``(n_samples, n_classes)``, one column per class also if there are two.

@@ -75,7 +75,7 @@ class PredictionMixin:
         inputs : sequence
             Texts, images or feature rows.
         progress : bool
-            Show a progress bar if standard error is a terminal; so everywhere.
+            Show a progress bar if standard error is a terminal, here and in all other methods.
 
         Returns
         -------
