@@ -481,8 +481,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _settings(self) -> Settings:
         """Return what the user chose; raise if a parameter can't be used."""
         check_parameters(self)
-        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
-        return Settings(**{name: getattr(self, name) for name in names})
+        known = {each.name for each in fields(Settings)}
+        return Settings(**{name: getattr(self, name) for name in known if hasattr(self, name)})
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, grouped
 
 MOST_WAITING = 1024
 HASHED_AT_ONCE = 1 << 22  # values
@@ -107,9 +107,8 @@ class HeldRows:
 
     def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
         """Return rows, the class of each as a position, and the classes."""
-        places = {label: i for i, label in enumerate(self.counts)}
-        groups = np.array([places[label] for label in self.labels], np.int64)
-        return self.rows, groups, list(places)
+        labels, groups = grouped(np.array(self.labels))
+        return self.rows, groups, labels
 
     def _at(self, chosen: list[int]) -> Self:
         return type(self)(self.rows[chosen], [self.labels[i] for i in chosen])

@@ -99,6 +99,7 @@ class Model:
         hinted: HeldRows | None = None,  # the hints that are in the statistics now
     ) -> None:
         self.members = list(members)
+        self.maps = [member.map for member in members]
         self.backend = self.members[0].map.backend
         self.n_features = self.members[0].map.n_features
         self.evidence = Evidence() if evidence is None else evidence
@@ -107,7 +108,7 @@ class Model:
         self.held = held
         self.hints = HeldRows(empty) if hints is None else hints
         self.hinted = HeldRows(empty) if hinted is None else hinted
-        self._classes: tuple[Any, np.ndarray] | None = None
+        self._classes: tuple[Any, HeldRows, np.ndarray] | None = None
 
     @classmethod
     def of_maps(
@@ -129,11 +130,6 @@ class Model:
     def statistics(self) -> ClassStatistics:
         """Statistics of the first member; all members have the same classes and counts."""
         return self.members[0].statistics
-
-    @property
-    def maps(self) -> list[FeatureMap]:
-        """The feature map of each member."""
-        return [member.map for member in self.members]
 
     @property
     def is_holding(self) -> bool:
@@ -161,18 +157,16 @@ class Model:
     @property
     def classes(self) -> np.ndarray:
         """Labels, sorted; made again only when the set of labels changed."""
-        key = (self.held if self.is_holding else self.statistics.order, self.hints)
-        known = self._classes
-        if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
-            self._classes = known = (key, np.array(sorted(self.counts)))
-        return known[1]
+        of, hints = self.held if self.is_holding else self.statistics.order, self.hints
+        if self._classes is None or self._classes[0] is not of or self._classes[1] is not hints:
+            self._classes = (of, hints, np.array(sorted(self.counts)))
+        return self._classes[2]
 
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
         if len(self.hints) or self.is_holding:
-            counts = self.counts
-            return np.array([counts[label] for label in sorted(counts)], np.int64)
+            return np.array([n for _, n in sorted(self.counts.items())], np.int64)
         return self.statistics.counts[self.statistics.order]
 
     # ---------------------------------------------------------------- verbs
@@ -204,6 +198,8 @@ class Model:
 
     def apply_hints(self) -> None:
         """Let the statistics have the hints that count now, and no others."""
+        if not len(self.hints) and not len(self.hinted):
+            return
         counting = useful_hints(self)
         now, then = self.hinted.by_label(), counting.by_label()
         both = [label for label in now if label in then]
