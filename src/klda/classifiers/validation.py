@@ -39,24 +39,18 @@ LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 def check_parameters(estimator: BaseEstimator) -> None:
     """Raise if a parameter has a value that can't be used."""
     for name, choices in CHOICES.items():
-        if hasattr(estimator, name):
-            check_choice(name, getattr(estimator, name), choices)
+        value: Any = getattr(estimator, name, choices[0])
+        if value not in choices:
+            raise KldaError(
+                f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
+            )
     for name in ("n_components", "n_members"):
-        if hasattr(estimator, name):
-            check_count(name, getattr(estimator, name))
+        check_count(name, getattr(estimator, name, 1))
     for name in ("gamma", "ridge"):
         value = getattr(estimator, name, "auto")
-        if isinstance(value, str):
-            check_choice(name, value, ("auto",))
-        else:
-            check_number(name, value)
-
-
-def check_number(name: str, value: Any) -> None:
-    """Raise if a parameter is not a positive number."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not np.isfinite(value) or value <= 0:
-        raise KldaError(f"{name}={value!r} can't be used; give a number above 0.")
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if value != "auto" and not (is_number and np.isfinite(value) and value > 0):
+            raise KldaError(f"{name}={value!r} can't be used; give a number above 0, or 'auto'.")
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
@@ -64,14 +58,6 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         what = "a positive integer" if least else "an integer from 0 on"
         raise KldaError(f"{name}={value!r} can't be used; give {what}.")
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise if a parameter is not one of some words."""
-    if value not in choices:
-        raise KldaError(
-            f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
-        )
 
 
 def check_refused(refused: float, parameter: str = "refused") -> None:
