@@ -155,7 +155,7 @@ class PersistenceMixin:
         document, learner = stored.document, object.__new__(cls)
         fingerprint = dict(document["foundation_model"])
         learner._history = [{**entry} for entry in document["history"]]
-        learner._names = ClassNames.unpack(document.get("names"))
+        names = ClassNames.unpack(document.get("names"))
         learner._ledger = None
         if "ledger" in document:
             pages = {
@@ -178,10 +178,10 @@ class PersistenceMixin:
         )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
-        if "hints" in meta:
-            texts = learner._names.texts(counts)
-            in_use = {label: texts[label] for label in meta["hints"]}
-            learner._names = replace(learner._names, in_use=in_use)
+        texts = names.texts(counts)
+        # A checkpoint may have hints of classes that got too many samples for their names since.
+        in_use = {label: texts[label] for label in meta.get("hints", ()) if label in texts}
+        learner._names = replace(names, in_use=in_use)
         return learner
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
