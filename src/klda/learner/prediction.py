@@ -220,10 +220,6 @@ class PredictionMixin:
             Fraction of inputs of known classes that may be taken for unknown.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
         """
         return self._is_known(self._asked(inputs, progress), refused, by_class, "refused")
 
@@ -258,11 +254,6 @@ class PredictionMixin:
             How many learned samples to name, if the learner keeps a ledger.
         refused : float
             Fraction of known inputs that may be taken for unknown.
-
-        Returns
-        -------
-        Explanation
-            Nearest classes with distances, the margin, whether it is known, nearest samples.
         """
         if self.modality == "text" and not isinstance(value, str):
             raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
@@ -308,11 +299,6 @@ class PredictionMixin:
             Texts, images or feature rows; without `labels`, an iterable of batches.
         labels : sequence of str or int, optional
             One label per input; classes never learned count as wrong.
-
-        Returns
-        -------
-        Evaluation
-            Accuracy, results by class, confusion, and how far probabilities can be trusted.
         """
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
         truth: list[np.ndarray] = []
