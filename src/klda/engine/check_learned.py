@@ -50,8 +50,9 @@ def _check_means(
     """Compare the mean of the samples of each whole class with that of the class."""
     statistics, to_numpy = member.statistics, member.map.backend.to_numpy
     places, wanted = statistics.locate(labels), np.bincount(groups, minlength=len(labels))
+    by_class = np.split(np.argsort(groups, kind="stable"), np.cumsum(wanted)[:-1])
     for i in np.flatnonzero(wanted == statistics.counts[places]).tolist():
-        rows, total = np.flatnonzero(groups == i), np.zeros(statistics.n_components)
+        rows, total = by_class[i], np.zeros(statistics.n_components)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             lifted = member.map.lift(samples[rows[start : start + ROWS_AT_ONCE]])
             total += to_numpy(lifted.sum(0))
