@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -15,8 +15,6 @@ from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServiceError
 from klda.server.images import read_images
-from klda.server.keys import check_role, secret_of
-from klda.server.routes import CheckedRoute, before_body
 from klda.server.service import Service
 
 _MEANINGS = {
@@ -40,16 +38,6 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key.")
-
-
-def _may(role: Literal["ask", "teach"]) -> list[Any]:
-    def check(request: Request) -> None:
-        check_role(request.app.state.keys.role(secret_of(request.headers)), role)
-
-    return [Depends(bearer), before_body(check)]
-
-
 def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
@@ -60,11 +48,12 @@ def service_of(request: Request) -> Service:
 
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
-router = APIRouter(prefix="/v1", route_class=CheckedRoute)
-ask, teach = _may("ask"), _may("teach")
+router = APIRouter(prefix="/v1")
+# For the document: `klda.server.gate` has checked the key before the body was read.
+keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))]
 
 
-@router.post("/predict", dependencies=ask, responses=_errors(409), tags=["ask"])
+@router.post("/predict", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
     snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
@@ -86,7 +75,7 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
     )
 
 
-@router.post("/explain", dependencies=ask, responses=_errors(409), tags=["ask"])
+@router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
     """Explain an answer: the nearest classes, and how much each word contributes to it."""
     plural = schemas.Inputs(
@@ -98,7 +87,7 @@ async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAns
     return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
 
 
-@router.post("/learn", dependencies=teach, responses=_errors(409), tags=["teach"])
+@router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def learn(
     body: schemas.LearnBody, service: The, idempotency_key: Key = None
 ) -> schemas.LearnAnswer:
@@ -118,7 +107,7 @@ async def learn(
     )
 
 
-@router.post("/forget", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/forget", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def forget(
     body: schemas.ForgetBody, service: The, idempotency_key: Key = None
 ) -> schemas.ForgetAnswer:
@@ -137,19 +126,19 @@ async def forget(
     )
 
 
-@router.post("/undo", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/undo", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
     return schemas.ChangeAnswer.of(await service.undo(body.undo))
 
 
-@router.post("/rename", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
     """Rename a class."""
     return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
 
 
-@router.post("/declare", dependencies=teach, responses=_errors(409), tags=["teach"])
+@router.post("/declare", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def declare(
     body: schemas.DeclareBody, service: The, idempotency_key: Key = None
 ) -> schemas.DeclareAnswer:
@@ -164,7 +153,7 @@ async def declare(
     return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
 
-@router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
 async def classes(
     service: The, query: Annotated[schemas.ClassesQuery, Query()]
 ) -> schemas.ClassesAnswer:
@@ -177,7 +166,7 @@ async def classes(
     )
 
 
-@router.get("/map", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/map", dependencies=keyed, responses=_errors(), tags=["look"])
 async def class_map(service: The) -> schemas.MapAnswer:
     """Return a map of the classes and the pairs that are easily confused."""
     found = await service.class_overview()
@@ -195,7 +184,7 @@ async def class_map(service: The) -> schemas.MapAnswer:
     return schemas.MapAnswer(places=places, pairs=pairs)
 
 
-@router.get("/scores", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/scores", dependencies=keyed, responses=_errors(), tags=["look"])
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
@@ -206,7 +195,7 @@ async def scores(service: The) -> schemas.ScoresAnswer:
     )
 
 
-@router.get("/model", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])
 async def model(service: The) -> schemas.ModelAnswer:
     """Describe the model."""
     snapshot = service.snapshot
@@ -234,7 +223,7 @@ async def health(service: The) -> schemas.HealthAnswer:
 
 @router.get(
     "/metrics",
-    dependencies=ask,
+    dependencies=keyed,
     responses={**_errors(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_class=Response,
     tags=["operate"],
