@@ -13,27 +13,16 @@ import klda
 from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
-from klda.server.errors import ServiceError
+from klda.server.errors import STATUSES, ServiceError
 from klda.server.images import read_images
 from klda.server.service import Service
 
-_MEANINGS = {
-    400: "The body is not valid JSON.",
-    401: "No key, or an unknown one.",
-    403: "The role of the key does not allow this, or a page of another site sent the request.",
-    404: "There is no such class or undo.",
-    409: "The request conflicts with the state of the model.",
-    413: "The body is too large.",
-    422: "A value is missing, of the wrong type or out of range.",
-    429: "Too many requests.",
-    503: "The service is stopping, in trouble or overloaded: try again.",
-}
-
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document the errors of a request: those that every request may get, and its own."""
     always = (400, 401, 403, 413, 422, 429, 503)
     return {
-        status: {"model": schemas.ErrorAnswer, "description": _MEANINGS[status]}
+        status: {"model": schemas.ErrorAnswer, "description": STATUSES[status][1]}
         for status in sorted({*always, *statuses})
     }
 
@@ -57,22 +46,16 @@ keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
     snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
-    return schemas.PredictAnswer.model_construct(
-        predictions=[
-            schemas.Prediction.model_construct(
-                label=answer.top[0][0],
-                probability=_rounded(answer.top[0][1]),
-                known=answer.known,
-                novelty=answer.novelty,
-                top=[
-                    schemas.Ranked.model_construct(label=label, probability=_rounded(p))
-                    for label, p in answer.top
-                ],
-            )
-            for answer in answers
-        ],
-        version=snapshot.version,
-    )
+    predictions = [
+        schemas.Prediction.of(
+            *answer.top[0],
+            known=answer.known,
+            novelty=answer.novelty,
+            top=[schemas.Ranked.of(*one) for one in answer.top],
+        )
+        for answer in answers
+    ]
+    return schemas.PredictAnswer.model_construct(predictions=predictions, version=snapshot.version)
 
 
 @router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
@@ -177,11 +160,7 @@ async def class_map(service: The) -> schemas.MapAnswer:
             schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
             for label, count, (x, y) in zip(found.map.labels, found.map.counts, at, strict=True)
         ]
-    pairs = [
-        schemas.PairAnswer(first=p.first, second=p.second, confusion=round(p.confusion, 4))
-        for p in found.pairs
-    ]
-    return schemas.MapAnswer(places=places, pairs=pairs)
+    return schemas.MapAnswer(places=places, pairs=found.pairs)
 
 
 @router.get("/scores", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -189,10 +168,8 @@ async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
     right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
-    return schemas.ScoresAnswer(
-        tallies=[schemas.TallyAnswer(**tally._asdict()) for tally in tallies],
-        accuracy=right / (right + wrong) if right + wrong else None,
-    )
+    accuracy = right / (right + wrong) if right + wrong else None
+    return schemas.ScoresAnswer(tallies=tallies, accuracy=accuracy)
 
 
 @router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -264,7 +241,3 @@ def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
     """Return the labels that the names in a JSON object, always texts, stand for."""
     integers = isinstance(next(iter(known), ""), int)
     return [as_label(name, known) if integers else name for name in names]
-
-
-def _rounded(probability: float) -> float:
-    return min(1.0, max(0.0, round(probability, 6)))
