@@ -207,8 +207,7 @@ async def health(service: The) -> schemas.HealthAnswer:
 )
 async def metrics(request: Request) -> Response:
     """Return counters for Prometheus."""
-    held = request.app.state.metrics
-    return Response(held.text(), headers={"Content-Type": held.content_type})
+    return request.app.state.metrics.response()
 
 
 # ------------------------------------------------------------------ inside

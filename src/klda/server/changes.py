@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -90,7 +90,7 @@ def wrong_width(given: int, expected: int) -> ServiceError:
 
 
 def check_restore(
-    target: int, back: Iterable[Label], reused: set[Label], counts: Mapping[Label, int]
+    target: int, back: Sequence[Label], reused: set[Label], counts: Mapping[Label, int]
 ) -> None:
     """Refuse to restore what forget number `target` dropped if it no longer fits the model.
 
@@ -103,14 +103,8 @@ def check_restore(
             "long ago.",
             404,
         )
-    known = next(iter(counts), None)
+    check_kind(back, counts, f"undo={target} would restore", 409)
     for label in back:
-        if known is not None and isinstance(label, str) != isinstance(known, str):
-            raise ServiceError(
-                f"undo={target} would restore {label!r} ({type(label).__name__}), but the labels "
-                f"in use are of another type, such as {known!r} ({type(known).__name__}).",
-                409,
-            )
         if label in counts and label in reused:
             raise ServiceError(
                 f"undo={target} would restore {label!r}, but another class has that name now: "
@@ -126,13 +120,19 @@ def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
             raise ServiceError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
 
 
-def check_kind(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
+def check_kind(
+    labels: Iterable[Label],
+    counts: Mapping[Label, int],
+    subject: str = "labels has",
+    status: int = 422,
+) -> None:
     """Refuse a mix of text labels and integer labels."""
     labels = list(labels)
     known = next(iter(counts), labels[0])
     for label in labels:
         if isinstance(label, str) != isinstance(known, str):
             raise ServiceError(
-                f"labels has {label!r} ({type(label).__name__}), but this model uses labels such "
-                f"as {known!r} ({type(known).__name__}): use one kind."
+                f"{subject} {label!r} ({type(label).__name__}), but this model uses labels such "
+                f"as {known!r} ({type(known).__name__}): use one kind.",
+                status,
             )
