@@ -41,6 +41,11 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
+def knowledge(classes: int, samples: int) -> str:
+    """Return what a model knows, as ``"2 classes from 1 sample"``."""
+    return f"{counted(classes, 'class')} from {counted(samples, 'sample')}"
+
+
 def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:
     """Return a table without lines; columns named in `numbers` are aligned to the right."""
     made = RichTable(box=None, **({"pad_edge": False} | options))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.console import counted, interrupts_ignored, knowledge, print_json, say
 from klda.cli.new_model import Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def declare(
     classes: Annotated[
         list[str],
-        typer.Argument(
-            help="Names of classes, or NAME=DESCRIPTION in quotes.",
-            show_default=False,
-        ),
+        typer.Argument(help="Names of classes, or NAME=DESCRIPTION in quotes.", show_default=False),
     ],
     model: options.Model,
     foundation: Foundation = None,
@@ -72,8 +69,7 @@ def declare(
         return
     say(
         f"Declared {counted(len(wanted), 'class')}, {len(new):,} of them new. "
-        f"{model} now knows {counted(len(learner.classes), 'class')} from "
-        f"{counted(learner.samples, 'sample')}."
+        f"{model} now knows {knowledge(len(learner.classes), learner.samples)}."
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from klda.cli import options, plots, reading
 from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.options import option
 
 if TYPE_CHECKING:
     from klda.learner.evaluation import Evaluation
@@ -24,15 +25,13 @@ def evaluate(
     input_column: options.InputColumn = None,
     label_column: options.LabelColumn = None,
     confusion: Annotated[
-        Path | None,
-        typer.Option(help="Draw the confusion matrix here (.png, .svg, .pdf)."),
+        Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
     ] = None,
     reliability: Annotated[
-        Path | None,
-        typer.Option(help="Draw the reliability diagram of the probabilities here."),
+        Path | None, option("Draw the reliability diagram of the probabilities here.")
     ] = None,
     all_classes: Annotated[
-        bool, typer.Option("--all", help=f"List every class, not only the {SHOWN} worst.")
+        bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -52,9 +51,9 @@ def evaluate(
     """
     from klda.learner import Learner
 
-    for option, path in (("--confusion", confusion), ("--reliability", reliability)):
+    for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
-            plots.check_name(option, path)
+            plots.check_name(name, path)
     learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
     known = learner.classes
     tables = reading.open_tables(files, learner.modality, input_column, label_column, known)

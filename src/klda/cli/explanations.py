@@ -21,12 +21,12 @@ FEWEST = 3  # classes to show: fewer explain nothing
 
 
 def explained(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float
+    learner: Learner, batches: Iterator[Batch], top_k: int, **refused: float
 ) -> Iterator[tuple[Any, Explanation]]:
     """Yield each input with the explanation of its answer: at least three classes and samples."""
     most = max(top_k, FEWEST)
     return reading.answered(
-        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, refused=refused)
+        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, **refused)
     )
 
 

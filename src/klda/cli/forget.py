@@ -11,6 +11,7 @@ import typer
 from klda.cli import options, reading
 from klda.cli.changing import changed
 from klda.cli.console import counted, print_json, say
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -21,22 +22,17 @@ def forget(
     model: options.Model,
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
-        Path | None,
-        typer.Option(help="File with the rows that were learned, to undo them exactly."),
+        Path | None, option("File with the rows that were learned, to undo them exactly.")
     ] = None,
     partly: Annotated[
         bool,
-        typer.Option(
-            "--partly",
-            help="Forget the rows in the file even if the class has more samples.",
-        ),
+        option("Forget the rows in the file even if the class has more samples.", "--partly"),
     ] = False,
     ids: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Samples to forget instead of classes, such as 17,18; needs a model made with "
-            "--keep features. May be repeated.",
-            show_default=False,
+        option(
+            "Samples to forget instead of classes, such as 17,18; needs a model made with --keep "
+            "features. May be repeated."
         ),
     ] = None,
     input_column: options.InputColumn = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.console import interrupts_ignored, knowledge, print_json, say
 from klda.errors import KldaError
 
 
@@ -48,7 +48,4 @@ def merge(
     if json:
         print_json({"model": str(output), "classes": classes, "samples": merged.samples})
         return
-    say(
-        f"Merged {len(models)} models into {output}: {counted(classes, 'class')} from "
-        f"{counted(merged.samples, 'sample')}."
-    )
+    say(f"Merged {len(models)} models into {output}: {knowledge(classes, merged.samples)}.")
