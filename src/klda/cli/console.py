@@ -68,6 +68,15 @@ def print_json(value: Any) -> None:
     sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
 
+def report(as_json: bool, values: dict[str, Any], *sentences: str) -> None:
+    """Tell what a command did: as a JSON object on standard output, or in sentences."""
+    if as_json:
+        print_json(values)
+    else:
+        for sentence in sentences:
+            say(sentence)
+
+
 def printable(text: str) -> str:
     """Escape what UTF-8 can't write: parts of file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()

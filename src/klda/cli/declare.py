@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, knowledge, print_json, say
+from klda.cli.console import counted, interrupts_ignored, knowledge, report
 from klda.cli.new_model import Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
@@ -56,20 +56,13 @@ def declare(
         with interrupts_ignored():
             learner.save(model)
     new = [label for label in wanted if label not in before]
-    if json:
-        print_json(
-            {
-                "model": str(model),
-                "declared": wanted,
-                "new_classes": new,
-                "classes": len(learner.classes),
-                "samples": learner.samples,
-            }
-        )
-        return
-    say(
+    n_classes, samples = len(learner.classes), learner.samples
+    done = {"declared": wanted, "new_classes": new, "classes": n_classes, "samples": samples}
+    report(
+        json,
+        {"model": str(model), **done},
         f"Declared {counted(len(wanted), 'class')}, {len(new):,} of them new. "
-        f"{model} now knows {knowledge(len(learner.classes), learner.samples)}."
+        f"{model} now knows {knowledge(n_classes, samples)}.",
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.console import counted, interrupts_ignored, knowledge, print_json, say
+from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
 from klda.cli.new_model import NEW, Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
@@ -267,22 +267,20 @@ def _report(
     for names in _spellings(new, after):
         say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
     samples = sum(after.values()) - sum(before.values())
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "learned": samples,
-                "resumed_after": resumed,
-                "new_classes": new,
-                "classes": len(after),
-                "samples": sum(after.values()),
-                "seconds": round(seconds, 3),
-            }
-        )
-        return
-    say(
+    done = {
+        "model": str(model),
+        "learned": samples,
+        "resumed_after": resumed,
+        "new_classes": new,
+        "classes": len(after),
+        "samples": sum(after.values()),
+        "seconds": round(seconds, 3),
+    }
+    report(
+        as_json,
+        done,
         f"Learned {counted(samples, 'sample')}, {counted(len(new), 'new class')}, in "
-        f"{seconds:.1f} s. {model} now knows {knowledge(len(after), sum(after.values()))}."
+        f"{seconds:.1f} s. {model} now knows {knowledge(len(after), sum(after.values()))}.",
     )
 
 
