@@ -25,7 +25,7 @@ BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
-REJECTED = 0.05  # fraction of inputs of known classes that the service may call unknown
+REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
 _NOT_DONE = (429, 503)  # the service refused the request and has done nothing
 _ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
 _READS = ("/v1/predict", "/v1/explain")
@@ -198,8 +198,8 @@ class Client:
         With `reject`, inputs unlike anything learned get ``"unknown"``, or -1 where classes are
         integers. The service decides this at 0.05, so give 0.05.
         """
-        if reject is not None and reject != REJECTED:
-            raise KldaError(f"reject={reject!r} is not possible: the service uses {REJECTED}.")
+        if reject is not None and reject != REFUSED:
+            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
         answers = self._ask(inputs, 1)
         labels = np.array([answer["label"] for answer in answers])
         if reject is None:
