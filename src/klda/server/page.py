@@ -77,6 +77,7 @@ def _message(request: Request, text: str, **values: Any) -> HTMLResponse:
 def page_error(request: Request, error: ServiceError) -> Response:
     """Return an error as the page shows it, or send the browser to the sign-in."""
     response = _render(request, "message.html", error.status, text=str(error), kind="error")
+    response.headers.update(error.headers)
     if error.status == 401:
         response.headers["HX-Redirect"] = "/login"
     return response
