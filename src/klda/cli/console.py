@@ -46,11 +46,18 @@ def knowledge(classes: int, samples: int) -> str:
     return f"{counted(classes, 'class')} from {counted(samples, 'sample')}"
 
 
-def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:
+def table(
+    *columns: str,
+    rows: Iterable[Iterable[Any]] = (),
+    numbers: tuple[str, ...] = (),
+    **options: Any,
+) -> RichTable:
     """Return a table without lines; columns named in `numbers` are aligned to the right."""
     made = RichTable(box=None, **({"pad_edge": False} | options))
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
+    for row in rows:  # as texts: a name may look like markup
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return made
 
 

@@ -116,25 +116,19 @@ def _kept(stored: StoredModel) -> str:
 
 
 def _classes(stored: StoredModel) -> RichTable:
-    classes = table("class", "samples", numbers=("samples",))
-    for label, count in stored.document["classes"].items():
-        classes.add_row(Text(label), f"{count:,}")
-    return classes
+    rows = ((label, f"{count:,}") for label, count in stored.document["classes"].items())
+    return table("class", "samples", rows=rows, numbers=("samples",))
 
 
 def _history(stored: StoredModel) -> RichTable:
     entries = stored.document["history"]
-    numbers = ("samples", "classes")
-    history = table("when", "action", "samples", "classes", "source", numbers=numbers)
-    if len(entries) > LATEST:
-        history.add_row("...", f"{len(entries) - LATEST} earlier", "", "", "")
+    rows: list[tuple[str, ...]] = (
+        [("...", f"{len(entries) - LATEST} earlier")] if len(entries) > LATEST else []
+    )
     for entry in entries[-LATEST:]:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
-        history.add_row(
-            Text(entry["when"]),
-            Text(entry["action"]),
-            f"{entry['samples']:+,}",
-            f"{change:+,}",
-            Text(printable(entry.get("source", ""))),
-        )
-    return history
+        source = printable(entry.get("source", ""))
+        figures = f"{entry['samples']:+,}", f"{change:+,}"
+        rows.append((entry["when"], entry["action"], *figures, source))
+    columns = ("when", "action", "samples", "classes", "source")
+    return table(*columns, rows=rows, numbers=("samples", "classes"))
