@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from klda.server import api, page
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
@@ -244,6 +245,22 @@ def test_roles(features_model, headers, asks, teaches):
         assert client.get("/v1/health").status_code == 200
         if asks == 401:
             assert ask.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
+    with serving(features_model, keys=KEYS) as client:
+        routes = [route for router in (api.router, page.router) for route in router.routes]
+        paths = {(method, route.path) for route in routes for method in route.methods}
+        paths |= {("GET", "/v1/nothing"), ("POST", "/page/nothing")}
+        refused = {(m, p) for m, p in paths if client.request(m, p).status_code == 401}
+        assert {path for _, path in paths - refused} == {"/v1/health", "/", "/login", "/logout"}
+        for method, path in sorted(paths):
+            status = client.request(method, path, headers=bearer(ASK)).status_code
+            asks = method == "GET" or path in ("/v1/predict", "/v1/explain")
+            if path.startswith("/v1/"):
+                assert (status == 403) is not asks
+        text = client.get("/v1/metrics", headers=bearer(ASK)).text
+        assert 'method="POST",path="/v1/learn",status="401"} 1.0' in text
 
 
 def test_nothing_is_parsed_for_those_who_have_no_key(features_model, monkeypatch):

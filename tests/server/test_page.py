@@ -282,6 +282,20 @@ def test_tables_without_doubt_are_taught_at_once(text_model):
 # ------------------------------------------------------------------ what the page says
 
 
+def test_a_refusal_before_the_body_is_read_is_shown_as_a_message(features_model):
+    with serving(features_model, max_body=10_000) as client:
+        for content in (b"x" * 20_000, iter([b"x" * 6000, b"x" * 6000])):
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = client.post("/page/ask", content=content, headers=headers)
+            assert answer.status_code == 413
+            assert 'class="message error"' in answer.text
+    with serving(features_model, rate=0.001, burst=1) as client:
+        client.get("/page/classes")
+        answer = client.get("/page/classes")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+        assert 'class="message error"' in answer.text
+
+
 def test_who_may_only_ask_is_told_that_nothing_was_taught(features_model):
     with serving(features_model, keys=KEYS) as client:
         client.post("/login", data={"key": TEACH})

@@ -298,7 +298,7 @@ def test_ask_then_teach_counts_what_was_right_before(features_model):
         running.learn(samples("ants", 4, seed=9), ["ants"] * 4)
         running.learn(samples("ants", 3, seed=10), ["bees"] * 3)
         running.learn(samples("dogs", 2), ["dogs"] * 2)
-        tallies = [tally[1:] for tally in running.tallies()]
+        tallies = [(t.right, t.wrong, t.new) for t in running.tallies()]
     assert tallies == [(4, 0, 0), (0, 3, 0), (0, 0, 2)]
 
 

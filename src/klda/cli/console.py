@@ -41,11 +41,23 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def table(*columns: str, numbers: tuple[str, ...] = (), **options: Any) -> RichTable:
+def knowledge(classes: int, samples: int) -> str:
+    """Return what a model knows, as ``"2 classes from 1 sample"``."""
+    return f"{counted(classes, 'class')} from {counted(samples, 'sample')}"
+
+
+def table(
+    *columns: str,
+    rows: Iterable[Iterable[Any]] = (),
+    numbers: tuple[str, ...] = (),
+    **options: Any,
+) -> RichTable:
     """Return a table without lines; columns named in `numbers` are aligned to the right."""
     made = RichTable(box=None, **({"pad_edge": False} | options))
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
+    for row in rows:  # as texts: a name may look like markup
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return made
 
 
@@ -61,6 +73,15 @@ def print_parts(parts: Iterable[Any]) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     sys.stdout.write(printable(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
+
+
+def report(as_json: bool, values: dict[str, Any], *sentences: str) -> None:
+    """Tell what a command did: as a JSON object on standard output, or in sentences."""
+    if as_json:
+        print_json(values)
+    else:
+        for sentence in sentences:
+            say(sentence)
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.console import counted, interrupts_ignored, knowledge, report
 from klda.cli.new_model import Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def declare(
     classes: Annotated[
         list[str],
-        typer.Argument(
-            help="Names of classes, or NAME=DESCRIPTION in quotes.",
-            show_default=False,
-        ),
+        typer.Argument(help="Names of classes, or NAME=DESCRIPTION in quotes.", show_default=False),
     ],
     model: options.Model,
     foundation: Foundation = None,
@@ -59,21 +56,13 @@ def declare(
         with interrupts_ignored():
             learner.save(model)
     new = [label for label in wanted if label not in before]
-    if json:
-        print_json(
-            {
-                "model": str(model),
-                "declared": wanted,
-                "new_classes": new,
-                "classes": len(learner.classes),
-                "samples": learner.samples,
-            }
-        )
-        return
-    say(
+    n_classes, samples = len(learner.classes), learner.samples
+    done = {"declared": wanted, "new_classes": new, "classes": n_classes, "samples": samples}
+    report(
+        json,
+        {"model": str(model), **done},
         f"Declared {counted(len(wanted), 'class')}, {len(new):,} of them new. "
-        f"{model} now knows {counted(len(learner.classes), 'class')} from "
-        f"{counted(learner.samples, 'sample')}."
+        f"{model} now knows {knowledge(n_classes, samples)}.",
     )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from klda.cli import options, plots, reading
 from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.options import option
 
 if TYPE_CHECKING:
     from klda.learner.evaluation import Evaluation
@@ -24,15 +24,13 @@ def evaluate(
     input_column: options.InputColumn = None,
     label_column: options.LabelColumn = None,
     confusion: Annotated[
-        Path | None,
-        typer.Option(help="Draw the confusion matrix here (.png, .svg, .pdf)."),
+        Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
     ] = None,
     reliability: Annotated[
-        Path | None,
-        typer.Option(help="Draw the reliability diagram of the probabilities here."),
+        Path | None, option("Draw the reliability diagram of the probabilities here.")
     ] = None,
     all_classes: Annotated[
-        bool, typer.Option("--all", help=f"List every class, not only the {SHOWN} worst.")
+        bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -52,9 +50,9 @@ def evaluate(
     """
     from klda.learner import Learner
 
-    for option, path in (("--confusion", confusion), ("--reliability", reliability)):
+    for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
-            plots.check_name(option, path)
+            plots.check_file(name, path)
     learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
     known = learner.classes
     tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
@@ -89,20 +87,16 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
     ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
     shown = ordered if all_classes else ordered[:SHOWN]
     numbers = ("samples", "recall", "precision", "F1")
-    classes = table("class", *numbers, numbers=numbers)
-    for each in shown:
-        figures = [_percent(value) for value in (each.recall, each.precision, each.f1)]
-        classes.add_row(Text(str(each.label)), f"{each.samples:,}", *figures)
-    console.print(classes)
+    rows = [
+        (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1))) for c in shown
+    ]
+    console.print(table("class", *numbers, rows=rows, numbers=numbers))
     if len(shown) < len(ordered):
         more = counted(len(ordered) - len(shown), "more class")
         console.print(f"... and {more} (--all lists them)")
     if pairs := result.confused(limit=10):
         console.print()
-        confused = table("label", "taken for", "samples", numbers=numbers)
-        for label, answer, count in pairs:
-            confused.add_row(Text(str(label)), Text(str(answer)), str(count))
-        console.print(confused)
+        console.print(table("label", "taken for", "samples", rows=pairs, numbers=numbers))
 
 
 def _percent(value: float) -> str:

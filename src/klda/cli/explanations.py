@@ -21,12 +21,12 @@ FEWEST = 3  # classes to show: fewer explain nothing
 
 
 def explained(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: float
+    learner: Learner, batches: Iterator[Batch], top_k: int, **refused: float
 ) -> Iterator[tuple[Any, Explanation]]:
     """Yield each input with the explanation of its answer: at least three classes and samples."""
     most = max(top_k, FEWEST)
     return reading.answered(
-        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, refused=refused)
+        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, **refused)
     )
 
 
@@ -46,15 +46,13 @@ def _write_text(console: Console, value: Any, explanation: Explanation) -> None:
     console.print(Text("  " + _verdict(explanation)), soft_wrap=True)
     layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}
     numbers = ("probability", "distance", "similarity")
-    classes = table("nearest classes", "probability", "distance", numbers=numbers, **layout)
-    for near in explanation.classes:
-        classes.add_row(Text(str(near.label)), f"{near.probability:.1%}", f"{near.distance:,.0f}")
-    console.print(classes)
+    near = [(c.label, f"{c.probability:.1%}", f"{c.distance:,.0f}") for c in explanation.classes]
+    columns = ("nearest classes", "probability", "distance")
+    console.print(table(*columns, rows=near, numbers=numbers, **layout))
     if explanation.samples:
-        samples = table("nearest samples", "class", "similarity", numbers=numbers, **layout)
-        for like in explanation.samples:
-            samples.add_row(Text(str(like.id)), Text(str(like.label)), f"{like.similarity:.3f}")
-        console.print(samples)
+        alike = [(s.id, s.label, f"{s.similarity:.3f}") for s in explanation.samples]
+        columns = ("nearest samples", "class", "similarity")
+        console.print(table(*columns, rows=alike, numbers=numbers, **layout))
     console.print()
 
 

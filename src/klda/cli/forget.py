@@ -10,33 +10,40 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.changing import changed
-from klda.cli.console import counted, print_json, say
+from klda.cli.console import counted, report
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner import Learner
+
+EXACT = "The model now scores as if it had never seen what was forgotten."
+TRACE = (
+    "These classes are no longer predicted, but the covariance that all classes share keeps a "
+    "trace of them. To leave none, give the rows that were learned with --rows, or make models "
+    "with klda learn --keep features."
+)
+UNCHECKED = (
+    "This assumes that the rows were learned: without a ledger, some rows of a class can't always "
+    "be told from similar ones."
+)
 
 
 def forget(
     model: options.Model,
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
-        Path | None,
-        typer.Option(help="File with the rows that were learned, to undo them exactly."),
+        Path | None, option("File with the rows that were learned, to undo them exactly.")
     ] = None,
     partly: Annotated[
         bool,
-        typer.Option(
-            "--partly",
-            help="Forget the rows in the file even if the class has more samples.",
-        ),
+        option("Forget the rows in the file even if the class has more samples.", "--partly"),
     ] = False,
     ids: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Samples to forget instead of classes, such as 17,18; needs a model made with "
-            "--keep features. May be repeated.",
-            show_default=False,
+        option(
+            "Samples to forget instead of classes, such as 17,18; needs a model made with --keep "
+            "features. May be repeated."
         ),
     ] = None,
     input_column: options.InputColumn = None,
@@ -166,35 +173,21 @@ def _report(
     samples = sum(before.values()) - sum(after.values())
     # A ledger compares every row, and a whole class has its mean; some rows of it may be any.
     checked = learner.ledger is not None or not left
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "forgotten_classes": gone,
-                "forgotten": samples,
-                "exact": exact,
-                "left": left,
-                "checked": checked,
-                "classes": len(after),
-            }
-        )
-        return
-    say(
-        f"Forgot {counted(len(gone), 'class')}, "
-        f"{counted(samples, 'sample')}. "
-        f"{model} now knows {counted(len(after), 'class')}."
+    done = {
+        "model": str(model),
+        "forgotten_classes": gone,
+        "forgotten": samples,
+        "exact": exact,
+        "left": left,
+        "checked": checked,
+        "classes": len(after),
+    }
+    report(
+        as_json,
+        done,
+        f"Forgot {counted(len(gone), 'class')}, {counted(samples, 'sample')}. "
+        f"{model} now knows {counted(len(after), 'class')}.",
+        *(f"{label} is still known, from {counted(n, 'sample')}." for label, n in left.items()),
+        EXACT if exact else TRACE,
+        *([] if checked else [UNCHECKED]),
     )
-    for label, count in left.items():
-        say(f"{label} is still known, from {counted(count, 'sample')}.")
-    say(
-        "The model now scores as if it had never seen what was forgotten."
-        if exact
-        else "These classes are no longer predicted, but the covariance that all classes share "
-        "keeps a trace of them. To leave none, give the rows that were learned with --rows, or "
-        "make models with klda learn --keep features."
-    )
-    if not checked:
-        say(
-            "This assumes that the rows were learned: without a ledger, some rows of a class can't "
-            "always be told from similar ones."
-        )

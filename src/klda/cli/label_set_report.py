@@ -6,9 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from klda.cli import plots
 from klda.cli.console import counted, print_json, print_parts, say, table
 
@@ -17,6 +14,10 @@ if TYPE_CHECKING:
     from klda.learner.label_set import ConfusablePair, SmallClass, TwoInOne
 
 MOST = 20  # lines of a table; --json has all
+NO_LEDGER = (
+    "Classes that are two in one can't be found: the model keeps no ledger (klda learn --keep "
+    "features)."
+)
 
 
 def report(
@@ -26,7 +27,7 @@ def report(
     from klda.learner import Learner
 
     if map_file is not None:
-        plots.check_name("--map", map_file, plots.MAP_SUFFIXES)
+        plots.check_file("--map", map_file, plots.MAP_SUFFIXES)
     learner = Learner.load(model, verify=verify)
     if map_file is not None:
         plots.draw_map(learner, map_file)
@@ -65,44 +66,38 @@ def _print_json(model: Path, map_file: Path | None, problems: _Problems | None) 
 
 def _print(problems: _Problems) -> None:
     pairs, small, double = problems
-    parts: list[Any] = [
-        _pairs(pairs) if pairs else "No classes are easily confused.",
-        _small(small) if small else "No class is too small.",
-    ]
-    if double is None:
-        parts.append(
-            "Classes that are two in one can't be found: the model keeps no ledger "
-            "(klda learn --keep features)."
-        )
-    else:
-        parts.append(_double(double) if double else "No class looks like two in one.")
-    print_parts(parts)
+    print_parts(
+        [
+            _table(
+                ("easily confused", "with", "expected confusion"),
+                [(pair.first, pair.second, f"{pair.confusion:.1%}") for pair in pairs],
+                "No classes are easily confused.",
+            ),
+            _table(
+                ("few samples", "samples"),
+                [(one.label, one.samples) for one in small],
+                "No class is too small.",
+            ),
+            NO_LEDGER
+            if double is None
+            else _table(
+                ("looks like two", "groups", "gap", "typical"),
+                [_two_in_one(one) for one in double],
+                "No class looks like two in one.",
+            ),
+        ]
+    )
 
 
-def _table(total: int, *columns: str) -> RichTable:
-    more = f"the first {MOST} of {total:,}; --json has all" if total > MOST else None
+def _two_in_one(one: TwoInOne) -> tuple[Any, ...]:
+    sizes, ids = " + ".join(map(str, one.sizes)), " and ".join(map(str, one.ids))
+    return one.label, sizes, f"{one.gap:.1f}", f"samples {ids}"
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> Any:
+    """Return the first rows as a table, or a sentence if there are none."""
+    if not rows:
+        return none
+    more = f"the first {MOST} of {len(rows):,}; --json has all" if len(rows) > MOST else None
     numbers = ("expected confusion", "samples", "groups", "gap")
-    return table(*columns, numbers=numbers, caption=more, caption_justify="left")
-
-
-def _pairs(pairs: list[ConfusablePair]) -> RichTable:
-    shown = _table(len(pairs), "easily confused", "with", "expected confusion")
-    for pair in pairs[:MOST]:
-        shown.add_row(Text(str(pair.first)), Text(str(pair.second)), f"{pair.confusion:.1%}")
-    return shown
-
-
-def _small(classes: list[SmallClass]) -> RichTable:
-    shown = _table(len(classes), "few samples", "samples")
-    for one in classes[:MOST]:
-        shown.add_row(Text(str(one.label)), str(one.samples))
-    return shown
-
-
-def _double(classes: list[TwoInOne]) -> RichTable:
-    shown = _table(len(classes), "looks like two", "groups", "gap", "typical")
-    for one in classes[:MOST]:
-        typical = "samples " + " and ".join(map(str, one.ids))
-        sizes = " + ".join(map(str, one.sizes))
-        shown.add_row(Text(str(one.label)), sizes, f"{one.gap:.1f}", Text(typical))
-    return shown
+    return table(*columns, rows=rows[:MOST], numbers=numbers, caption=more, caption_justify="left")

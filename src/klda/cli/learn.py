@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
 from klda.cli.new_model import NEW, Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
@@ -25,11 +25,11 @@ MOST_HINTS = 5
 
 
 def _new(help: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=NEW, **more)
+    return options.option(help, *names, rich_help_panel=NEW, **more)
 
 
 def _long(help: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel="For a long learn", **more)
+    return options.option(help, *names, rich_help_panel="For a long learn", **more)
 
 
 def learn(
@@ -64,8 +64,7 @@ def learn(
         ),
     ] = None,
     no_names: Annotated[
-        bool,
-        _new("The names of classes say nothing: never count them as examples.", "--no-names"),
+        bool, _new("The names of classes say nothing: never count them as examples.", "--no-names")
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -74,11 +73,15 @@ def learn(
     precision: options.Precision = None,
     checkpoint_every: Annotated[
         float,
-        _long("How often to save the progress; 0 is never.", min=0, metavar="SECONDS"),
+        _long(
+            "How often to save the progress; 0 is never.",
+            min=0,
+            metavar="SECONDS",
+            show_default=True,
+        ),
     ] = 180.0,
     resume: Annotated[
-        bool,
-        _long("Continue an interrupted learn of the same files.", "--resume"),
+        bool, _long("Continue an interrupted learn of the same files.", "--resume")
     ] = False,
     restart: Annotated[
         bool, _long("Discard the progress of an interrupted learn.", "--restart")
@@ -264,24 +267,20 @@ def _report(
     for names in _spellings(new, after):
         say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
     samples = sum(after.values()) - sum(before.values())
-    if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "learned": samples,
-                "resumed_after": resumed,
-                "new_classes": new,
-                "classes": len(after),
-                "samples": sum(after.values()),
-                "seconds": round(seconds, 3),
-            }
-        )
-        return
-    say(
-        f"Learned {counted(samples, 'sample')}, "
-        f"{counted(len(new), 'new class')}, in {seconds:.1f} s. "
-        f"{model} now knows {counted(len(after), 'class')} from "
-        f"{counted(sum(after.values()), 'sample')}."
+    done = {
+        "model": str(model),
+        "learned": samples,
+        "resumed_after": resumed,
+        "new_classes": new,
+        "classes": len(after),
+        "samples": sum(after.values()),
+        "seconds": round(seconds, 3),
+    }
+    report(
+        as_json,
+        done,
+        f"Learned {counted(samples, 'sample')}, {counted(len(new), 'new class')}, in "
+        f"{seconds:.1f} s. {model} now knows {knowledge(len(after), sum(after.values()))}.",
     )
 
 

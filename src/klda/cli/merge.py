@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, print_json, say
+from klda.cli.console import interrupts_ignored, knowledge, report
 from klda.errors import KldaError
 
 
@@ -44,11 +44,9 @@ def merge(
             merged.merge(Learner.load(path))
         with interrupts_ignored():
             merged.save(output, overwrite=replaced)
-    classes = len(merged.classes)
-    if json:
-        print_json({"model": str(output), "classes": classes, "samples": merged.samples})
-        return
-    say(
-        f"Merged {len(models)} models into {output}: {counted(classes, 'class')} from "
-        f"{counted(merged.samples, 'sample')}."
+    classes, samples = len(merged.classes), merged.samples
+    report(
+        json,
+        {"model": str(output), "classes": classes, "samples": samples},
+        f"Merged {len(models)} models into {output}: {knowledge(classes, samples)}.",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from rich.text import Text
 
 from klda.cli import options
-from klda.cli.console import print_json, results, table
+from klda.cli.console import print_json, print_parts, table
 
 
 def models(json: options.Json = False) -> None:
@@ -32,16 +34,13 @@ def models(json: options.Json = False) -> None:
             ]
         )
         return
-    numbers = ("features", "size")
-    listed = table("name", "takes", "features", "size", "runs on", "here", "note", numbers=numbers)
-    ways: dict[str, list[str]] = {}
+    rows, ways = [], defaultdict(list)
     for info in MODELS.values():
         here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
-        what = [info.name, info.modality, str(info.dimension), info.n_parameters, info.engine]
-        listed.add_row(*what, here, Text(info.note))
-        ways.setdefault(info.how_to_get, []).append(info.name)
-    console = results()
-    console.print(listed)
-    for how, names in ways.items():
-        console.print()
-        console.print(Text(f"To get {', '.join(names)}: {how}"))
+        what = (info.name, info.modality, info.dimension, info.n_parameters, info.engine)
+        rows.append((*what, here, info.note))
+        ways[info.how_to_get].append(info.name)
+    columns = ("name", "takes", "features", "size", "runs on", "here", "note")
+    listed = table(*columns, rows=rows, numbers=("features", "size"))
+    told = [Text(f"To get {', '.join(names)}: {how}") for how, names in ways.items()]
+    print_parts([listed, *told])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli.console import say
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ NGRAMS_HINT = (
 
 Foundation = Annotated[
     str | None,
-    typer.Option(
-        help="Foundation model: a name that **klda models** lists, a hub name or a folder. By "
-        "default minilm for texts, or ngrams if it is not installed; features need none.",
+    option(
+        "Foundation model: a name that **klda models** lists, a hub name or a folder. By default "
+        "minilm for texts, or ngrams if it is not installed; features need none.",
         rich_help_panel=NEW,
     ),
 ]
@@ -96,7 +97,7 @@ def _classifier(given: dict[str, Any], default: Any) -> Any:
         changes.pop("n_members", None)
         return default.set_params(**changes)
     estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
-    for option, name in names.items():
+    for given_as, name in names.items():
         if name in changes and name not in estimator.get_params():
-            raise typer.BadParameter(f"--{option} is not for --classifier {kind}. Leave it out.")
+            raise typer.BadParameter(f"--{given_as} is not for --classifier {kind}. Leave it out.")
     return estimator.set_params(**changes)

@@ -7,46 +7,43 @@ from typing import Annotated, Any
 
 import typer
 
-CLUSTER = "On a cluster"
 
-Model = Annotated[Path, typer.Option("--model", "-m", help="The model folder.", show_default=False)]
-OptionalModel = Annotated[
-    Path | None, typer.Option("--model", "-m", help="The model folder.", show_default=False)
-]
+def option(help: str, *names: str, **more: Any) -> Any:
+    """Return an option whose help says what its default is, if that is not obvious."""
+    return typer.Option(*names, help=help, **{"show_default": False, **more})
+
+
+def cluster_option(help: str, **more: Any) -> Any:
+    """Return an option for work on a cluster."""
+    return option(help, rich_help_panel="On a cluster", **more)
+
+
+Model = Annotated[Path, option("The model folder.", "--model", "-m")]
+OptionalModel = Annotated[Path | None, option("The model folder.", "--model", "-m")]
 InputColumn = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Column with the texts, image paths or features; guessed if its name is obvious.",
         "--input-column",
         "--text-column",
-        help="Column with the texts, image paths or features; guessed if its name is obvious.",
-        show_default=False,
     ),
 ]
 LabelColumn = Annotated[
-    str | None, typer.Option(help="Column with the labels; guessed if its name is obvious.")
+    str | None, option("Column with the labels; guessed if its name is obvious.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 BatchSize = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Inputs in one pass through the foundation model."),
+    int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
 ]
-Cache = Annotated[
-    Path | None, typer.Option(help="Folder that keeps computed features for the next time.")
-]
+Cache = Annotated[Path | None, option("Folder that keeps computed features for the next time.")]
 Engine = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="What runs a text model: onnx or torch (automatic).",
-        show_default=False,
-    ),
+    str | None, option("What runs a text model: onnx or torch (automatic).", metavar="NAME")
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "float32 or bfloat16 (twice as fast on CPUs that compute in it; needs torch).",
         metavar="FORMAT",
-        help="float32 or bfloat16 (twice as fast on CPUs that compute in it; needs torch).",
-        show_default=False,
     ),
 ]
 Wait = Annotated[
@@ -55,24 +52,20 @@ Wait = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(
+    cluster_option(
+        "Work on a Ray cluster: host:port, auto, or local for processes on this machine.",
         metavar="ADDRESS",
-        help="Work on a Ray cluster: host:port, auto, or local for processes on this machine.",
-        rich_help_panel=CLUSTER,
-        show_default=False,
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    cluster_option(
+        "Workers on the cluster; by default one per GPU, or one per CPU without GPUs.",
         min=1,
         metavar="N",
-        help="Workers on the cluster; by default one per GPU, or one per CPU without GPUs.",
-        rich_help_panel=CLUSTER,
-        show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Json = Annotated[bool, option("Print one JSON object.", "--json")]
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -23,15 +23,17 @@ MOST_LINES = 60  # pairs joined on a map
 MOST_NAMES = 300  # in a picture; a page has them all
 
 
-def check_name(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Refuse a file name that can't be drawn to, before the work that the plot would show."""
+def check_file(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """Refuse a file that can't be drawn to, before the work that the plot would show."""
     if path.suffix.lower() not in suffixes:
         raise KldaError(f"{option} {path}: give a name that ends in {', '.join(suffixes)}.")
+    if path.suffix.lower() != ".html":
+        require("matplotlib", "plot")
 
 
 def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
-    pyplot = _pyplot("--confusion", path, SUFFIXES)
+    pyplot = _pyplot()
     count = len(result.labels)
     totals = np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
     side = min(max(4.5, 0.16 * count + 2), 24)
@@ -54,7 +56,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     found = result.reliability
     if found is None:
         raise KldaError("--reliability: the answers have no probabilities.")
-    pyplot = _pyplot("--reliability", path, SUFFIXES)
+    pyplot = _pyplot()
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
     )
@@ -89,19 +91,17 @@ def draw_map(learner: Learner, path: Path) -> None:
     """
     from klda.learner import label_set
 
-    pyplot = None
-    if path.suffix.lower() != ".html":
-        pyplot = _pyplot("--map", path, MAP_SUFFIXES)
     looked = label_set.Neighbourhood.of(learner.classifier)
     classes, pairs = looked.map(), looked.pairs(MOST_LINES)
-    if pyplot is None:
+    if path.suffix.lower() == ".html":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_map_page(classes, pairs), encoding="utf-8")
     else:
-        _plot_map(pyplot, classes, pairs, path)
+        _plot_map(classes, pairs, path)
 
 
-def _plot_map(pyplot: Any, classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
+def _plot_map(classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
+    pyplot = _pyplot()
     count = len(classes.labels)
     side = min(max(6.0, 1.1 * np.sqrt(count)), 20)
     figure, axes = pyplot.subplots(figsize=(side * 1.2, side), layout="constrained")
@@ -184,10 +184,8 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
     return re.sub("|".join(parts), lambda found: parts[found[0]], page)
 
 
-def _pyplot(option: str, path: Path, suffixes: tuple[str, ...]) -> Any:
-    check_name(option, path, suffixes)
-    matplotlib = require("matplotlib", "plot")
-    matplotlib.use("Agg")
+def _pyplot() -> Any:
+    require("matplotlib", "plot").use("Agg")
     return require("matplotlib.pyplot", "plot")
 
 

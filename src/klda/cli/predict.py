@@ -9,13 +9,14 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.text import Text
 
 from klda.cli import explanations, options, reading
 from klda.cli.console import output, results, table
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -42,40 +43,27 @@ def predict(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Option("--text", "-t", help="Text to classify; may be repeated.")
+        list[str] | None, option("Text to classify; may be repeated.", "--text", "-t")
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Classes to show per input.")] = 1,
     reject: Annotated[
-        bool,
-        typer.Option("--reject", help="Answer **unknown** for inputs unlike anything learned."),
+        bool, option("Answer **unknown** for inputs unlike anything learned.", "--reject")
     ] = False,
     refused: Annotated[
         float | None,
-        typer.Option(
-            metavar="FRACTION",
-            help="Fraction of known inputs that --reject may refuse (0.05).",
-            show_default=False,
-        ),
+        option("Fraction of known inputs that --reject may refuse (0.05).", metavar="FRACTION"),
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain",
-            help="Explain each answer: nearest classes, margin, novelty, nearest samples.",
+        option(
+            "Explain each answer: nearest classes, margin, novelty, nearest samples.", "--explain"
         ),
     ] = False,
     format: Annotated[
-        Format | None,
-        typer.Option(help="By default table on a terminal, csv otherwise.", show_default=False),
+        Format | None, option("By default table on a terminal, csv otherwise.")
     ] = None,
     output_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write or replace.",
-            show_default=False,
-        ),
+        Path | None, option("File to write or replace.", "--output", "-o")
     ] = None,
     input_column: options.InputColumn = None,
     device: options.Device = "auto",
@@ -85,16 +73,9 @@ def predict(
     precision: options.Precision = None,
     server: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Ask a running **klda serve** instead of opening a model folder.",
-            show_default=False,
-        ),
+        option("Ask a running **klda serve** instead of opening a model folder.", metavar="URL"),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="API key of the server.", envvar="KLDA_KEY", show_default=False),
-    ] = None,
+    key: Annotated[str | None, option("API key of the server.", envvar="KLDA_KEY")] = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
 ) -> None:
@@ -132,84 +113,71 @@ def predict(
     encoding = options.encoding(device, batch_size, cache, engine, precision)
     judged = reject or refused is not None
     if cluster is not None:
-        if model is None:
-            raise typer.BadParameter("--cluster needs a model folder: give --model, not --server.")
         if explain or reject or top_k > 1 or format is not None:
             raise typer.BadParameter(
                 "--cluster writes the likeliest class, its probability and whether the input is "
                 "known: leave out --explain, --reject, --top-k and --format."
             )
-        where = options.given(address=cluster, workers=workers, input_column=input_column)
-        _predict_on_cluster(file, model, output_file, refused, encoding | where)
+        where = options.given(
+            address=cluster, workers=workers, input_column=input_column, refused=refused
+        )
+        _predict_on_cluster(file, model, output_file, encoding | where)
         return
-    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
-    quick = None if judged or explain else _without_learner(model, server, key, encoding)
-    if quick is not None:
-        batches = _batches(quick.modality, file, text or [], input_column)
-        predicted = reading.answered(batches, lambda inputs: quick.predict_top(inputs, top_k))
-        columns = min(top_k, quick.n_classes)
-        with output(output_file) as stream:
-            WRITERS[chosen](stream, predicted, quick.modality, columns, judged)
-        return
-    if model is None:
+    if server is not None and (judged or explain):
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
-    from klda.learner import REFUSED, Learner
-
-    limit = REFUSED if refused is None else refused
-    learner = Learner.load(model, **encoding)
-    batches = _batches(learner.modality, file, text or [], input_column)
+    asked = _opened(model, server, key, encoding, judged or explain)
+    batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
-        said = explanations.explained(learner, batches, top_k, limit)
+        as_json = _explain_as_json(format)
+        said = explanations.explained(asked, batches, top_k, **options.given(refused=refused))
         with output(output_file) as stream:
-            explanations.write(stream, said, as_json=_explain_as_json(format))
+            explanations.write(stream, said, as_json=as_json)
         return
+    rejecting = {"reject": _refused(refused)} if judged else {}
     predicted = reading.answered(
-        batches, lambda inputs: learner.predict_top(inputs, top_k, reject=limit if judged else None)
+        batches, lambda inputs: asked.predict_top(inputs, top_k, **rejecting)
     )
     # A model with fewer classes than asked for has fewer columns to fill.
-    columns = min(top_k, len(learner.classes))
+    columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
+    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
     with output(output_file) as stream:
-        WRITERS[chosen](stream, predicted, learner.modality, columns, judged)
+        WRITERS[chosen](stream, predicted, asked.modality, columns, judged)
 
 
-class _Answering(Protocol):
-    """What answers without a Learner: a model folder opened for that alone, or a service."""
-
-    @property
-    def modality(self) -> str: ...
-
-    @property
-    def n_classes(self) -> int: ...
-
-    def predict_top(self, inputs: Any, k: int) -> list[list[tuple[Any, float]]]: ...
-
-
-def _without_learner(
-    model: Path | None, server: str | None, key: str | None, encoding: dict[str, Any]
-) -> _Answering | None:
-    if server is not None:
+def _opened(
+    model: Path | None, server: str | None, key: str | None, encoding: dict[str, Any], judges: bool
+) -> Any:
+    """Return what answers: a service, or a model, with as little to import as the answers need."""
+    if model is None:
         from klda.server.client import Client
 
-        return Client(server, key=key)
+        return Client(str(server), key=key)
     from klda.learner.predictor import Predictor
 
-    return Predictor.load(str(model), **encoding)
+    quick = None if judges else Predictor.load(model, **encoding)
+    if quick is not None:
+        return quick
+    from klda.learner import Learner
+
+    return Learner.load(model, **encoding)
 
 
 def _predict_on_cluster(
-    file: Path | None,
-    model: Path,
-    folder: Path | None,
-    refused: float | None,
-    given: dict[str, Any],
+    file: Path | None, model: Path | None, folder: Path | None, given: dict[str, Any]
 ) -> None:
     from klda import cluster
-    from klda.learner import REFUSED
 
+    if model is None:
+        raise typer.BadParameter("--cluster needs a model folder: give --model, not --server.")
     if file is None or folder is None:
         raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
-    limit = REFUSED if refused is None else refused
-    cluster.predict(file, model, folder, refused=limit, progress=True, **given)
+    cluster.predict(file, model, folder, progress=True, **given)
+
+
+def _refused(given: float | None) -> float:
+    from klda.learner import REFUSED
+
+    return REFUSED if given is None else given
 
 
 def _explain_as_json(format: Format | None) -> bool:

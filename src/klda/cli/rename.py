@@ -8,7 +8,7 @@ import typer
 
 from klda.cli import options
 from klda.cli.changing import changed
-from klda.cli.console import print_json, say
+from klda.cli.console import report
 from klda.errors import KldaError
 
 
@@ -33,7 +33,5 @@ def rename(
         known = learner.classes
         label, name = as_label(old, known), as_label(new, known)
         learner.rename(label, name)
-    if json:
-        print_json({"model": str(model), "old": label, "new": name, "samples": known[label]})
-    else:
-        say(f"Renamed {label} to {name} in {model}.")
+    done = {"model": str(model), "old": label, "new": name, "samples": known[label]}
+    report(json, done, f"Renamed {label} to {name} in {model}.")

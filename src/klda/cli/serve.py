@@ -10,6 +10,7 @@ import typer
 
 from klda.cli import options
 from klda.cli.console import say
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -25,24 +26,21 @@ def serve(
         int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")
     ] = 8000,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="File with one role (ask or teach) and key per line."),
+        Path | None, option("File with one role (ask or teach) and key per line.")
     ] = None,
     new: Annotated[
-        str | None,
-        typer.Option(help="Start a new model with this foundation model if there is none."),
+        str | None, option("Start a new model with this foundation model if there is none.")
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes that encode inputs.")
     ] = 1,
     rate: Annotated[
         float | None,
-        typer.Option(
+        option(
+            f"Requests per second and client; 0 is no limit. By default {KEYED_RATE:g} with keys, "
+            "no limit without.",
             min=0,
             metavar="RATE",
-            help=f"Requests per second and client; 0 is no limit. By default {KEYED_RATE:g} "
-            "with keys, no limit without.",
-            show_default=False,
         ),
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest request.")] = 16,
@@ -58,11 +56,10 @@ def serve(
         float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
     ] = 30.0,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Host name that requests may be addressed to; may be repeated."),
+        list[str] | None, option("Host name that requests may be addressed to; may be repeated.")
     ] = None,
     device: options.Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")] = False,
+    quiet: Annotated[bool, option("Log warnings and errors only.", "--quiet")] = False,
 ) -> None:
     """Serve a model over HTTP, with a page to teach and ask.
 

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import label_set_report, options
-from klda.cli.console import counted, print_json, print_parts, printable, say, table
+from klda.cli.console import counted, knowledge, print_json, print_parts, printable, say, table
+from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -23,18 +23,14 @@ LATEST = 20  # entries of the history
 def show(
     model: options.Model,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also read every file and compare its checksum.")
+        bool, option("Also read every file and compare its checksum.", "--verify")
     ] = False,
     confusable: Annotated[
         bool,
-        typer.Option(
-            "--confusable",
-            help="Show which classes are easily confused, too small, or two in one.",
-        ),
+        option("Show which classes are easily confused, too small, or two in one.", "--confusable"),
     ] = False,
     map_file: Annotated[
-        Path | None,
-        typer.Option("--map", help="Draw a map of the classes here (.html, .png, .svg, .pdf)."),
+        Path | None, option("Draw a map of the classes here (.html, .png, .svg, .pdf).", "--map")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -77,8 +73,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{classifier['n_features']} features{_engine(foundation)}",
         "classifier": f"{classifier['kind']}({parameters})",
-        "knows": f"{counted(len(document['classes']), 'class')} from "
-        f"{counted(document['samples'], 'sample')}",
+        "knows": knowledge(len(document["classes"]), document["samples"]),
         "keeps": _kept(stored),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{document['saved']} by klda {document['klda_version']}",
@@ -121,25 +116,19 @@ def _kept(stored: StoredModel) -> str:
 
 
 def _classes(stored: StoredModel) -> RichTable:
-    classes = table("class", "samples", numbers=("samples",))
-    for label, count in stored.document["classes"].items():
-        classes.add_row(Text(label), f"{count:,}")
-    return classes
+    rows = ((label, f"{count:,}") for label, count in stored.document["classes"].items())
+    return table("class", "samples", rows=rows, numbers=("samples",))
 
 
 def _history(stored: StoredModel) -> RichTable:
     entries = stored.document["history"]
-    numbers = ("samples", "classes")
-    history = table("when", "action", "samples", "classes", "source", numbers=numbers)
-    if len(entries) > LATEST:
-        history.add_row("...", f"{len(entries) - LATEST} earlier", "", "", "")
+    rows: list[tuple[str, ...]] = (
+        [("...", f"{len(entries) - LATEST} earlier")] if len(entries) > LATEST else []
+    )
     for entry in entries[-LATEST:]:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
-        history.add_row(
-            Text(entry["when"]),
-            Text(entry["action"]),
-            f"{entry['samples']:+,}",
-            f"{change:+,}",
-            Text(printable(entry.get("source", ""))),
-        )
-    return history
+        source = printable(entry.get("source", ""))
+        figures = f"{entry['samples']:+,}", f"{change:+,}"
+        rows.append((entry["when"], entry["action"], *figures, source))
+    columns = ("when", "action", "samples", "classes", "source")
+    return table(*columns, rows=rows, numbers=("samples", "classes"))

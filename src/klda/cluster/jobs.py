@@ -107,13 +107,10 @@ def learn(
         draft.classifier.model_  # noqa: B018  raises at once if it can only predict
     with connected(address, resources) as ray:
         columns = Columns(input_column, label_column)
-        rows = Source.open(ray, data, taught.modality, columns, taught.classes)
-        with (
-            _reported(progress, "Learning", rows) as report,
-            _pool(ray, taught, options, resources, rows, report) as pool,
-        ):
-            first, blocks = _peeked(rows.blocks(labels=True), "learn")
-            reader = BlockReader(taught.modality, columns, labels=True)
+        reader = BlockReader(taught.modality, columns, labels=True)
+        rows = Source.open(ray, data, reader, taught.classes)
+        with _working(rows, taught, options, resources, progress, "Learning") as pool:
+            first, blocks = _peeked(rows.blocks(), "learn")
             if not _is_fitted(draft):
                 _draw_maps(draft, ray.get(first.ref), first, reader)
             parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
@@ -214,20 +211,16 @@ def predict(
     if not asked.classes:
         raise KldaError("model has no classes yet: learn something before asking it.")
     with connected(address, resources) as ray, _written(folder) as partial:
-        chosen = Columns(input_column)
-        rows = Source.open(ray, data, asked.modality, chosen)
-        reader = BlockReader(asked.modality, chosen, labels=False)
+        reader = BlockReader(asked.modality, Columns(input_column), labels=False)
+        rows = Source.open(ray, data, reader)
         writer = PredictionWriter(partial, float(refused), tuple(columns))
         packed = ray.put(asked.classifier.pack(compact=True))
 
         def submit(worker: Any, part: Part) -> Any:
             return worker.predict.remote(packed, writer, reader, *part.arguments)
 
-        with (
-            _reported(progress, "Predicting", rows) as report,
-            _pool(ray, asked, options, resources, rows, report) as pool,
-        ):
-            _, blocks = _peeked(rows.blocks(labels=False), "predict")
+        with _working(rows, asked, options, resources, progress, "Predicting") as pool:
+            _, blocks = _peeked(rows.blocks(), "predict")
             for _ in pool.map(_parts(ray, pool, blocks, *PREDICTIONS_PER_FILE), submit):
                 pass
     return folder
@@ -250,23 +243,38 @@ def _written(folder: Path) -> Iterator[Path]:
 # ---------------------------------------------------------------- what both have in common
 
 
-def _pool(
-    ray: Any,
+@contextlib.contextmanager
+def _working(
+    rows: Source,
     learner: Learner,
     options: dict[str, Any],
     resources: Resources,
-    rows: Source,
-    report: Callable[[Progress], None],
-) -> Pool:
+    progress: bool | Callable[[Progress], None],
+    doing: str,
+) -> Iterator[Pool]:
+    """Yield workers with a learner's foundation model; their progress is reported, or shown."""
     loading = learner.options | options
     for name in ("layers", "modality"):  # the fingerprint says which
         loading.pop(name, None)
     if "device" not in options:
         loading.pop("device", None)  # the driver's is not the workers'
     reads_dataset = rows.dataset is not None
-    return Pool(
-        ray, learner.foundation, loading, resources, leave_cpus=reads_dataset, report=report
-    )
+    total = None if reads_dataset else 1.0
+    with progress_bar(doing, total, show=bool(progress) and not callable(progress)) as show:
+
+        def shown(now: Progress) -> None:
+            show(now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers")
+
+        report = progress if callable(progress) else shown
+        with Pool(
+            rows.ray,
+            learner.foundation,
+            loading,
+            resources,
+            leave_cpus=reads_dataset,
+            report=report,
+        ) as pool:
+            yield pool
 
 
 def _peeked(blocks: Iterator[Block], doing: str) -> tuple[Block, Iterator[Block]]:
@@ -282,17 +290,3 @@ def _parts(ray: Any, pool: Pool, blocks: Iterator[Block], least: int, most: int)
     store = ray.cluster_resources().get("object_store_memory", 2**30)
     most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
     return read_ahead(cut(blocks, pool.size, least, most, most_bytes))
-
-
-@contextlib.contextmanager
-def _reported(
-    progress: bool | Callable[[Progress], None], doing: str, rows: Source
-) -> Iterator[Callable[[Progress], None]]:
-    """Yield what is called with each `Progress`: the function given, or one that shows a bar."""
-    if callable(progress):
-        yield progress
-        return
-    with progress_bar(doing, 1.0 if rows.dataset is None else None, show=progress) as report:
-        yield lambda now: report(
-            now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers"
-        )

@@ -25,14 +25,6 @@ class Progress:
     fraction: float | None  # of all rows, estimated from the sizes of files; None for a dataset
 
 
-@dataclass(eq=False)
-class _Running:
-    """A worker of the pool; what it says of itself is there when it has loaded."""
-
-    actor: Any
-    info: WorkerInfo | None = None
-
-
 class Pool:
     """Workers, and the loop that keeps them busy.
 
@@ -61,23 +53,22 @@ class Pool:
             device = "cuda" if gpus else "cpu"
         given = (foundation, options, device, resources.cpus_per_worker)
         self._make: Callable[[], Any] = lambda: remote.remote(*given)
-        self._workers: list[_Running] = []
-        self._loading: dict[Any, _Running] = {}
-        self._idle: list[_Running] = []
-        self._busy: dict[Any, tuple[_Running, Part]] = {}
+        self._workers: dict[Any, WorkerInfo | None] = {}  # None while one is loading
+        self._idle: list[Any] = []
+        self._busy: dict[Any, tuple[Any, Part | None]] = {}  # by result; None while loading
         self._again: deque[Part] = deque()
         self._done: deque[tuple[Part, Any]] = deque()
         self._failures: Counter[str] = Counter()
         self._rows = self._parts = 0
         self._fraction: float | None = 0.0
-        self._arriving = [self._start().actor.arrive.remote() for _ in range(self.size)]
+        self._arriving = [self._start().arrive.remote() for _ in range(self.size)]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._workers:
-            self._ray.kill(worker.actor)
+            self._ray.kill(worker)
 
     def map(
         self, parts: Iterable[Part], submit: Callable[[Any, Part], Any]
@@ -94,8 +85,8 @@ class Pool:
                 while not self._idle:
                     self._wait()
                 worker = self._idle.pop()
-                self._busy[submit(worker.actor, part)] = (worker, part)
-            elif self._busy:
+                self._busy[submit(worker, part)] = (worker, part)
+            elif any(part is not None for _, part in self._busy.values()):
                 self._wait()
             else:
                 return
@@ -119,12 +110,9 @@ class Pool:
     def _wait(self) -> None:
         """Wait until a worker has loaded, has done its part, or has died and been replaced."""
         self.wait_for_place()
-        (ref, *_), _ = self._ray.wait([*self._busy, *self._loading], num_returns=1)
-        if ref in self._loading:
-            worker, part, doing = self._loading.pop(ref), None, "opening the foundation model"
-        else:
-            worker, part = self._busy.pop(ref)
-            doing = f"working on {part}"
+        (ref, *_), _ = self._ray.wait(list(self._busy), num_returns=1)
+        worker, part = self._busy.pop(ref)
+        doing = "opening the foundation model" if part is None else f"working on {part}"
         try:
             result = self._ray.get(ref)
         except self._ray.exceptions.RayTaskError as error:
@@ -139,11 +127,11 @@ class Pool:
             return
         self._idle.append(worker)
         if part is None:
-            worker.info = result
+            self._workers[worker] = result
         else:
             self._done.append((part, result))
             self._count(part)
-        infos = tuple(each.info for each in self._workers if each.info is not None)
+        infos = tuple(info for info in self._workers.values() if info is not None)
         self._report(Progress(self._rows, self._parts, infos, self._fraction))
 
     def _count(self, part: Part) -> None:
@@ -152,13 +140,13 @@ class Pool:
         if self._fraction is not None:
             self._fraction = None if part.fraction is None else self._fraction + part.fraction
 
-    def _start(self) -> _Running:
-        worker = _Running(self._make())
-        self._workers.append(worker)
-        self._loading[worker.actor.load.remote()] = worker
+    def _start(self) -> Any:
+        worker = self._make()
+        self._workers[worker] = None
+        self._busy[worker.load.remote()] = (worker, None)
         return worker
 
-    def _replace_worker(self, worker: _Running, doing: str, error: Exception) -> None:
+    def _replace_worker(self, worker: Any, doing: str, error: Exception) -> None:
         """Start another worker in the place of one that died, unless that happens again and again.
 
         Ray's own retries are not used: while a machine is being lost, they are spent on attempts
@@ -171,6 +159,6 @@ class Pool:
                 "repeatedly have usually run out of memory: use fewer per machine, or a smaller "
                 f"batch_size. Ray says: {str(error).splitlines()[0]}"
             ) from error
-        self._workers.remove(worker)
-        self._ray.kill(worker.actor)
+        del self._workers[worker]
+        self._ray.kill(worker)
         self._start()

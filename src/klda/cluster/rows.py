@@ -65,18 +65,18 @@ class Source:
     """The files or the dataset that rows come from."""
 
     ray: Any
-    modality: Any
+    reader: BlockReader
     tables: Sequence[Table]
     dataset: Any = None
 
     @classmethod
     def open(
-        cls, ray: Any, data: Any, modality: Any, columns: Columns, classes: Collection[Label] = ()
+        cls, ray: Any, data: Any, reader: BlockReader, classes: Collection[Label] = ()
     ) -> Source:
-        """Open files, or take a dataset; see `klda.data.open_tables` for the parameters."""
+        """Open files, or take a dataset; `classes` are known, see `klda.data.open_tables`."""
         if isinstance(data, ray.data.Dataset):
             data.context.enable_progress_bars = False  # there is one for all
-            return cls(ray, modality, [], data)
+            return cls(ray, reader, [], data)
         given = [data] if isinstance(data, str | Path) else data
         if not isinstance(given, Sequence) or not all(isinstance(i, str | Path) for i in given):
             raise KldaError(
@@ -86,18 +86,19 @@ class Source:
             raise KldaError("data is empty: name at least one file.")
         # Workers, which open images themselves, have other working directories.
         paths = [path.resolve() for path in find_files(given)]
+        modality, columns = reader.modality, reader.columns
         tables = open_tables(paths, modality=modality, columns=columns, classes=classes)
-        return cls(ray, modality, tables)
+        return cls(ray, reader, tables)
 
     def __str__(self) -> str:
         return ", ".join(table.path.name for table in self.tables) or "dataset"
 
-    def blocks(self, *, labels: bool) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Block]:
         """Yield all rows in order; those of a dataset as Ray Data delivers them."""
         if self.dataset is not None:
-            yield from _dataset_blocks(self.dataset, BATCH_ROWS[self.modality])
+            yield from _dataset_blocks(self.dataset, BATCH_ROWS[self.reader.modality])
             return
-        for batch in read(self.tables, labels=labels):
+        for batch in read(self.tables, labels=self.reader.labels):
             size = _n_bytes(batch.inputs)
             yield Block(self.ray.put(batch), 0, len(batch), size, batch.fraction)
 

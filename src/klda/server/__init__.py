@@ -2,9 +2,10 @@
 
 A change flows one way::
 
-    api, page    HTTP; gate, keys and routes check a request before its body is read
+    gate         who may do what, and limits, before a body is read
+    api, page    HTTP: JSON for programs, HTML for people
     service      asynchronous verbs; encodes inputs with batching
-    writer       one thread: applies changes, commits them to the journal, swaps the snapshot
+    writer       one thread: groups changes, has update apply them, swaps the snapshot
     journal      a SQLite database; its commit is the acknowledgement
     snapshot     a frozen learner that answers, never changed once made
 

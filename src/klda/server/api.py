@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -13,41 +13,18 @@ import klda
 from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
-from klda.server.errors import ServiceError
+from klda.server.errors import STATUSES, ServiceError
 from klda.server.images import read_images
-from klda.server.keys import check_role, secret_of
-from klda.server.routes import CheckedRoute, before_body
 from klda.server.service import Service
-
-_MEANINGS = {
-    400: "The body is not valid JSON.",
-    401: "No key, or an unknown one.",
-    403: "The role of the key does not allow this, or a page of another site sent the request.",
-    404: "There is no such class or undo.",
-    409: "The request conflicts with the state of the model.",
-    413: "The body is too large.",
-    422: "A value is missing, of the wrong type or out of range.",
-    429: "Too many requests.",
-    503: "The service is stopping, in trouble or overloaded: try again.",
-}
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document the errors of a request: those that every request may get, and its own."""
     always = (400, 401, 403, 413, 422, 429, 503)
     return {
-        status: {"model": schemas.ErrorAnswer, "description": _MEANINGS[status]}
+        status: {"model": schemas.ErrorAnswer, "description": STATUSES[status][1]}
         for status in sorted({*always, *statuses})
     }
-
-
-bearer = HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key.")
-
-
-def _may(role: Literal["ask", "teach"]) -> list[Any]:
-    def check(request: Request) -> None:
-        check_role(request.app.state.keys.role(secret_of(request.headers)), role)
-
-    return [Depends(bearer), before_body(check)]
 
 
 def service_of(request: Request) -> Service:
@@ -60,33 +37,28 @@ def service_of(request: Request) -> Service:
 
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
-router = APIRouter(prefix="/v1", route_class=CheckedRoute)
-ask, teach = _may("ask"), _may("teach")
+router = APIRouter(prefix="/v1")
+# For the document: `klda.server.gate` has checked the key before the body was read.
+keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))]
 
 
-@router.post("/predict", dependencies=ask, responses=_errors(409), tags=["ask"])
+@router.post("/predict", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
     snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
-    return schemas.PredictAnswer.model_construct(
-        predictions=[
-            schemas.Prediction.model_construct(
-                label=answer.top[0][0],
-                probability=_rounded(answer.top[0][1]),
-                known=answer.known,
-                novelty=answer.novelty,
-                top=[
-                    schemas.Ranked.model_construct(label=label, probability=_rounded(p))
-                    for label, p in answer.top
-                ],
-            )
-            for answer in answers
-        ],
-        version=snapshot.version,
-    )
+    predictions = [
+        schemas.Prediction.of(
+            *answer.top[0],
+            known=answer.known,
+            novelty=answer.novelty,
+            top=[schemas.Ranked.of(*one) for one in answer.top],
+        )
+        for answer in answers
+    ]
+    return schemas.PredictAnswer.model_construct(predictions=predictions, version=snapshot.version)
 
 
-@router.post("/explain", dependencies=ask, responses=_errors(409), tags=["ask"])
+@router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
     """Explain an answer: the nearest classes, and how much each word contributes to it."""
     plural = schemas.Inputs(
@@ -98,7 +70,7 @@ async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAns
     return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
 
 
-@router.post("/learn", dependencies=teach, responses=_errors(409), tags=["teach"])
+@router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def learn(
     body: schemas.LearnBody, service: The, idempotency_key: Key = None
 ) -> schemas.LearnAnswer:
@@ -118,7 +90,7 @@ async def learn(
     )
 
 
-@router.post("/forget", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/forget", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def forget(
     body: schemas.ForgetBody, service: The, idempotency_key: Key = None
 ) -> schemas.ForgetAnswer:
@@ -137,19 +109,19 @@ async def forget(
     )
 
 
-@router.post("/undo", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/undo", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
     return schemas.ChangeAnswer.of(await service.undo(body.undo))
 
 
-@router.post("/rename", dependencies=teach, responses=_errors(404, 409), tags=["teach"])
+@router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
     """Rename a class."""
     return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
 
 
-@router.post("/declare", dependencies=teach, responses=_errors(409), tags=["teach"])
+@router.post("/declare", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def declare(
     body: schemas.DeclareBody, service: The, idempotency_key: Key = None
 ) -> schemas.DeclareAnswer:
@@ -164,7 +136,7 @@ async def declare(
     return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
 
-@router.get("/classes", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
 async def classes(
     service: The, query: Annotated[schemas.ClassesQuery, Query()]
 ) -> schemas.ClassesAnswer:
@@ -177,7 +149,7 @@ async def classes(
     )
 
 
-@router.get("/map", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/map", dependencies=keyed, responses=_errors(), tags=["look"])
 async def class_map(service: The) -> schemas.MapAnswer:
     """Return a map of the classes and the pairs that are easily confused."""
     found = await service.class_overview()
@@ -188,25 +160,19 @@ async def class_map(service: The) -> schemas.MapAnswer:
             schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
             for label, count, (x, y) in zip(found.map.labels, found.map.counts, at, strict=True)
         ]
-    pairs = [
-        schemas.PairAnswer(first=p.first, second=p.second, confusion=round(p.confusion, 4))
-        for p in found.pairs
-    ]
-    return schemas.MapAnswer(places=places, pairs=pairs)
+    return schemas.MapAnswer(places=places, pairs=found.pairs)
 
 
-@router.get("/scores", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/scores", dependencies=keyed, responses=_errors(), tags=["look"])
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
     right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
-    return schemas.ScoresAnswer(
-        tallies=[schemas.TallyAnswer(**tally._asdict()) for tally in tallies],
-        accuracy=right / (right + wrong) if right + wrong else None,
-    )
+    accuracy = right / (right + wrong) if right + wrong else None
+    return schemas.ScoresAnswer(tallies=tallies, accuracy=accuracy)
 
 
-@router.get("/model", dependencies=ask, responses=_errors(), tags=["look"])
+@router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])
 async def model(service: The) -> schemas.ModelAnswer:
     """Describe the model."""
     snapshot = service.snapshot
@@ -234,15 +200,14 @@ async def health(service: The) -> schemas.HealthAnswer:
 
 @router.get(
     "/metrics",
-    dependencies=ask,
+    dependencies=keyed,
     responses={**_errors(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_class=Response,
     tags=["operate"],
 )
 async def metrics(request: Request) -> Response:
     """Return counters for Prometheus."""
-    held = request.app.state.metrics
-    return Response(held.text(), headers={"Content-Type": held.content_type})
+    return request.app.state.metrics.response()
 
 
 # ------------------------------------------------------------------ inside
@@ -275,7 +240,3 @@ def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
     """Return the labels that the names in a JSON object, always texts, stand for."""
     integers = isinstance(next(iter(known), ""), int)
     return [as_label(name, known) if integers else name for name in names]
-
-
-def _rounded(probability: float) -> float:
-    return min(1.0, max(0.0, round(probability, 6)))

@@ -43,18 +43,15 @@ def create_app(service: Service) -> Gate:
     app.state.service = service
     app.state.keys = Keys(service.settings.keys)
     app.state.uploads = uploads.Uploads()
-    app.state.metrics = metrics = Metrics(service)
-    app.include_router(api.router)
-    app.include_router(page.router)
+    app.state.metrics = Metrics(service)
+    paths: set[str] = set()
+    for router in (api.router, page.router):
+        app.include_router(router)
+        paths.update(getattr(route, "path", "") for route in router.routes)
     app.mount("/static", page.STATIC)
     for kind in (RequestValidationError, HTTPException, KldaError, Exception):
         app.add_exception_handler(kind, _on_error)
-
-    def arriving(count: int) -> None:
-        service.batcher.arriving += count
-
-    keys = app.state.keys
-    return Gate(app, service.settings, keys, metrics.observe, arriving, app.state)
+    return Gate(app, paths, _error_response)
 
 
 @asynccontextmanager
@@ -71,6 +68,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
+    return _error_response(request, error)
+
+
+def _error_response(request: Request, error: Exception) -> Response:
     is_page = request.url.path.startswith("/page/")
     if isinstance(error, HTTPException) and error.status_code != 400:
         answer = ServiceError(str(error.detail), error.status_code)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -73,9 +72,7 @@ class Batcher:
     ) -> None:
         self._snapshot = snapshot
         self._max_batch, self._wait, self._max_queue = max_batch, wait, max_queue
-        self._asks: deque[Encoding] = deque()
-        self._learns: deque[Encoding] = deque()
-        self._unfinished: set[Encoding] = set()
+        self._jobs: dict[Encoding, None] = {}  # unfinished, the oldest first
         self._wake = threading.Condition()
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -106,34 +103,37 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Requests that wait or are being encoded."""
-        return len(self._unfinished)
+        return len(self._jobs)
 
     def ask(self, inputs: Any, top: int) -> Future:
         """Encode and answer: a future of the snapshot and one answer per input."""
-        return self._submit(self._asks, Encoding(inputs, top=top))
+        return self._submit(Encoding(inputs, top=top))
 
     def encode(self, inputs: Any) -> Future:
         """Encode what is to be learned or removed, after what is asked about: a future of rows."""
-        return self._submit(self._learns, Encoding(inputs))
+        return self._submit(Encoding(inputs))
 
-    def _submit(self, queue: deque[Encoding], job: Encoding) -> Future:
+    def _submit(self, job: Encoding) -> Future:
         with self._wake:
             if self._stopping:
                 raise ServiceError("The service is stopping: try again in a moment.", 503)
-            if len(queue) >= self._max_queue:
+            if len(self._queued(asked=job.top > 0)) >= self._max_queue:
                 raise ServiceError("Too many requests are waiting: try again in a moment.", 503)
-            queue.append(job)
-            self._unfinished.add(job)
+            self._jobs[job] = None
             self._wake.notify()
         return job.future
+
+    def _queued(self, *, asked: bool) -> list[Encoding]:
+        """Return the requests with inputs that are in no batch yet: predicts, or learns."""
+        return [job for job in self._jobs if job.left and (job.top > 0) is asked]
 
     # ------------------------------------------------------------------ a thread
 
     def _run(self, encode: Encode) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._asks or self._learns or self._stopping)
-                if not self._asks and not self._learns:
+                self._wake.wait_for(lambda: any(job.left for job in self._jobs) or self._stopping)
+                if not any(job.left for job in self._jobs):
                     return
                 self._gather()
                 batch = self._take()
@@ -148,30 +148,28 @@ class Batcher:
         """Wait a moment for requests that are about to arrive."""
         deadline = time.monotonic() + self._wait
         while self._max_batch > 1 and not self._stopping:
-            count = sum(job.left for job in self._asks)
-            left = deadline - time.monotonic()
-            asked = sum(job.top > 0 for job in self._unfinished)
-            if count >= self._max_batch or self.arriving <= asked or left <= 0:
+            asked = [job for job in self._jobs if job.top]
+            count, left = sum(job.left for job in asked), deadline - time.monotonic()
+            if count >= self._max_batch or self.arriving <= len(asked) or left <= 0:
                 return
             self._wake.wait(left)
 
     def _take(self) -> list[Slice]:
         """Choose what is encoded next."""
-        if self._max_batch == 1 and self._asks:
-            chosen = [(self._asks[0], self._asks[0].left)]  # one request at a time, whole
+        asks, learns = self._queued(asked=True), self._queued(asked=False)
+        if self._max_batch == 1 and asks:
+            chosen = [(asks[0], asks[0].left)]  # one request at a time, whole
         else:
-            chosen = divide_batch(self._asks, self._max_batch)
-        chosen += divide_batch(self._learns, SLICE if chosen else self._max_batch)
+            chosen = divide_batch(asks, self._max_batch)
+        chosen += divide_batch(learns, SLICE if chosen else self._max_batch)
         batch = []
         for job, count in chosen:
             batch.append((job, slice(job.taken, job.taken + count)))
             job.taken += count
-            if not job.left:
-                (self._asks if job.top else self._learns).remove(job)
         return batch
 
     def _process(self, batch: list[Slice], encode: Encode) -> None:
-        """Encode a batch; no request changes before that has succeeded."""
+        """Encode a batch, and finish the requests that are complete then."""
         batch = [(job, at) for job, at in batch if not job.future.done()]
         if not batch:
             return
@@ -179,51 +177,40 @@ class Batcher:
             rows = encode(_join([job.inputs[at] for job, at in batch]))
         except Exception as error:
             # One bad input must not fail the requests that it was batched with.
-            if len(batch) > 1:
+            if len(batch) == 1:
+                self._close(batch[0][0], error)
+            else:
                 for one in batch:
                     self._process([one], encode)
-            else:
-                self._close(batch[0][0], error)
             return
         self.on_batch(len(rows))
-        complete = self._hand_out(batch, rows)
+        parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
+        with self._wake:
+            for (job, at), part in zip(batch, parts, strict=True):
+                job.done[at.start] = part
+            complete = [job for job, _ in batch if job.is_complete]
         for job in complete:
             if not job.top:
                 self._close(job, job.rows)
         self._answer(self._snapshot(), [job for job in complete if job.top])
-
-    def _hand_out(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
-        """Give each request its rows; return those that are complete."""
-        complete, first = [], 0
-        with self._wake:
-            for job, at in batch:
-                size = at.stop - at.start
-                job.done[at.start] = rows[first : first + size]
-                first += size
-                if job.is_complete:
-                    complete.append(job)
-        return complete
 
     def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
         """Answer requests together; where that fails, one by one, so each gets its own error."""
         try:
             answers = _answers(snapshot, jobs)
         except Exception as error:
-            if len(jobs) > 1:
+            if len(jobs) == 1:
+                self._close(jobs[0], error)
+            else:
                 for job in jobs:
                     self._answer(snapshot, [job])
-            else:
-                self._close(jobs[0], error)
             return
         for job, own in zip(jobs, answers, strict=True):
             self._close(job, (snapshot, own))
 
     def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:
-            self._unfinished.discard(job)
-            for queue in (self._asks, self._learns):
-                if job in queue:
-                    queue.remove(job)
+            self._jobs.pop(job, None)
         settle(job.future, outcome)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from klda.labels import Label
-from klda.server.errors import ServiceError
 
 
 @dataclass(frozen=True)
@@ -71,68 +69,3 @@ def digest(kind: str, content: Any) -> str:
     """Return a short fingerprint of a request: 32 hexadecimal digits."""
     text = json.dumps([kind, content], sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-# ------------------------------------------------------------------ checks before a change
-
-
-def check_learn(change: Change, counts: Mapping[Label, int], width: int) -> None:
-    """Refuse labels of another kind and rows of another length than the model's."""
-    check_kind(change.labels, counts)
-    assert change.rows is not None
-    if width and change.rows.shape[1] != width:
-        raise wrong_width(change.rows.shape[1], width)
-
-
-def wrong_width(given: int, expected: int) -> ServiceError:
-    """Return the error for feature rows of the wrong length."""
-    return ServiceError(f"features has rows of {given} numbers; this model expects {expected}.")
-
-
-def check_restore(
-    target: int, back: Iterable[Label], reused: set[Label], counts: Mapping[Label, int]
-) -> None:
-    """Refuse to restore what forget number `target` dropped if it no longer fits the model.
-
-    `back` are its classes, none if it can't be undone; the names of those in `reused` were given to
-    other classes since.
-    """
-    if not back:
-        raise ServiceError(
-            f"undo={target} is not a forget that can be undone: it was undone already, or too "
-            "long ago.",
-            404,
-        )
-    known = next(iter(counts), None)
-    for label in back:
-        if known is not None and isinstance(label, str) != isinstance(known, str):
-            raise ServiceError(
-                f"undo={target} would restore {label!r} ({type(label).__name__}), but the labels "
-                f"in use are of another type, such as {known!r} ({type(known).__name__}).",
-                409,
-            )
-        if label in counts and label in reused:
-            raise ServiceError(
-                f"undo={target} would restore {label!r}, but another class has that name now: "
-                "rename it first.",
-                409,
-            )
-
-
-def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
-    """Refuse classes that do not exist."""
-    for label in labels:
-        if label not in counts:
-            raise ServiceError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
-
-
-def check_kind(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
-    """Refuse a mix of text labels and integer labels."""
-    labels = list(labels)
-    known = next(iter(counts), labels[0])
-    for label in labels:
-        if isinstance(label, str) != isinstance(known, str):
-            raise ServiceError(
-                f"labels has {label!r} ({type(label).__name__}), but this model uses labels such "
-                f"as {known!r} ({type(known).__name__}): use one kind."
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
 from klda.labels import Label, listed, plain
+from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
     from klda.learner.evaluation import Evaluation
@@ -22,9 +24,8 @@ if TYPE_CHECKING:
 BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
-MAX_TOP = 100  # classes that the service returns for an input
 RETRIES = 4
-REJECTED = 0.05  # fraction of inputs of known classes that the service may call unknown
+REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
 _NOT_DONE = (429, 503)  # the service refused the request and has done nothing
 _ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
 _READS = ("/v1/predict", "/v1/explain")
@@ -118,12 +119,12 @@ class Client:
     def classes(self) -> dict[Label, int]:
         """Number of samples learned of each class."""
         found: dict[Label, int] = {}
-        while True:
-            path = f"/v1/classes?limit=10000&offset={len(found)}"
-            answer = self._call("GET", path)
+        more = True
+        while more:
+            answer = self._call("GET", f"/v1/classes?limit=10000&offset={len(found)}")
             found |= {entry["label"]: entry["samples"] for entry in answer["classes"]}
-            if not answer["classes"] or len(found) >= answer["total"]:
-                return found
+            more = answer["classes"] and len(found) < answer["total"]
+        return found
 
     @property
     def n_classes(self) -> int:
@@ -139,24 +140,17 @@ class Client:
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""
+        return self._change_samples("/v1/learn", inputs, labels)
+
+    def _change_samples(self, path: str, inputs: Any, labels: Any) -> Self:
         inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         for part in self._parts(inputs):
-            self._change("/v1/learn", {**self._body(inputs[part]), "labels": names[part]})
+            self._change(path, {**self._body(inputs[part]), "labels": names[part]})
         return self
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
-        """Make classes known by their names, before anything is taught of them.
-
-        Parameters
-        ----------
-        classes : label, sequence of labels, or mapping from labels to descriptions
-            A name is read as words: ``card_arrival`` as "card arrival". A description says more.
-
-        Returns
-        -------
-        self
-        """
+        """Make classes known by their names, or by descriptions if `classes` maps names to them."""
         given = classes if isinstance(classes, Mapping) else dict.fromkeys(listed(classes))
         self._change("/v1/declare", {"classes": {str(plain(x)): given[x] for x in given}})
         return self
@@ -166,28 +160,17 @@ class Client:
 
         Forgetting classes can be undone for a while; see :meth:`undo`.
         """
-        names = _plain([labels] if isinstance(labels, str | int | np.integer) else labels)
+        names = listed(labels)
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
         inputs = checked_inputs(inputs, self.modality)
-        names = _one_each(inputs, names * len(inputs) if len(names) == 1 else names)
-        for part in self._parts(inputs):
-            self._change("/v1/forget", {**self._body(inputs[part]), "labels": names[part]})
-        return self
+        return self._change_samples(
+            "/v1/forget", inputs, names * len(inputs) if len(names) == 1 else names
+        )
 
     def undo(self, number: int | None = None) -> Self:
-        """Restore the classes of a forget, by default this client's last one.
-
-        Parameters
-        ----------
-        number : int, optional
-            The version of the model that the forget made.
-
-        Returns
-        -------
-        self
-        """
+        """Restore the classes of a forget: by its number, by default this client's last one."""
         number = self._last_forget if number is None else number
         if number is None:
             raise KldaError("number is missing: this client has not forgotten any class.")
@@ -196,38 +179,27 @@ class Client:
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class a name that no other class has."""
-        body = dict(zip(("old", "new"), _plain([old, new]), strict=True))
+        old, new = plain(old), plain(new)
         try:
-            self._call("POST", "/v1/rename", body)
+            self._call("POST", "/v1/rename", {"old": old, "new": new})
         except ServerError as error:
-            if error.status not in _ANSWER_LOST or not self._is_renamed(**body):
+            if error.status not in _ANSWER_LOST:
+                raise
+            classes = self.classes
+            if old in classes or new not in classes:
                 raise
         return self
-
-    def _is_renamed(self, old: Label, new: Label) -> bool:
-        classes = self.classes
-        return old not in classes and new in classes
 
     # ---------------------------------------------------------------- answers
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
         """Return the likeliest class of each input.
 
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        reject : float, optional
-            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything learned.
-            The service decides this at 0.05, so give 0.05.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Labels.
+        With `reject`, inputs unlike anything learned get ``"unknown"``, or -1 where classes are
+        integers. The service decides this at 0.05, so give 0.05.
         """
-        if reject is not None and reject != REJECTED:
-            raise KldaError(f"reject={reject!r} is not possible: the service uses {REJECTED}.")
+        if reject is not None and reject != REFUSED:
+            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
         answers = self._ask(inputs, 1)
         labels = np.array([answer["label"] for answer in answers])
         if reject is None:
@@ -292,22 +264,9 @@ class Client:
         return Evaluation.of(names, [answer["label"] for answer in answers], sure)
 
     def explain(self, value: Any) -> dict[str, Any]:
-        """Explain the answer for one input.
-
-        Parameters
-        ----------
-        value : object
-            A text, an image or a feature row.
-
-        Returns
-        -------
-        dict
-            The nearest classes, and for a text how much each word contributes to the answer.
-        """
-        body = self._body([value])
-        ((kind, values),) = body.items()
-        name = {"texts": "text", "images": "image"}.get(kind, kind)
-        return self._call("POST", "/v1/explain", {name: values[0]})
+        """Explain the answer for one input: the nearest classes, and the words of a text."""
+        (values,) = self._body([value]).values()
+        return self._call("POST", "/v1/explain", {self.modality: values[0]})
 
     # ---------------------------------------------------------------- inside
 
@@ -343,25 +302,19 @@ class Client:
         # Without a key, a change whose response was lost may have been made: don't send it again.
         repeatable = "Idempotency-Key" in headers or method == "GET" or path in _READS
         again = _NOT_DONE + (_ANSWER_LOST if repeatable else ())
-        for attempt in range(RETRIES + 1):
+        for attempt in itertools.count():
             try:
-                return self._once(method, path, body, headers)
+                return _read(self._http.request(method, path, json=body, headers=headers))
+            except self._lost as error:
+                failed = ServerError(
+                    f"No response from {self._http.base_url}: {error}. Is klda serve running?"
+                )
             except ServerError as error:
-                if error.status not in again or attempt == RETRIES:
-                    raise
+                failed = error
+            if failed.status not in again or attempt == RETRIES:
+                raise failed
             time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")
-
-    def _once(
-        self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]
-    ) -> dict[str, Any]:
-        try:
-            answer = self._http.request(method, path, json=body, headers=headers)
-        except self._lost as error:
-            raise ServerError(
-                f"No response from {self._http.base_url}: {error}. Is klda serve running?"
-            ) from error
-        return _read(answer)
 
 
 def _read(answer: Any) -> dict[str, Any]:
@@ -380,15 +333,10 @@ def _known(answers: list[dict[str, Any]]) -> np.ndarray:
     return np.array([answer["known"] is not False for answer in answers])
 
 
-def _plain(labels: Any) -> list[Label]:
-    """Return labels as JSON holds them."""
+def _one_each(inputs: Any, labels: Any) -> list[Label]:
     if isinstance(labels, str | bytes):
         raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
-    return [plain(label) for label in labels]
-
-
-def _one_each(inputs: Any, labels: Any) -> list[Label]:
-    names = _plain(labels)
+    names = listed(labels)
     if len(inputs) != len(names):
         raise KldaError(
             f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label per "

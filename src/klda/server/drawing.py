@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import numpy as np
 
 from klda.labels import Label
 from klda.learner.label_set import ClassMap
-from klda.learner.plane_layout import name_width
+from klda.learner.plane_layout import name_width, place_names
 from klda.server.journal import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
@@ -54,47 +55,27 @@ def dots(classes: ClassMap | None) -> list[Dot]:
 
 
 def names(placed: Sequence[Dot], size: float) -> list[Name]:
-    """Write the names of classes above or below their dots, the first first, where there is room.
+    """Write the names of classes beside their dots, where they cover nothing else.
 
-    None overlaps another name or the dot of another class, and none leaves the map; `size` is that
-    of the letters, in pixels.
+    The classes that come first are served first; `size` is that of the letters, in pixels.
     """
-    taken: list[_Box] = []
-    found: list[Name] = []
-    for dot in placed:
-        text = str(dot.label)
-        if len(text) > MAX_NAME_LENGTH:
-            text = text[: MAX_NAME_LENGTH - 1] + "…"
-        half = 1.07 * name_width(text) * size / 2  # fonts differ
-        x = min(max(dot.x, half + 2), WIDTH - half - 2)
-        for y in (dot.y - dot.radius - size / 3, dot.y + dot.radius + size):
-            box = _Box(x - half - 2, x + half + 2, y - 0.85 * size, y + 0.25 * size)
-            if box.is_free(taken, [other for other in placed if other is not dot]):
-                taken.append(box)
-                found.append(Name(text, round(x, 1), round(y, 1)))
-                break
-        if len(found) == MAX_NAMES:
-            break
-    return found
+    texts = [_shortened(str(dot.label)) for dot in placed]
+    points = np.array([(dot.x, dot.y) for dot in placed]).reshape(-1, 2)
+    radii = np.array([dot.radius for dot in placed])
+    widths = np.array([4 + 1.07 * name_width(text) * size for text in texts])  # fonts differ
+    page = np.array([WIDTH, HEIGHT])
+    corners, covered = place_names(points, radii, widths, 1.1 * size, page=page)
+    middles = np.round(corners + np.stack([widths / 2, np.full(len(texts), 0.85 * size)], 1), 1)
+    found = [
+        Name(text, *at)
+        for text, at, area in zip(texts, middles.tolist(), covered, strict=True)
+        if not area
+    ]
+    return found[:MAX_NAMES]
 
 
-class _Box(NamedTuple):
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-    def is_free(self, taken: Sequence[_Box], others: Sequence[Dot]) -> bool:
-        if self.top < 0 or self.bottom > HEIGHT:
-            return False
-        return not any(map(self._meets, taken)) and not any(map(self._covers, others))
-
-    def _meets(self, other: _Box) -> bool:
-        beside = self.right < other.left or other.right < self.left
-        return not beside and self.top < other.bottom and other.top < self.bottom
-
-    def _covers(self, dot: Dot) -> bool:
-        return self.left < dot.x < self.right and self.top < dot.y < self.bottom
+def _shortened(name: str) -> str:
+    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,19 @@ from typing import Any
 
 from klda.errors import KldaError
 
-CODES = {
-    400: "malformed",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method",
-    409: "conflict",
-    413: "too_large",
-    422: "invalid",
-    429: "rate",
-    500: "internal",
-    503: "busy",
+# The code for programs, and what the API's document says about a status.
+STATUSES = {
+    400: ("malformed", "The body is not valid JSON."),
+    401: ("unauthorized", "No key, or an unknown one."),
+    403: ("forbidden", "The key does not allow this, or a page of another site sent the request."),
+    404: ("not_found", "There is no such class or undo."),
+    405: ("method", "The path does not have this method."),
+    409: ("conflict", "The request conflicts with the state of the model."),
+    413: ("too_large", "The body is too large."),
+    422: ("invalid", "A value is missing, of the wrong type or out of range."),
+    429: ("rate", "Too many requests."),
+    500: ("internal", "An internal error; see the log."),
+    503: ("busy", "The service is stopping, in trouble or overloaded: try again."),
 }
 INTERNAL = "Internal error; see the log for this request ID."
 
@@ -28,7 +29,7 @@ class ServiceError(KldaError):
     def __init__(self, message: str, status: int = 422, code: str = "") -> None:
         super().__init__(message)
         self.status = status
-        self.code = code or CODES.get(status, "refused")
+        self.code = code or STATUSES.get(status, ("refused", ""))[0]
 
     @property
     def body(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -11,6 +11,8 @@ from klda.data import as_label, open_pasted
 from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.server import schemas
 from klda.server.errors import ServiceError
+
+T = TypeVar("T")
 
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
@@ -33,31 +35,31 @@ def typed_class(name: str, known: Collection[Label]) -> Label:
 
 
 def _checked(label: Label) -> Label:
-    try:
-        return _label.validate_python(label)
-    except ValidationError as error:
-        raise ServiceError(
-            f"{str(label)[:60]!r} can't be the name of a class: give one line of visible text, of "
-            f"at most {MAX_LABEL_LENGTH} characters; a number, between -2^53 and 2^53."
-        ) from error
+    wrong = (
+        f"{str(label)[:60]!r} can't be the name of a class: give one line of visible text, of at "
+        f"most {MAX_LABEL_LENGTH} characters; a number, between -2^53 and 2^53."
+    )
+    return _valid(_label, label, lambda _: wrong)
 
 
 def typed_text(value: str) -> str:
     """Return a text, or raise if it can't be taught or asked about."""
-    try:
-        return _text.validate_python(value)
-    except ValidationError as error:
-        raise ServiceError(f"The text: {error.errors()[0]['msg']}.") from error
+    return _valid(_text, value, lambda first: f"The text: {first['msg']}.")
 
 
 def typed_description(value: str) -> str | None:
     """Return the description of a class; None if the field was left empty."""
     if not value.strip():
         return None
+    return _valid(_description, value.strip(), lambda first: f"The description: {first['msg']}.")
+
+
+def _valid(kind: TypeAdapter[T], value: Any, wrong: Callable[[Any], str]) -> T:
+    """Return a value that is valid; `wrong` says what is wrong, given pydantic's first error."""
     try:
-        return _description.validate_python(value.strip())
+        return kind.validate_python(value)
     except ValidationError as error:
-        raise ServiceError(f"The description: {error.errors()[0]['msg']}.") from error
+        raise ServiceError(wrong(error.errors()[0])) from error
 
 
 class PastedRows(NamedTuple):
@@ -80,13 +82,9 @@ def pasted_rows(
     if next(batches, None) is not None:
         raise ServiceError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
     labels = batch.labels or []
-    try:
-        _texts.validate_python(batch.inputs)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ServiceError(
-            f"{name}, row {int(first['loc'][0]) + 1 + skip}: {first['msg']}."
-        ) from error
+    _valid(
+        _texts, batch.inputs, lambda e: f"{name}, row {int(e['loc'][0]) + 1 + skip}: {e['msg']}."
+    )
     for label in dict.fromkeys(labels):
         try:
             _checked(label)

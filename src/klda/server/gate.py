@@ -1,24 +1,33 @@
-"""The ASGI middleware in front of the application: limits, security headers, log, metrics."""
+"""The ASGI middleware in front of the application: who may do what, limits, headers, log, metrics.
+
+A request is refused here before its body is read: FastAPI would parse the body first.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import FastAPI, Request
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
-from klda.server.errors import INTERNAL, ServiceError
-from klda.server.keys import Keys, RateLimit, secret_of
-from klda.server.settings import ServiceSettings, is_loopback
+from klda.server.errors import ServiceError
+from klda.server.keys import SESSION_COOKIE, RateLimit, check_role, secret_of
+from klda.server.settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+METHODS = READS | {"POST", "PUT", "PATCH", "DELETE"}
+READS_BY_POST = frozenset({"/v1/predict", "/v1/explain", "/page/ask", "/page/why"})
+HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
 MAX_SIGN_IN = 4096  # bytes of a form with a key
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
+# number of values, not on bytes: a body of empty lists would take seconds.
+MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -36,25 +45,28 @@ HEADERS = {
 log = logging.getLogger("klda.server")
 
 
+def needed_role(method: str, path: str) -> str | None:
+    """Return the role that a request needs; None if it needs no key."""
+    if path in (HEALTH, "/v1/openapi.json") or not path.startswith(("/v1/", "/page/")):
+        return None
+    return "ask" if method in READS or path in READS_BY_POST else "teach"
+
+
 class Gate:
     """What every request passes before the application sees it, and every response after.
 
-    `observe` is called with method, path, status and seconds of each request, `arriving` with +1
-    and -1 around a predict.
+    `paths` are those that the log and the metrics name; `respond` turns an error into the response
+    to a request.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
-        settings: ServiceSettings,
-        keys: Keys,
-        observe: Callable[[str, str, int, float], None],
-        arriving: Callable[[int], None],
-        state: Any = None,
+        app: FastAPI,
+        paths: Collection[str],
+        respond: Callable[[Request, Exception], Response],
     ) -> None:
-        self.app, self.state = app, state
-        self._settings, self._keys = settings, keys
-        self._observe, self._arriving = observe, arriving
+        self.app, self.state, self._paths, self._respond = app, app.state, paths, respond
+        self._settings = settings = app.state.service.settings
         self._limit = RateLimit(settings.rate, settings.burst)
         self._hosts = settings.allowed_hosts
         if not self._hosts and not settings.keys and is_loopback(settings.host):
@@ -68,77 +80,105 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._max_body(scope))
+        request = Request({**scope, "app": self.app})
+        exchange = _Exchange(scope, receive, send, self._max_body(scope["path"]))
         is_predict = scope["path"] == "/v1/predict"
-        self._arriving(is_predict)
+        self.state.service.batcher.arriving += is_predict
         try:
-            self._check(scope, Headers(scope=scope))
+            self._check(request)
             await self.app(scope, exchange.receive, exchange.send)
-        except ServiceError as error:
-            await exchange.refuse(error)
-        except Exception:
-            log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
-            await exchange.refuse(ServiceError(INTERNAL, 500))
+            if exchange.refusal is not None:
+                raise exchange.refusal
+        except Exception as error:
+            if not isinstance(error, ServiceError):
+                log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
+            await exchange.close(self._respond(request, error))
         finally:
-            self._arriving(-is_predict)
+            self.state.service.batcher.arriving -= is_predict
             self._note(scope, exchange)
 
-    def _max_body(self, scope: Scope) -> int:
+    def _max_body(self, path: str) -> int:
         """Bytes of the largest body; forms that need no key are small."""
         most = self._settings.max_body
-        return min(most, MAX_SIGN_IN) if scope["path"] in ("/login", "/logout") else most
+        return min(most, MAX_SIGN_IN) if path in ("/login", "/logout") else most
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _check(self, request: Request) -> None:
+        headers, path = request.headers, request.url.path
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        is_probe = scope["path"] == "/v1/health"  # by any name, at any rate: it reveals nothing
-        if self._hosts and name.lower() not in self._hosts and not is_probe:
+        if self._hosts and name.lower() not in self._hosts and path != HEALTH:
             raise ServiceError(f"This service does not answer for the host {name[:100]!r}.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
-        if is_foreign and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+        if is_foreign and request.method not in READS:
             raise ServiceError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._max_body(scope):
-            raise _too_large(self._max_body(scope))
-        if not is_probe:
-            address = str((scope.get("client") or ("",))[0])
-            self._limit.take(self._keys.client(secret_of(headers), address))
+        if length.isdigit() and int(length) > self._max_body(path):
+            raise _too_large(self._max_body(path))
+        if path != HEALTH:
+            address = request.client.host if request.client else ""
+            self._limit.take(self.state.keys.client(secret_of(headers), address))
+        self._check_role(request, needed_role(request.method, path))
+
+    def _check_role(self, request: Request, wanted: str | None) -> None:
+        keys = self.state.keys
+        if wanted is None:
+            return
+        if not request.url.path.startswith("/page/"):
+            check_role(keys.role(secret_of(request.headers)), wanted)
+            return
+        role = keys.session_role(request.cookies.get(SESSION_COOKIE))
+        if role is None:
+            raise ServiceError("The session has expired: sign in again.", 401)
+        check_role(role, wanted)
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
-        path = getattr(scope.get("route"), "path", None) or "other"
-        # A client can invent any number of methods, and each would stay in the metrics forever.
+        # A client can invent any number of paths and methods, and each would stay in the metrics.
+        path = scope["path"] if scope["path"] in self._paths else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._observe(method, path, exchange.status, seconds)
+        self.state.metrics.observe(method, path, exchange.status, seconds)
         noted = {"request": exchange.id, "method": method, "path": path, "status": exchange.status}
         log.info("request", extra={**noted, "ms": round(seconds * 1000, 1)})
 
 
 class _Exchange:
-    """One request and its response."""
+    """One request and its response; a body that is too large ends it."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
         self.id = uuid.uuid4().hex[:16]
         self.began = time.perf_counter()
         self.status = 0
         self._scope, self._receive, self._send = scope, receive, send
-        self._left = self._max_body = max_body
+        self._max_body, self._length = max_body, 0
+        self._counts = dict.fromkeys(MAX_CHARACTERS if scope["path"].startswith("/v1/") else (), 0)
+        self.refusal: ServiceError | None = None
 
     async def receive(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.request":
-            self._left -= len(message.get("body", b""))
-            if self._left < 0:
-                raise _too_large(self._max_body)
+        try:
+            self._count(message.get("body", b""))
+        except ServiceError as error:
+            self.refusal = error
+            raise
         return message
 
+    def _count(self, body: bytes) -> None:
+        self._length += len(body)
+        if self._length > self._max_body:
+            raise _too_large(self._max_body)
+        for characters, before in self._counts.items():
+            count = self._counts[characters] = before + sum(map(body.count, characters))
+            if count > MAX_CHARACTERS[characters]:
+                raise ServiceError(
+                    f"The body has {count} of the characters {characters.decode()!r}; at most "
+                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time."
+                )
+
     async def send(self, message: Message) -> None:
-        # FastAPI turns the error above into one of its own, which would not say what happened.
-        if self._left >= 0:
+        # FastAPI turns a refusal into an error of its own, which would not say what happened.
+        if self.refusal is None:
             await self._send_on(message)
-        elif not self.status:
-            await self.refuse(_too_large(self._max_body))
 
     async def _send_on(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -151,10 +191,9 @@ class _Exchange:
             message = {**message, "headers": headers.raw}
         await self._send(message)
 
-    async def refuse(self, error: ServiceError) -> None:
-        """Answer with an error, unless a response has started."""
+    async def close(self, response: Response) -> None:
+        """Respond, unless a response has started."""
         if not self.status:
-            response = JSONResponse(error.body, error.status, error.headers)
             await response(self._scope, self._receive, self._send_on)
 
 

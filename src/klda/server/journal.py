@@ -12,8 +12,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -51,7 +52,8 @@ PRAGMA user_version = 1;
 """
 
 
-class Tally(NamedTuple):
+@dataclass(frozen=True)
+class Tally:
     """How the model answered just before it was taught; `new` counts rows of unknown classes."""
 
     when: float
@@ -315,7 +317,7 @@ class Journal:
 
     def add_tally(self, tally: Tally) -> None:
         """Store how the model answered just before it was taught."""
-        self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", tally)
+        self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", astuple(tally))
 
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""

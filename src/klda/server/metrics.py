@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from starlette.responses import Response
+
 from klda.errors import require
 from klda.server.service import Service
 
@@ -44,11 +46,7 @@ class Metrics:
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def text(self) -> bytes:
+    def response(self) -> Response:
         """Return the metrics in Prometheus' text format."""
-        return self._prometheus.generate_latest(self._registry)
-
-    @property
-    def content_type(self) -> str:
-        """Media type of :meth:`text`."""
-        return str(self._prometheus.CONTENT_TYPE_LATEST)
+        headers = {"Content-Type": self._prometheus.CONTENT_TYPE_LATEST}
+        return Response(self._prometheus.generate_latest(self._registry), headers=headers)

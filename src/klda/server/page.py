@@ -19,8 +19,7 @@ from klda.labels import Label
 from klda.server import api, drawing, forms, schemas
 from klda.server.changes import digest
 from klda.server.errors import ServiceError
-from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS, check_role
-from klda.server.routes import CheckedRoute, before_body
+from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.service import Service
 
 SHOWN_CLASSES = 300
@@ -45,7 +44,7 @@ _environment = Environment(
 _environment.filters["menu_id"] = lambda label: "menu-" + digest("menu", str(label))
 _templates = Jinja2Templates(env=_environment)
 
-router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
+router = APIRouter(include_in_schema=False)
 
 
 # ------------------------------------------------------------------ who is asking
@@ -55,19 +54,8 @@ def _role(request: Request) -> str | None:
     return request.app.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
 
 
-def _may(wanted: str) -> list[Any]:
-    def check(request: Request) -> None:
-        role = _role(request)
-        if role is None:
-            raise ServiceError("The session has expired: sign in again.", 401)
-        check_role(role, wanted)
-
-    return [before_body(check)]
-
-
 The = Annotated[Service, Depends(api.service_of)]
 Field = Annotated[str, Form()]
-ask, teach = _may("ask"), _may("teach")
 
 
 def _render(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -89,6 +77,7 @@ def _message(request: Request, text: str, **values: Any) -> HTMLResponse:
 def page_error(request: Request, error: ServiceError) -> Response:
     """Return an error as the page shows it, or send the browser to the sign-in."""
     response = _render(request, "message.html", error.status, text=str(error), kind="error")
+    response.headers.update(error.headers)
     if error.status == 401:
         response.headers["HX-Redirect"] = "/login"
     return response
@@ -141,7 +130,7 @@ async def logout(request: Request) -> Response:
 # ------------------------------------------------------------------ asking and correcting
 
 
-@router.post("/page/ask", dependencies=ask)
+@router.post("/page/ask")
 async def ask_one(
     request: Request,
     service: The,
@@ -154,7 +143,7 @@ async def ask_one(
     return await _answer(request, service, value)
 
 
-@router.post("/page/teach", dependencies=teach)
+@router.post("/page/teach")
 async def teach_one(
     request: Request,
     service: The,
@@ -173,7 +162,7 @@ async def teach_one(
     return _changed(await _answer(request, service, value, note=note))
 
 
-@router.post("/page/why", dependencies=ask)
+@router.post("/page/why")
 async def why(request: Request, service: The, value: Field) -> Response:
     """Explain an answer."""
     given = await _input(service, value)
@@ -211,7 +200,7 @@ async def _input(service: Service, value: str) -> Any:
 # ------------------------------------------------------------------ many at once
 
 
-@router.post("/page/upload", dependencies=teach)
+@router.post("/page/upload")
 async def upload(
     request: Request,
     service: The,
@@ -248,7 +237,7 @@ def _preview(table: forms.PastedRows, new: list[Label]) -> dict[str, Any]:
     }
 
 
-@router.get("/page/upload/{upload_id}", dependencies=ask)
+@router.get("/page/upload/{upload_id}")
 async def upload_progress(request: Request, upload_id: str) -> Response:
     """Show the progress of an upload."""
     job = request.app.state.uploads.get(upload_id)
@@ -259,7 +248,7 @@ async def upload_progress(request: Request, upload_id: str) -> Response:
 # ------------------------------------------------------------------ the classes
 
 
-@router.get("/page/classes", dependencies=ask)
+@router.get("/page/classes")
 async def class_list(
     request: Request, service: The, search: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
@@ -267,13 +256,13 @@ async def class_list(
     return _render(request, "classes.html", **_classes(service, search))
 
 
-@router.get("/page/overview", dependencies=ask)
+@router.get("/page/overview")
 async def overview(request: Request, service: The) -> Response:
     """Show the figures of the header and the suggested class names."""
     return _render(request, "overview.html", **_overview(service))
 
 
-@router.post("/page/declare", dependencies=teach)
+@router.post("/page/declare")
 async def declare(request: Request, service: The, name: Field, description: Field = "") -> Response:
     """Add a class by its name."""
     known = service.snapshot.counts
@@ -285,7 +274,7 @@ async def declare(request: Request, service: The, name: Field, description: Fiel
     return _message(request, f"{'Described' if label in known else 'Added'} {label}.")
 
 
-@router.post("/page/rename", dependencies=teach)
+@router.post("/page/rename")
 async def rename(request: Request, service: The, old: Field, new: Field) -> Response:
     """Rename a class."""
     known = service.snapshot.counts
@@ -294,7 +283,7 @@ async def rename(request: Request, service: The, old: Field, new: Field) -> Resp
     return _message(request, f"Renamed {old} to {label}.")
 
 
-@router.post("/page/forget", dependencies=teach)
+@router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
@@ -304,7 +293,7 @@ async def forget(request: Request, service: The, label: Field) -> Response:
     return _message(request, text, undo=done.sequence)
 
 
-@router.get("/page/forgotten", dependencies=teach)
+@router.get("/page/forgotten")
 async def forgotten(request: Request, service: The) -> Response:
     """Show the classes that were recently forgotten and can be restored."""
     return _render(
@@ -316,14 +305,14 @@ async def forgotten(request: Request, service: The) -> Response:
     )
 
 
-@router.post("/page/undo", dependencies=teach)
+@router.post("/page/undo")
 async def undo(request: Request, service: The, number: Annotated[int, Form()]) -> Response:
     """Restore what was forgotten."""
     await service.undo(number)
     return _message(request, "Restored.")
 
 
-@router.get("/page/map", dependencies=ask)
+@router.get("/page/map")
 async def class_map(request: Request, service: The) -> Response:
     """Show a map of the classes and the pairs that are easily confused."""
     found = await service.class_overview()
@@ -344,7 +333,7 @@ async def class_map(request: Request, service: The) -> Response:
     )
 
 
-@router.get("/page/scores", dependencies=ask)
+@router.get("/page/scores")
 async def scores(request: Request, service: The) -> Response:
     """Show the live accuracy."""
     return _render(request, "scores.html", chart=drawing.chart(await service.tallies()))

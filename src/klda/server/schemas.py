@@ -6,9 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from klda.labels import MAX_LABEL_LENGTH
+from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.learner.class_names import LONGEST_DESCRIPTION
+from klda.learner.explanation import NearClass
+from klda.learner.label_set import ConfusablePair
+from klda.learner.ledger import NearSample
 from klda.server.changes import Acknowledgement
+from klda.server.journal import Tally
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
@@ -168,12 +172,16 @@ class Ranked(BaseModel):
     label: str | int
     probability: float = Field(ge=0, le=1)
 
+    @classmethod
+    def of(cls, label: Label, probability: float, **more: Any) -> Self:
+        """Return a class with its probability, rounded; not validated again."""
+        rounded = min(1.0, max(0.0, round(probability, 6)))
+        return cls.model_construct(label=label, probability=rounded, **more)
 
-class Prediction(BaseModel):
+
+class Prediction(Ranked):
     """The answer for one input."""
 
-    label: str | int
-    probability: float = Field(ge=0, le=1)
     known: bool | None = Field(
         description="False: unlike anything learned. Null: this model can't tell."
     )
@@ -201,19 +209,17 @@ class ChangeAnswer(BaseModel):
         return cls(classes=done.classes, samples=done.samples, version=done.sequence, **more)
 
 
-class LearnAnswer(ChangeAnswer):
-    """What was learned; on disk and included in every later answer."""
-
-    learned: int
-    new_classes: list[str | int]
-    repeated: bool = Field(description="The key was used before: nothing was learned again.")
-
-
 class DeclareAnswer(ChangeAnswer):
     """What was declared; on disk and included in every later answer."""
 
     new_classes: list[str | int]
-    repeated: bool = Field(description="The key was used before: nothing was declared again.")
+    repeated: bool = Field(description="The key was used before: nothing was changed again.")
+
+
+class LearnAnswer(DeclareAnswer):
+    """What was learned; on disk and included in every later answer."""
+
+    learned: int
 
 
 class ForgetAnswer(ChangeAnswer):
@@ -231,20 +237,6 @@ class Word(BaseModel):
 
     word: str
     weight: float
-
-
-class NearClass(Ranked):
-    """A class near an input."""
-
-    distance: float
-
-
-class NearSample(BaseModel):
-    """A learned sample near an input, where the model keeps a ledger."""
-
-    id: str | int
-    label: str | int
-    similarity: float
 
 
 class ExplainAnswer(BaseModel):
@@ -296,47 +288,24 @@ class HealthAnswer(BaseModel):
     version: int
 
 
-class PlaceAnswer(BaseModel):
+class PlaceAnswer(ClassCount):
     """A class on the map."""
 
-    label: str | int
-    samples: int
     x: float
     y: float
-
-
-class PairAnswer(BaseModel):
-    """Two classes that are easily confused."""
-
-    first: str | int
-    second: str | int
-    confusion: float = Field(
-        ge=0,
-        le=1,
-        description="Expected fraction of samples of one that are predicted as the other.",
-    )
 
 
 class MapAnswer(BaseModel):
     """A map of the classes and the pairs that are easily confused."""
 
     places: list[PlaceAnswer]
-    pairs: list[PairAnswer]
-
-
-class TallyAnswer(BaseModel):
-    """How the model answered just before it was taught some samples."""
-
-    when: float
-    right: int
-    wrong: int
-    new: int
+    pairs: list[ConfusablePair]
 
 
 class ScoresAnswer(BaseModel):
     """Live accuracy: the model predicts every sample before it learns it."""
 
-    tallies: list[TallyAnswer]
+    tallies: list[Tally]
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 

@@ -17,7 +17,7 @@ from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Acknowledgement, Change, digest, wrong_width
+from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServiceError
 from klda.server.journal import Tally
@@ -25,6 +25,7 @@ from klda.server.locked_folder import LockedFolder
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
+from klda.server.update import wrong_width
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +79,8 @@ class Uploads:
     """The uploads of an application, the latest last."""
 
     def __init__(self) -> None:
-        self._uploads: OrderedDict[str, Upload] = OrderedDict()
-        self._tasks: set[asyncio.Task] = set()
+        self._uploads: dict[str, Upload] = {}
+        self._task: asyncio.Task | None = None  # of the latest: one table at a time
 
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
@@ -92,28 +91,24 @@ class Uploads:
     @property
     def all_finished(self) -> bool:
         """Whether none is under way."""
-        return all(upload.finished for upload in self._uploads.values())
+        return self._task is None or self._task.done()
 
     def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start to teach a table."""
         if not self.all_finished:
             raise ServiceError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)
-        self._uploads[upload.id] = upload
-        while len(self._uploads) > MAX_UPLOADS:
-            self._uploads.popitem(last=False)
-        task = asyncio.create_task(upload.teach(service))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        latest = [*self._uploads.items(), (upload.id, upload)][-MAX_UPLOADS:]
+        self._uploads = dict(latest)
+        self._task = asyncio.create_task(upload.teach(service))
         return upload
 
     async def finish(self, seconds: float) -> None:
-        """Wait until the tables are taught; after some seconds, cancel what is left."""
-        if not self._tasks:
+        """Wait until a table is taught; after some seconds, cancel what is left of it."""
+        if self._task is None:
             return
-        _, left = await asyncio.wait(self._tasks, timeout=seconds)
-        for task in left:
-            task.cancel()
+        _, left = await asyncio.wait([self._task], timeout=seconds)
         if left:
+            self._task.cancel()
             log.warning("a table was interrupted: send it again, rows already taught count once")
             await asyncio.wait(left)

@@ -12,31 +12,26 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from klda.errors import KldaError
-from klda.labels import Label
 from klda.learner import Learner
-from klda.server import changes, legacy
-from klda.server.changes import Acknowledgement, Change
+from klda.server import legacy
+from klda.server.changes import Change
 from klda.server.errors import ServiceError
 from klda.server.journal import Journal, JournalError
 from klda.server.locked_folder import LockedFolder
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import lower_priority, settle
+from klda.server.update import SERVICE, Update
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
 RETRY_SECONDS = 5.0
-SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
 # Errors that a change causes wherever it is applied. Others (no memory, a disk or a GPU that
 # fails) are the machine's.
 CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -169,7 +164,7 @@ class Writer:
         for group in groups:
             try:
                 with self._journal.transaction():
-                    update = _Update(self.learner, self._journal, verify=False)
+                    update = Update(self.learner, self._journal, verify=False)
                     for change in group:
                         update.remember(change, update.make(change))
                     update.finish()
@@ -264,7 +259,7 @@ class Writer:
     def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
         """Return an acknowledgement, or the error of a refused change, for each; and the result."""
         with self._journal.transaction():
-            update = _Update(self.learner, self._journal)
+            update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
             if not update.rows:
@@ -334,120 +329,6 @@ class Writer:
             if self._saving is not None:
                 self._end_fold()
         self._journal.close()
-
-
-class _Update:
-    """Applies changes to a learner and stores them in a journal, inside of its transaction.
-
-    Neighbouring learns are applied together, when another change comes or at the end. A replay does
-    not verify again that the samples to remove were learned.
-    """
-
-    def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
-        self._learner, self._journal, self._verify = learner, journal, verify
-        self._pending: list[Change] = []
-        self._counts = Counter(learner.classes)  # with the pending learns
-        self._width = int(getattr(learner.classifier, "n_features_in_", 0))
-        self.rows = 0  # labels in the changes made; 0 if none was
-
-    def answer(self, change: Change) -> Acknowledgement | ServiceError:
-        """Make a new change; return the answer to it, or why it is refused."""
-        if change.kind != "learn":
-            self.finish()
-        try:
-            if change.key and (earlier := self._journal.answered(change.key)):
-                return _repeated(change, *earlier)
-            change = replace(change, sequence=self._journal.last + 1, when=time.time())
-            acknowledgement = self.make(change)
-        except ServiceError as error:  # raised by checks: nothing was changed
-            return error
-        self._journal.add(change)
-        self.remember(change, acknowledgement)
-        self.rows += max(1, len(change.labels))
-        return acknowledgement
-
-    def remember(self, change: Change, acknowledgement: Acknowledgement) -> None:
-        """Remember the answer to a change that has a key."""
-        if change.key:
-            self._journal.add_key(change.key, change.digest, acknowledgement)
-
-    def make(self, change: Change) -> Acknowledgement:
-        """Apply a change; a learn is applied together with the next ones."""
-        new: tuple[Label, ...] = ()
-        if change.kind in ("learn", "declare"):
-            new = tuple(x for x in dict.fromkeys(change.labels) if x not in self._counts)
-        if change.kind == "learn":
-            changes.check_learn(change, self._counts, self._width)
-            assert change.rows is not None
-            self._width = change.rows.shape[1]
-            self._counts.update(change.labels)
-            self._pending.append(change)
-        else:
-            self.finish()
-            getattr(self, f"_{change.kind}")(change)
-            self._counts = Counter(self._learner.classes)
-        return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new)
-
-    def finish(self) -> None:
-        """Apply the learns that wait."""
-        if self._pending:
-            rows = np.concatenate([c.rows for c in self._pending if c.rows is not None])
-            labels = [label for change in self._pending for label in change.labels]
-            self._learner.learn_rows(rows, labels, source=SERVICE)
-            self._pending = []
-
-    def _remove(self, change: Change) -> None:
-        changes.check_known(change.labels, self._counts)
-        assert change.rows is not None
-        with _conflicts():
-            self._learner.forget_rows(
-                change.rows, list(change.labels), source=SERVICE, verify=self._verify
-            )
-
-    def _rename(self, change: Change) -> None:
-        old, new = change.labels
-        changes.check_known([old], self._counts)
-        changes.check_kind([new], self._counts)
-        with _conflicts():
-            self._learner.rename(old, new)
-        self._journal.reuse_name(new)
-
-    def _declare(self, change: Change) -> None:
-        changes.check_kind(change.labels, self._counts)
-        with _conflicts():
-            self._learner.declare(dict(zip(change.labels, change.descriptions, strict=True)))
-
-    def _forget(self, change: Change) -> None:
-        labels: dict[Label, None] = dict.fromkeys(change.labels)
-        changes.check_known(labels, self._counts)
-        gone = [self._learner.detach(label) for label in labels]
-        self._journal.keep(change.sequence, change.when, gone)
-
-    def _restore(self, change: Change) -> None:
-        number = change.target
-        back = self._journal.kept(number, by=change.sequence)
-        reused = self._journal.reused_names(number)
-        changes.check_restore(number, [one.label for one in back], reused, self._counts)
-        for one in back:
-            self._learner.attach(one)
-        self._journal.mark_restored(number, change.sequence)
-
-
-@contextmanager
-def _conflicts() -> Iterator[None]:
-    """Give the errors of the learner, which has not changed then, a status of their own."""
-    try:
-        yield
-    except KldaError as error:
-        raise ServiceError(str(error), 409) from error
-
-
-def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
-    if change.digest != digest:
-        raise ServiceError(
-            "Idempotency-Key was used for another request: use a new key for each request.", 409
-        )
-    return replace(earlier, repeated=True)
 
 
 def _troubled() -> ServiceError:

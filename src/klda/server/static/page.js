@@ -71,12 +71,8 @@ const errorMessage = (text) => {
 
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
   if (!detail.isError || detail.serverResponse.includes('class="message')) return;
-  let text = `The service responded with status ${detail.xhr.status}. Try again.`;
-  try {
-    text = JSON.parse(detail.serverResponse).error.message;
-  } catch {
-    // Not from the service: a proxy's page is not shown.
-  }
+  // Not from the service: a proxy's page is not shown.
+  const text = `The service responded with status ${detail.xhr.status}. Try again.`;
   detail.serverResponse = errorMessage(text).outerHTML;
 });
 
