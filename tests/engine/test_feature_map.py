@@ -15,7 +15,7 @@ def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
         D,
         gamma=gamma,
         kind=kind,
-        rng=np.random.RandomState(seed),
+        key=seed,
         backend=NumpyBackend("float64"),
     )
     Z = features.lift(X)
@@ -47,7 +47,7 @@ def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
         D,
         gamma=0.5,
         kind="orthogonal",
-        rng=np.random.RandomState(0),
+        key=0,
         backend=NumpyBackend("float64"),
     )
     directions = features.frequencies

@@ -34,6 +34,7 @@ def draw_maps(
             f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give the "
             "width of each block of features."
         )
+    keys = rng.randint(np.iinfo(np.int64).max, size=n_maps, dtype=np.int64).tolist()
     gamma = estimator.gamma
     if gamma == "auto":
         gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
@@ -43,11 +44,11 @@ def draw_maps(
             int(estimator.n_components),
             gamma=float(gamma),
             kind=estimator.random_features,
-            rng=rng,
+            key=key,
             backend=backend,
             blocks=blocks,
         )
-        for _ in range(n_maps)
+        for key in keys
     ]
 
 

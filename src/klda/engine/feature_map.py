@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Backend, NumpyBackend
+from klda.engine.random_numbers import RandomStream
 
 MEDIAN_SAMPLES = 1000
 GAMMA_SCALE = 0.075
@@ -63,21 +64,20 @@ class FeatureMap:
         *,
         gamma: float,
         kind: str,
-        rng: np.random.RandomState,
+        key: int,
         backend: Backend,
         blocks: tuple[int, ...] = (),
     ) -> FeatureMap:
-        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``."""
-        directions = _DIRECTIONS[kind](n_features, n_components, rng)
-        phases = rng.uniform(0, 2 * np.pi, n_components)
+        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
+
+        The same key gives the same features on every device.
+        """
+        stream = RandomStream(key, backend)
+        phases = stream.uniform(n_components) * float(2 * np.pi)
+        directions = _DIRECTIONS[kind](n_features, n_components, stream)
+        directions *= float(np.sqrt(2 * gamma))
         return cls(
-            backend,
-            n_features,
-            n_components,
-            backend.asarray(np.sqrt(2 * gamma) * directions),
-            backend.asarray(phases),
-            float(gamma),
-            blocks=blocks,
+            backend, n_features, n_components, directions, phases, float(gamma), blocks=blocks
         )
 
     def lift(self, rows: Array, out: Array | None = None) -> Array:
@@ -202,23 +202,23 @@ class KernelMap:
         return cls(backend, **found, width=float(meta["width"]), gamma=float(meta["gamma"]))
 
 
-def _gaussian_directions(
-    n_features: int, n_components: int, rng: np.random.RandomState
-) -> np.ndarray:
-    return rng.standard_normal((n_features, n_components))
+def _gaussian_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+    return stream.normal(n_features, n_components)
 
 
-def _orthogonal_directions(
-    n_features: int, n_components: int, rng: np.random.RandomState
-) -> np.ndarray:
-    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016)."""
+def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016).
+
+    They are computed on the CPU: a factorisation rounds differently elsewhere.
+    """
+    on_host = stream.on(NumpyBackend("float64"))
     blocks = []
     for _ in range(-(-n_components // n_features)):
-        directions, triangle = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+        directions, triangle = np.linalg.qr(on_host.normal(n_features, n_features))
         directions *= np.sign(np.diag(triangle))  # uniform over the orthogonal group
-        lengths = np.sqrt(rng.chisquare(n_features, n_features))
+        lengths = np.linalg.norm(on_host.normal(n_features, n_features), axis=0)
         blocks.append(directions * lengths)
-    return np.concatenate(blocks, axis=1)[:, :n_components]
+    return stream.backend.asarray(np.concatenate(blocks, axis=1)[:, :n_components])
 
 
 _DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_directions}
