@@ -142,7 +142,7 @@ class TorchBackend:
 
     def sum_of_squares(self, rows: Array) -> Array:
         """Return the sum of all squared entries, on the device."""
-        return self._torch.linalg.vector_norm(rows, dtype=self._torch.float64).square()
+        return self._torch.linalg.vector_norm(rows).double().square()
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> TorchGrouping:
         """Return what sums by group need to know."""
@@ -152,7 +152,7 @@ class TorchBackend:
         """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
         # The faster the products, the more it costs to start them.
         exact = self._torch.get_float32_matmul_precision() == "highest"
-        height = BLOCK if exact else 2 * BLOCK
+        height = 4 * BLOCK if len(rows) < BLOCK else BLOCK if exact else 2 * BLOCK
         room = square.new_empty(
             (height, height)
         )  # all the memory it takes, before anything changes

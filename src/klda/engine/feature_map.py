@@ -18,6 +18,7 @@ from klda.engine.arrays import Array, Backend, NumpyBackend
 from klda.engine.random_numbers import RandomStream
 
 MEDIAN_SAMPLES = 1000
+MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 
 
@@ -228,8 +229,9 @@ RANDOM_FEATURES = tuple(_DIRECTIONS)
 def median_squared_distance(samples: np.ndarray) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
-    If all samples are equal (or there is only one), this is the mean squared length, so that the
-    result is positive and follows the scale of the features.
+    Of many, every few are compared with all. If all samples are equal (or there is only one), this
+    is the mean squared length, so that the result is positive and follows the scale of the
+    features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
     chosen = np.asarray(samples[::step], dtype=np.float64)
@@ -238,8 +240,8 @@ def median_squared_distance(samples: np.ndarray) -> float:
     if len(chosen) > 1:
         centred = chosen - chosen.mean(axis=0)
         norms = np.einsum("ij,ij->i", centred, centred)
-        squared = norms[:, None] + norms - 2 * centred @ centred.T
-        distances = squared[np.triu_indices(len(chosen), 1)]
+        some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
+        distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
             return float(np.median(positive))

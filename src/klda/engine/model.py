@@ -39,6 +39,8 @@ from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
 
+MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked on are on a GPU
+
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     """Return the backend for a device.
@@ -223,6 +225,8 @@ class Model:
             if len(held):
                 rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
                 held = HeldRows(held.rows[:0])
+        if rows.nbytes <= MOVED_AT_ONCE:
+            rows = self.backend.asarray(rows)
         waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
         self.change(rows, groups, labels, 1)
         self.waiting, self.held = waiting, held
@@ -326,7 +330,9 @@ class Model:
         self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice
     ) -> tuple[Array, Grouping, list[Label]]:
         """Return a block of rows on the device, and which of the classes in it each belongs to."""
-        present, own = np.unique(groups[block], return_inverse=True)
+        counts = np.bincount(groups[block], minlength=len(labels))
+        present = np.flatnonzero(counts)
+        own = (np.cumsum(counts > 0) - 1)[groups[block]]
         grouping = self.backend.grouping(own, len(present))
         return self.backend.asarray(rows[block]), grouping, [labels[i] for i in present]
 

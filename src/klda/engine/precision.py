@@ -6,7 +6,7 @@ always from the same factor, so that errors don't add up over many changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -76,9 +76,8 @@ class DensePrecision:
             raise NotPositiveDefiniteError
         return cls(scatter, rho, pivots)
 
-    def extend(self, rows: Array, sign: int) -> None:
-        """Bring in a change of the scatter by ``sign * rows^T rows``."""
-        gains = self.backend.solve(self.square, self.pivots, rows)
+    def extend(self, rows: Array, gains: Array, sign: int) -> None:
+        """Bring in a change of the scatter by ``sign * rows^T rows``; the gains are ``rows R0``."""
         old, new = len(self.gains), len(rows)
         system = self.backend.empty((old + new, old + new))
         system[:old, :old] = self.system
@@ -91,9 +90,14 @@ class DensePrecision:
         self.definite = self.definite and sign > 0
         self._solve = None
 
-    def apply_base(self, vectors: Array) -> Array:
-        """Return ``vectors R0``."""
-        return self.backend.solve(self.square, self.pivots, vectors)
+    def apply_base(self, parts: Sequence[Array]) -> list[Array]:
+        """Return ``vectors R0`` for each of some arrays of vectors."""
+        vectors = self.backend.concatenate(parts) if len(parts) > 1 else parts[0]
+        if not len(vectors):
+            return list(parts)
+        solved = self.backend.solve(self.square, self.pivots, vectors)
+        stops = np.cumsum([len(part) for part in parts]).tolist()
+        return [solved[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)]
 
     def apply_updates(self, solved: Array, vectors: Array) -> Array:
         """Turn ``vectors R0`` into ``vectors R``."""
@@ -105,7 +109,7 @@ class DensePrecision:
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
-        return self.apply_updates(self.apply_base(vectors), vectors)
+        return self.apply_updates(self.apply_base([vectors])[0], vectors)
 
 
 class PlainWeights:
