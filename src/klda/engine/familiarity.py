@@ -91,9 +91,9 @@ class Familiarity:
     def unpack(cls, arrays: Mapping[str, np.ndarray]) -> Familiarity:
         """Return what `pack` described."""
         nothing = np.empty((0, 0))
-        plain = (arrays[name] for name in STORED[:5])
-        known = cls(*plain, system=nothing)
-        vars(known).update(factor=arrays["factor"], unblend=arrays.get("unblend", nothing))
+        offsets, lengths, anchors, shares, shifts, factor = (arrays[name] for name in STORED[:-1])
+        known = cls(offsets, lengths, anchors, shares, shifts, system=nothing)
+        vars(known).update(factor=factor, unblend=arrays.get("unblend", nothing))
         return known
 
     def inner(self) -> np.ndarray:

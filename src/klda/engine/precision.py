@@ -6,7 +6,7 @@ always from the same factor, so that errors don't add up over many changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -90,11 +90,11 @@ class DensePrecision:
         self.definite = self.definite and sign > 0
         self._solve = None
 
-    def apply_base(self, parts: Sequence[Array]) -> list[Array]:
+    def apply_base(self, parts: list[Array]) -> list[Array]:
         """Return ``vectors R0`` for each of some arrays of vectors."""
         vectors = self.backend.concatenate(parts) if len(parts) > 1 else parts[0]
         if not len(vectors):
-            return list(parts)
+            return parts
         solved = self.backend.solve(self.square, self.pivots, vectors)
         stops = np.cumsum([len(part) for part in parts]).tolist()
         return [solved[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)]
