@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend, on_cpu
+from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
 from klda.errors import KldaError
 
@@ -37,7 +37,8 @@ def draw_maps(
     keys = rng.randint(np.iinfo(np.int64).max, size=n_maps, dtype=np.int64).tolist()
     gamma = estimator.gamma
     if gamma == "auto":
-        gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
+        gamma = GAMMA_SCALE / median_squared_distance(samples, backend)
+        gamma = float(f"{gamma:.6g}")  # the same, whatever device has rounded its last digits
     return [
         FeatureMap.draw(
             width,

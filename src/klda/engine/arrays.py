@@ -53,6 +53,15 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
+def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the product of two matrices in double precision, by the BLAS that all others use.
+
+    That is SciPy's: NumPy has a BLAS of its own, and the threads of each would wait for the other.
+    """
+    # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
+    return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
+
+
 _interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
 _handler: Any = None  # whom they are handed to in the end; None while none is held back
 
@@ -238,8 +247,8 @@ class NumpyGrouping:
 class NumpyBackend:
     """The engine's operations on the CPU, through BLAS and LAPACK in place.
 
-    All large products are SciPy's. NumPy comes with a BLAS of its own, whose threads wait busily
-    for a while after each call and would hold up those of SciPy's.
+    All products are SciPy's, but those of a few rows. NumPy comes with a BLAS of its own, whose
+    threads wait busily for a while after each call and would hold up those of SciPy's.
     """
 
     device = "cpu"

@@ -74,7 +74,7 @@ class FeatureMap:
         The same key gives the same features on every device.
         """
         stream = RandomStream(key, backend)
-        phases = stream.uniform(n_components) * float(2 * np.pi)
+        phases = backend.asarray(2 * np.pi * stream.uniform(n_components))
         directions = _DIRECTIONS[kind](n_features, n_components, stream)
         directions *= float(np.sqrt(2 * gamma))
         return cls(
@@ -226,7 +226,7 @@ _DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_direc
 RANDOM_FEATURES = tuple(_DIRECTIONS)
 
 
-def median_squared_distance(samples: np.ndarray) -> float:
+def median_squared_distance(samples: Array, backend: Backend) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
     Of many, every few are compared with all. If all samples are equal (or there is only one), this
@@ -234,14 +234,14 @@ def median_squared_distance(samples: np.ndarray) -> float:
     features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    chosen = np.asarray(samples[::step], dtype=np.float64)
-    chosen_norms = np.einsum("ij,ij->i", chosen, chosen)
-    scale = float(chosen_norms.mean())
+    chosen = backend.widen(backend.asarray(samples[::step]))
+    scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
-        centred = chosen - chosen.mean(axis=0)
-        norms = np.einsum("ij,ij->i", centred, centred)
+        centred = chosen - chosen.mean(0)
+        norms = (centred * centred).sum(1)
         some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
+        distances = backend.to_numpy(distances)
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
             return float(np.median(positive))

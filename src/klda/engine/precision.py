@@ -34,7 +34,7 @@ class ThinPrecision:
         else:
             self.rows = self.backend.widen(scatter.rows)
             system = self.rows @ self.rows.T
-        _add_to_diagonal(system, self.backend.asarray(rho * scatter.signs))
+        _diagonal(system)[:] += self.backend.asarray(rho * scatter.signs)
         self._solve = _small_solver(self.backend, system, self.definite) if len(system) else None
 
     def apply(self, vectors: Array) -> Array:
@@ -84,7 +84,7 @@ class DensePrecision:
         system[old:, :old] = rows @ self.gains.T
         system[:old, old:] = system[old:, :old].T
         system[old:, old:] = rows @ gains.T
-        _add_to_diagonal(system[old:, old:], float(sign))
+        _diagonal(system)[old:] += float(sign)
         self.system = system
         self.gains = self.backend.concatenate([self.gains, gains])
         self.definite = self.definite and sign > 0
@@ -157,6 +157,6 @@ def _small_solver(backend: Backend, system: Array, definite: bool) -> Callable[[
     return solve
 
 
-def _add_to_diagonal(matrix: Array, values: Array | float) -> None:
-    steps = range(len(matrix))
-    matrix[steps, steps] += values
+def _diagonal(matrix: Array) -> Array:
+    """Return the diagonal of a contiguous matrix as a view that can be written to."""
+    return matrix.reshape(-1)[:: len(matrix) + 1]

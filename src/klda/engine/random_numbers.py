@@ -13,17 +13,19 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Backend, NumpyBackend
 
-# SplitMix64's constants, as the signed integers that torch computes with.
-STEP = 0x9E3779B97F4A7C15 - (1 << 64)
-MIXING = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)), (31, 1))
+WORD = 1 << 64
+# SplitMix64's constants: what is added from word to word, and how bits are mixed.
+STEP = 0x9E3779B97F4A7C15
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LAST_SHIFT = 31
 LANE = 16  # bits that pick one quantile
-UNIFORM = 24  # bits of a uniform number: as many as float32 can hold
+UNIFORM = 53  # bits of a uniform number
 
 
 class RandomStream:
-    """A stream of random numbers, made on the device of a backend."""
+    """A stream of random numbers; where there are many, they are made on the backend's device."""
 
     def __init__(self, key: int, backend: Backend, position: int = 1) -> None:
         self.key, self.backend = key, backend
@@ -35,33 +37,37 @@ class RandomStream:
 
     def normal(self, n_rows: int, n_columns: int) -> Array:
         """Draw standard normal numbers."""
-        words = self._words(-(-n_rows // 2), n_columns)
+        words = self._words(-(-n_rows // 2), n_columns, self.backend)
         quantiles = self.backend.asarray(_half_quantiles())
-        lanes = [quantiles[_shifted(words, LANE * i) & ((1 << LANE) - 1)] for i in range(4)]
+        lanes = [quantiles[(words >> LANE * i) & ((1 << LANE) - 1)] for i in range(4)]
         return self.backend.concatenate([lanes[0] + lanes[1], lanes[2] + lanes[3]])[:n_rows]
 
-    def uniform(self, n: int) -> Array:
-        """Draw numbers from ``[0, 1)``."""
-        bits = _shifted(self._words(1, n)[0], 64 - UNIFORM)
-        return self.backend.asarray(bits) * 2.0**-UNIFORM
+    def uniform(self, n: int) -> np.ndarray:
+        """Draw a few numbers from ``[0, 1)``, on the CPU and in double precision."""
+        words = self._words(1, n, NumpyBackend("float64"))[0]
+        return np.asarray(_shifted(words, 64 - UNIFORM) * 2.0**-UNIFORM)
 
-    def _words(self, n_rows: int, n_columns: int) -> Array:
-        """Return the next words of 64 bits."""
-        rows, columns = (self.backend.index(np.arange(n)) for n in (n_rows, n_columns))
-        words = rows[:, None] * n_columns + columns
-        words += self._position
+    def _words(self, n_rows: int, n_columns: int, backend: Backend) -> Array:
+        """Return the next words of 64 bits, in signed integers: torch has no others."""
+        start = self.key + self._position * STEP
         self._position += n_rows * n_columns
-        words *= STEP  # all products are modulo 2^64
-        words += self.key
+        rows = np.arange(n_rows) * _signed(n_columns * STEP)  # all of it modulo 2^64
+        columns = np.arange(n_columns) * _signed(STEP) + _signed(start)
+        words = backend.index(rows)[:, None] + backend.index(columns)
         for shift, factor in MIXING:
             words ^= _shifted(words, shift)
-            words *= factor
-        return words
+            words *= _signed(factor)
+        return words ^ _shifted(words, LAST_SHIFT)
+
+
+def _signed(word: int) -> int:
+    """Return the signed integer with the same bits."""
+    return (word + WORD // 2) % WORD - WORD // 2
 
 
 def _shifted(words: Array, shift: int) -> Array:
     """Shift to the right without the sign, which signed integers would repeat."""
-    return (words >> shift) & ((1 << (64 - shift)) - 1) if shift else words
+    return (words >> shift) & ((1 << (64 - shift)) - 1)
 
 
 @lru_cache(maxsize=1)

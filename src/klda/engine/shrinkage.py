@@ -26,10 +26,11 @@ All of it needs inner products of class means only, no samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import scipy
+
+from klda.engine.arrays import product
 
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
@@ -72,7 +73,7 @@ class Mixing:
         if not len(self.anchors):
             return inner
         combination = self.combination[self.anchors]
-        mixed = combination @ inner @ combination.T
+        mixed = product(product(combination, inner), combination.T)
         return np.asarray((mixed + mixed.T) / 2)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
@@ -114,6 +115,9 @@ class Shrinkage:
     ----------
     mixing : Mixing
         Complete once the anchors and all blocks of other classes were mixed.
+    basis : ndarray of shape (A, A)
+        Eigenvectors of ``inner``, as columns. In terms of anchors turned by it, the regression of
+        a class that is no anchor is a division.
     """
 
     def __init__(
@@ -126,46 +130,19 @@ class Shrinkage:
         inflation: float,
     ) -> None:
         self.inner, self.anchors, self.counts, self.spread = inner, anchors, counts, spread
-        self.active = len(counts) > 1 and spread > 0
-        if not self.active:
-            self.mixing = unmixed(len(counts))
-            return
         noise_beyond = np.maximum(1 / counts - 1 / counts.mean(), 0.0)
         self._ridges = len(anchors) * inflation * noise_beyond
+        self.active = len(counts) > 1 and spread > 0 and bool(self._ridges.any())
+        if not self.active:  # as for most models: no class is rarer than the others
+            self.mixing, self.basis = unmixed(counts, spread), np.eye(len(anchors))
+            return
+        values, self.basis = scipy.linalg.eigh(inner, driver="evd", check_finite=False)
+        self._signal = _signal(values, self.basis, spread / counts[anchors], counts[anchors])
+        self._values = np.maximum(values, 0.0)
         size = len(counts), len(anchors)
         single = len(counts) > len(anchors)
         combination = np.empty(size, np.float32 if single else np.float64)
         self.mixing = Mixing(anchors, combination, np.zeros(size[0]), np.zeros(size[0]))
-
-    # Where no class leans on others, nobody asks for these.
-
-    @cached_property
-    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
-        values, vectors = scipy.linalg.eigh(self.inner, driver="evd", check_finite=False)
-        return values, vectors
-
-    @property
-    def basis(self) -> np.ndarray:
-        """Eigenvectors of ``inner``, as columns.
-
-        In terms of anchors turned by it, the regression of a class that is no anchor is a division.
-        """
-        return self._spectrum[1]
-
-    @property
-    def _values(self) -> np.ndarray:
-        return np.maximum(self._spectrum[0], 0.0)
-
-    @cached_property
-    def _signal(self) -> float:
-        counts = self.counts[self.anchors]
-        return _signal(*self._spectrum, self.spread / counts, counts)
-
-    def _noise_beyond_signal(self, own: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return the noise that a class's own part lets through, less what it says of the class."""
-        rest = 1 - own
-        signal = self._signal if rest.any() else 0.0
-        return np.maximum(own * noise - rest * signal, 0.0)
 
     def mix_anchors(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mix the anchors, given the squared lengths of their plain means.
@@ -184,16 +161,15 @@ class Shrinkage:
         if not self.active:
             return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
         rare = np.flatnonzero(self._ridges[self.anchors])
+        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors[rare]])  # a column a class
+        weights = self.basis @ (self.basis.T[:, rare] * inverse)
+        weights /= -weights[rare, np.arange(len(rare))]
+        weights[rare, np.arange(len(rare))] = 0.0
         combination, own = np.eye(len(lengths)), np.ones(len(lengths))
-        if len(rare):
-            inverse = 1 / (self._values[:, None] + self._ridges[self.anchors[rare]])
-            weights = self.basis @ (self.basis.T[:, rare] * inverse)  # a column per class
-            weights /= -weights[rare, np.arange(len(rare))]
-            weights[rare, np.arange(len(rare))] = 0.0
-            combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
+        combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
         kept = np.zeros(len(lengths))
         self._enter(self.anchors, combination, kept, own)
-        return combination, kept, _row_products(combination @ self.inner, combination)
+        return combination, kept, _row_products(product(combination, self.inner), combination)
 
     def _with_own_part(
         self, rare: np.ndarray, predicted: np.ndarray, lengths: np.ndarray
@@ -222,7 +198,7 @@ class Shrinkage:
         own = np.clip(self.mixing.combination[self.anchors, np.arange(len(self.anchors))], 0.0, 1.0)
         counts = self.counts[self.anchors]
         noise = self.spread * np.maximum(1 / counts - 1 / self.counts.mean(), 0.0)
-        return np.asarray(own * self._noise_beyond_signal(own, noise))
+        return np.asarray(own * np.maximum(own * noise - (1 - own) * self._signal, 0.0))
 
     def leans(self, positions: np.ndarray) -> np.ndarray:
         """Whether classes lean on others at all; most do not."""
@@ -274,7 +250,8 @@ class Shrinkage:
         self, positions: np.ndarray, combination: np.ndarray, kept: np.ndarray, own: np.ndarray
     ) -> None:
         own = np.clip(own, 0.0, 1.0)
-        excess = self._noise_beyond_signal(own, self.spread / self.counts[positions])
+        noise = self.spread / self.counts[positions]
+        excess = np.maximum(own * noise - (1 - own) * self._signal, 0.0)
         self.mixing.combination[positions] = combination
         self.mixing.kept[positions] = kept
         self.mixing.correction[positions] = 0.5 * own * excess
@@ -296,10 +273,12 @@ def _signal(
     return max(float(np.average(residual - noise, weights=counts)), 0.0)
 
 
-def unmixed(n_classes: int) -> Mixing:
+def unmixed(counts: np.ndarray, spread: float) -> Mixing:
     """Plain means, left as they are."""
+    n_classes = len(counts)
+    correction = 0.5 * spread / counts if n_classes > 1 else np.zeros(n_classes)
     nothing = np.zeros((n_classes, 0))
-    return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
+    return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), correction)
 
 
 def log_priors(counts: np.ndarray) -> np.ndarray:

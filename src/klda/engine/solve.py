@@ -357,13 +357,14 @@ class Solver:
         inner = backend.to_numpy(products)
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
-        weights, squares = backend.empty((len(order), statistics.n_components)), counts * 0.0
-
+        squares = counts * 0.0
         lengths = self._lengths(anchor_means, anchor_weights)
         combination, kept, squares[anchors] = shrinkage.mix_anchors(lengths)
-        mixed = self._mixed(combination, kept, anchor_weights, anchor_weights)
-        weights[backend.index(anchors)] = mixed
+        weights = self._mixed(combination, kept, anchor_weights, anchor_weights)
         others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
+        if len(others):
+            of_anchors, weights = weights, backend.empty((len(order), statistics.n_components))
+            weights[backend.index(anchors)] = of_anchors
         leans = shrinkage.leans(others)
         for part in class_blocks(len(others) - leans.sum()):
             block = others[~leans][part]
