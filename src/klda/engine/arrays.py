@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -215,6 +215,9 @@ class Backend(Protocol):
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do independent jobs and return their results in order."""
+
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block for work on the CPU beside that on the device."""
 
 
 class NumpyGrouping:
@@ -462,6 +465,10 @@ class NumpyBackend:
     def expm1(self, values: np.ndarray) -> np.ndarray:
         """Return ``exp(values) - 1``."""
         return np.expm1(values)
+
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block that changes nothing: the device is the host."""
+        return nullcontext()
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs one after another: each keeps all cores busy."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
+from klda.engine.blas_threads import one_blas_thread
 from klda.engine.cuda_streams import side_by_side
 from klda.errors import KldaError, require
 
@@ -246,6 +248,14 @@ class TorchBackend:
     def expm1(self, values: Array) -> Array:
         """Return ``exp(values) - 1``."""
         return values.expm1()
+
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block in which BLAS uses one thread.
+
+        Its other threads wait busily after each call, and take the processor from the one thread
+        that feeds the GPU.
+        """
+        return one_blas_thread()
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs side by side on a GPU, each in a stream of its own."""

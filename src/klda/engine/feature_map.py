@@ -226,7 +226,7 @@ _DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_direc
 RANDOM_FEATURES = tuple(_DIRECTIONS)
 
 
-def median_squared_distance(samples: Array, backend: Backend) -> float:
+def median_squared_distance(samples: Array, backend: Backend | None = None) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
     Of many, every few are compared with all. If all samples are equal (or there is only one), this
@@ -234,6 +234,7 @@ def median_squared_distance(samples: Array, backend: Backend) -> float:
     features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
+    backend = backend or NumpyBackend("float64")
     chosen = backend.widen(backend.asarray(samples[::step]))
     scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:

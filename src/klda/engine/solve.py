@@ -112,7 +112,8 @@ def solve(model: Model, settings: Settings) -> Solution:
         statistics = model.statistics  # which may have hints beside the samples
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
-        rules, maps = model.backend.each(jobs), model.maps
+        with model.backend.small_work_on_host():
+            rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
     return Solution(
         model.backend, tuple(maps), classes, counts, tuple(rules), settings.combine, evidence
