@@ -359,8 +359,7 @@ class Solver:
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
         squares = counts * 0.0
-        lengths = self._lengths(anchor_means, anchor_weights)
-        combination, kept, squares[anchors] = shrinkage.mix_anchors(lengths)
+        combination, kept, squares[anchors] = shrinkage.mix_anchors(inner.diagonal())
         weights = self._mixed(combination, kept, anchor_weights, anchor_weights)
         others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
         if len(others):
