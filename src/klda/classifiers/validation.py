@@ -313,5 +313,6 @@ def _check_same_features(estimator: ContinualClassifier, other: ContinualClassif
                 f"other has different random features (gamma={their.gamma:g}, "
                 f"n_components={their.n_components}; here gamma={mine.gamma:g}, "
                 f"n_components={mine.n_components}). Make both models with the same gamma (a "
-                "number, not 'auto'), n_components and random_state (a number, not None)."
+                "number, not 'auto'), n_components and random_state (a number, not None), and both "
+                "with klda 0.1 or both with a later version."
             )

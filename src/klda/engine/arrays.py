@@ -11,13 +11,11 @@ diagonal of ones needs no memory. So a model at rest holds one square and nothin
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -51,55 +49,6 @@ def is_finite(array: np.ndarray) -> bool:
     if array.dtype.kind != "f":
         return True
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
-
-
-def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the product of two matrices in double precision, by the BLAS that all others use.
-
-    That is SciPy's: NumPy has a BLAS of its own, and the threads of each would wait for the other.
-    """
-    # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
-    return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
-
-
-_interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
-_handler: Any = None  # whom they are handed to in the end; None while none is held back
-
-
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done: a change in place must not stop halfway.
-
-    Only the main thread is ever interrupted; elsewhere, and inside another such block, this does
-    nothing.
-    """
-    global _handler
-    handler = signal.getsignal(signal.SIGINT)
-    main = threading.current_thread() is threading.main_thread()
-    if not main or _handler is not None or not callable(handler):
-        yield
-        return
-    _handler = handler
-    signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        _handler = None
-        caught, _interrupts[:] = _interrupts[:], []
-        if caught:
-            handler(*caught[0])
-
-
-def let_interrupts_through() -> None:
-    """Raise an interrupt that is being held back: called where a change can be undone.
-
-    A handler other than Python's own, which may not raise, is called when the block is done.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if main and _interrupts and _handler is signal.default_int_handler:
-        _interrupts.clear()
-        raise KeyboardInterrupt
 
 
 class Grouping(Protocol):

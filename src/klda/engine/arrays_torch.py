@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
-from klda.engine.blas_threads import one_blas_thread
 from klda.engine.cuda_streams import side_by_side
+from klda.engine.host_blas import one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks

@@ -18,7 +18,7 @@ from klda.engine.arrays import Array, Backend, NumpyBackend
 from klda.engine.random_numbers import RandomStream
 
 MEDIAN_SAMPLES = 1000
-MEDIAN_PAIRS = 50_000
+MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 
 

@@ -24,14 +24,13 @@ from klda.engine.arrays import (
     Grouping,
     NumpyBackend,
     Steps,
-    held_back,
     is_torch,
-    let_interrupts_through,
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
 from klda.engine.held_rows import HeldRows, Waiting
 from klda.engine.hints import useful_hints
+from klda.engine.interrupts import held_back, let_interrupts_through
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
 from klda.engine.solve import Solver

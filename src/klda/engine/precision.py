@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, Steps, held_back
+from klda.engine.arrays import Array, Backend, Steps
+from klda.engine.interrupts import held_back
 from klda.engine.statistics import ClassStatistics, Scatter
 
 
