@@ -80,7 +80,10 @@ class TorchBackend:
     def asarray(self, values: Any) -> Array:
         """Return the values as a contiguous tensor on the device."""
         if not is_torch(values):
-            values = self._torch.from_numpy(np.ascontiguousarray(values))
+            values = np.ascontiguousarray(values)
+            if values.itemsize > self.dtype.itemsize:  # fewer bytes to move
+                values = values.astype(self.dtype)
+            values = self._torch.from_numpy(values)
         return self._moved(values.detach()).to(**self._options).contiguous()
 
     def _moved(self, values: Array) -> Array:
