@@ -12,8 +12,8 @@ due, equal ones would trust small classes too much: p is made of the square root
 Even so, the outputs of rare classes are too small. They are divided by what a new sample at the
 mean of their class gets, ``[K G]_mm``; the more samples a class has, the less of that, down to
 nothing at half the usual number. Regression tells classes apart that share directions; LDA does
-better with few samples of each class and with very uneven ones. Their errors differ, so that the sum
-of both is better than either:
+better with few samples of each class and with very uneven ones. Their errors differ, so that the
+sum of both is better than either:
 
     scores = s_LDA + a f,      a = k / q,      q = 1.6 (1 + (40 / n)^2),
 
