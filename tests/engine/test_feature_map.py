@@ -15,7 +15,7 @@ def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
         D,
         gamma=gamma,
         kind=kind,
-        rng=np.random.RandomState(seed),
+        key=seed,
         backend=NumpyBackend("float64"),
     )
     Z = features.lift(X)
@@ -47,7 +47,7 @@ def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
         D,
         gamma=0.5,
         kind="orthogonal",
-        rng=np.random.RandomState(0),
+        key=0,
         backend=NumpyBackend("float64"),
     )
     directions = features.frequencies
@@ -73,3 +73,12 @@ def test_median_distance_of_equal_samples_is_their_squared_length():
 def test_median_distance_survives_a_far_offset():
     X = np.random.default_rng(0).normal(size=(500, 8))
     assert median_squared_distance(X + 1e6) == pytest.approx(median_squared_distance(X), rel=1e-3)
+
+
+def test_median_distance_of_many_samples_is_that_of_all_pairs():
+    X = np.random.default_rng(0).normal(size=(1000, 20)) * np.linspace(0.5, 2, 20)
+    squared = ((X[:, None] - X[None]) ** 2).sum(-1)[np.triu_indices(1000, 1)]
+    assert median_squared_distance(X) == pytest.approx(np.median(squared), rel=0.02)
+    few = X[:100]
+    squared = ((few[:, None] - few[None]) ** 2).sum(-1)[np.triu_indices(100, 1)]
+    assert median_squared_distance(few) == pytest.approx(np.median(squared), rel=1e-12)

@@ -23,12 +23,13 @@ X, Y = reference.blobs(80, 6, 4)
 
 
 def make(kind="KLDA", n_components=24):
-    backend, rng = choose_backend(DEVICE, "float64"), np.random.RandomState(0)
+    backend = choose_backend(DEVICE, "float64")
     if kind in ("LDA", "means"):
         return Model.of_maps([FeatureMap(backend, 6, 6)], with_scatter=kind == "LDA")
     n_maps = 2 if kind == "ensemble" else 1
-    options = {"gamma": 0.05, "kind": "gaussian", "rng": rng, "backend": backend}
-    return Model.of_maps([FeatureMap.draw(6, n_components, **options) for _ in range(n_maps)])
+    options = {"gamma": 0.05, "kind": "gaussian", "backend": backend}
+    maps = [FeatureMap.draw(6, n_components, **options, key=key) for key in range(n_maps)]
+    return Model.of_maps(maps)
 
 
 def learn(model, rows, y):

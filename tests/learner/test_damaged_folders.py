@@ -49,6 +49,18 @@ def test_a_folder_of_version_1_learns_and_is_saved_with_checksums(old):
     assert Learner.load(old, verify=True).classes == {"bird": 8, "cat": 6, "dög": 8, "fish": 4}
 
 
+def test_models_of_version_1_merge_among_themselves_but_not_with_others_of_the_same_seed(old):
+    model, other = Learner.load(old).classifier, Learner.load(old).classifier
+    rows, labels = np.full((4, 3), 9.0, np.float32), ["fish"] * 4
+    alone = Learner.load(old).classifier.partial_fit(rows, labels)
+    model.merge(other.empty().partial_fit(rows, labels))  # other features could not be merged
+    assert model.counts_ == alone.counts_
+    np.testing.assert_allclose(model.scores(rows), alone.scores(rows), rtol=1e-3)
+    fresh = KLDA(**model.get_params() | {"gamma": model.gamma_}).partial_fit(rows, labels)
+    with pytest.raises(KldaError, match=r"different random features.*both with klda 0\.1"):
+        model.merge(fresh)
+
+
 def test_a_checksum_in_version_1_is_damage(old):
     path = old / "model.json"
     document = json.loads(path.read_text(encoding="utf-8"))

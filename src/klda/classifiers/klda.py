@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend, on_cpu
+from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
 from klda.errors import KldaError
 
@@ -132,20 +132,23 @@ class KLDA(ContinualClassifier):
                 f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give "
                 "the width of each block of features."
             )
+        members = int(getattr(self, "n_members", 1))
+        keys = rng.randint(np.iinfo(np.int64).max, size=members, dtype=np.int64).tolist()
         gamma = self.gamma
         if gamma == "auto":
-            gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
+            gamma = GAMMA_SCALE / median_squared_distance(samples, backend)
+            gamma = float(f"{gamma:.6g}")  # the same, whatever device has rounded its last digits
         return [
             FeatureMap.draw(
                 width,
                 int(self.n_components),
                 gamma=float(gamma),
                 kind=self.random_features,
-                rng=rng,
+                key=key,
                 backend=backend,
                 blocks=blocks,
             )
-            for _ in range(int(getattr(self, "n_members", 1)))
+            for key in keys
         ]
 
 

@@ -145,7 +145,7 @@ def _is_usable(samples: Array) -> bool:
         return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
     with np.errstate(over="ignore", invalid="ignore"):
         flat = samples.reshape(-1)
-        return bool(np.dot(flat, flat) < largest)
+        return bool(np.einsum("i,i->", flat, flat) < largest)  # BLAS would wake its threads
 
 
 def _unusable(samples: Array) -> KldaError:
@@ -274,5 +274,6 @@ def _check_same_features(estimator: ContinualClassifier, other: ContinualClassif
                 f"other has different random features (gamma={their.gamma:g}, "
                 f"n_components={their.n_components}; here gamma={mine.gamma:g}, "
                 f"n_components={mine.n_components}). Make both models with the same gamma (a "
-                "number, not 'auto'), n_components and random_state (a number, not None)."
+                "number, not 'auto'), n_components and random_state (a number, not None), and both "
+                "with klda 0.1 or both with a later version."
             )

@@ -11,13 +11,11 @@ diagonal of ones needs no memory. So a model at rest holds one square and nothin
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -51,46 +49,6 @@ def is_finite(array: np.ndarray) -> bool:
     if array.dtype.kind != "f":
         return True
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
-
-
-_interrupts: list[tuple[Any, ...]] = []  # that came while they were held back
-_handler: Any = None  # whom they are handed to in the end; None while none is held back
-
-
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done: a change in place must not stop halfway.
-
-    Only the main thread is ever interrupted; elsewhere, and inside another such block, this does
-    nothing.
-    """
-    global _handler
-    handler = signal.getsignal(signal.SIGINT)
-    main = threading.current_thread() is threading.main_thread()
-    if not main or _handler is not None or not callable(handler):
-        yield
-        return
-    _handler = handler
-    signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        _handler = None
-        caught, _interrupts[:] = _interrupts[:], []
-        if caught:
-            handler(*caught[0])
-
-
-def let_interrupts_through() -> None:
-    """Raise an interrupt that is being held back: called where a change can be undone.
-
-    A handler other than Python's own, which may not raise, is called when the block is done.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if main and _interrupts and _handler is signal.default_int_handler:
-        _interrupts.clear()
-        raise KeyboardInterrupt
 
 
 class Grouping(Protocol):
@@ -207,6 +165,9 @@ class Backend(Protocol):
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do independent jobs and return their results in order."""
 
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block for work on the CPU beside that on the device."""
+
 
 class NumpyGrouping:
     """Which group each row belongs to, on the CPU."""
@@ -238,8 +199,8 @@ class NumpyGrouping:
 class NumpyBackend:
     """The engine's operations on the CPU, through BLAS and LAPACK in place.
 
-    All large products are SciPy's. NumPy comes with a BLAS of its own, whose threads wait busily
-    for a while after each call and would hold up those of SciPy's.
+    All products are SciPy's, but those of a few rows. NumPy comes with a BLAS of its own, whose
+    threads wait busily for a while after each call and would hold up those of SciPy's.
     """
 
     device = "cpu"
@@ -453,6 +414,10 @@ class NumpyBackend:
     def expm1(self, values: np.ndarray) -> np.ndarray:
         """Return ``exp(values) - 1``."""
         return np.expm1(values)
+
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block that changes nothing: the device is the host."""
+        return nullcontext()
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs one after another: each keeps all cores busy."""

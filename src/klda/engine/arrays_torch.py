@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
 from klda.engine.cuda_streams import side_by_side
+from klda.engine.host_blas import one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks
@@ -78,7 +80,10 @@ class TorchBackend:
     def asarray(self, values: Any) -> Array:
         """Return the values as a contiguous tensor on the device."""
         if not is_torch(values):
-            values = self._torch.from_numpy(np.ascontiguousarray(values))
+            values = np.ascontiguousarray(values)
+            if values.itemsize > self.dtype.itemsize:  # fewer bytes to move
+                values = values.astype(self.dtype)
+            values = self._torch.from_numpy(values)
         return self._moved(values.detach()).to(**self._options).contiguous()
 
     def _moved(self, values: Array) -> Array:
@@ -142,7 +147,7 @@ class TorchBackend:
 
     def sum_of_squares(self, rows: Array) -> Array:
         """Return the sum of all squared entries, on the device."""
-        return self._torch.linalg.vector_norm(rows, dtype=self._torch.float64).square()
+        return self._torch.linalg.vector_norm(rows).double().square()
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> TorchGrouping:
         """Return what sums by group need to know."""
@@ -152,7 +157,7 @@ class TorchBackend:
         """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
         # The faster the products, the more it costs to start them.
         exact = self._torch.get_float32_matmul_precision() == "highest"
-        height = BLOCK if exact else 2 * BLOCK
+        height = 4 * BLOCK if len(rows) < BLOCK else BLOCK if exact else 2 * BLOCK
         room = square.new_empty(
             (height, height)
         )  # all the memory it takes, before anything changes
@@ -182,7 +187,7 @@ class TorchBackend:
         roots = factor.diagonal().clone()
 
         def finish() -> Array | None:
-            if int(info) != 0 or not bool(torch.isfinite(roots).all()):
+            if int(info) != 0 or not np.isfinite(float(roots.sum())):
                 return None
             factor.div_(roots)
             square.tril_().add_(factor.T)
@@ -246,6 +251,14 @@ class TorchBackend:
     def expm1(self, values: Array) -> Array:
         """Return ``exp(values) - 1``."""
         return values.expm1()
+
+    def small_work_on_host(self) -> AbstractContextManager[None]:
+        """Return a block in which BLAS uses one thread.
+
+        Its other threads wait busily after each call, and take the processor from the one thread
+        that feeds the GPU.
+        """
+        return one_blas_thread()
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
         """Do jobs side by side on a GPU, each in a stream of its own."""

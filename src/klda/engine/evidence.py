@@ -276,14 +276,15 @@ def judge(model: Model, solution: Solution) -> Evidence:
     for start in range(0, len(labels), step):
         some = slice(start, start + step)
         rows = waiting.rows[chosen[some]]
-        parts = [
-            leave_one_out(member.solver, member.map.lift(rows), labels[some])
-            for member in model.members
-        ]
-        blended = [backend.asarray(scores) for scores, _ in parts]
-        scores = backend.to_numpy(solution.combined(blended))
-        known = [rule.familiarity for rule in solution.rules if rule.familiarity is not None]
-        each = [one.novelty_of_lda(own) for one, (_, own) in zip(known, parts, strict=True)]
+        with backend.small_work_on_host():
+            parts = [
+                leave_one_out(member.solver, member.map.lift(rows), labels[some])
+                for member in model.members
+            ]
+            blended = [backend.asarray(scores) for scores, _ in parts]
+            scores = backend.to_numpy(solution.combined(blended))
+            known = [rule.familiarity for rule in solution.rules if rule.familiarity is not None]
+            each = [one.novelty_of_lda(own) for one, (_, own) in zip(known, parts, strict=True)]
         novelty = np.asarray(sum(each) / len(each))
         evidence = evidence.add(solution.scale, labels[some], scores, truth[some], novelty)
     return evidence

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import scipy
 
 from klda.engine.regression import inverted
+
+STORED = ("offsets", "lengths", "anchors", "shares", "shifts", "factor", "unblend")
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,10 @@ class Familiarity:
         Their fractions of the samples.
     shifts : ndarray of shape (A,)
         What centring on the weighted mean subtracts from each anchor's linear score.
-    factor : ndarray of shape (A, A)
-        Cholesky factor of ``I + B^T P B``, B the weighted and centred means.
-    unblend : ndarray of shape (M, M) or (0, 0)
-        What turns blended linear scores (`klda.engine.regression`) into LDA's; empty if they are.
+    system : ndarray of shape (A, A)
+        ``I + B^T P B``, B the weighted and centred means.
+    blend : ndarray of shape (M, M) or (0, 0)
+        What LDA's linear scores were multiplied by (`klda.engine.regression`); empty if by nothing.
     """
 
     offsets: np.ndarray
@@ -43,8 +47,8 @@ class Familiarity:
     anchors: np.ndarray
     shares: np.ndarray
     shifts: np.ndarray
-    factor: np.ndarray
-    unblend: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    system: np.ndarray
+    blend: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
 
     @classmethod
     def of(
@@ -62,12 +66,35 @@ class Familiarity:
         centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
         root = np.sqrt(shares)
         system = np.eye(len(anchors)) + root[:, None] * centred * root
-        # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
-        factor = scipy.linalg.cholesky(system, lower=True, check_finite=False)
         if blend is None:
-            return cls(offsets, lengths, anchors, shares, of_mean, factor)
-        unblend = inverted(blend)
-        return cls(offsets, lengths, anchors, shares, of_mean, factor, unblend)
+            return cls(offsets, lengths, anchors, shares, of_mean, system)
+        return cls(offsets, lengths, anchors, shares, of_mean, system, blend)
+
+    # Predicting a class needs neither of these two: they are made when first asked for.
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """Cholesky factor of the system."""
+        # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
+        return np.asarray(scipy.linalg.cholesky(self.system, lower=True, check_finite=False))
+
+    @cached_property
+    def unblend(self) -> np.ndarray:
+        """What turns blended linear scores into LDA's; empty if they are."""
+        return inverted(self.blend) if len(self.blend) else self.blend
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """Return named arrays."""
+        return {name: getattr(self, name) for name in STORED}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, np.ndarray]) -> Familiarity:
+        """Return what `pack` described."""
+        nothing = np.empty((0, 0))
+        offsets, lengths, anchors, shares, shifts, factor = (arrays[name] for name in STORED[:-1])
+        known = cls(offsets, lengths, anchors, shares, shifts, system=nothing)
+        vars(known).update(factor=factor, unblend=arrays.get("unblend", nothing))
+        return known
 
     def inner(self) -> np.ndarray:
         """Return the inner products of the anchors' means, relative to the mean of everything."""

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Backend, NumpyBackend
+from klda.engine.random_numbers import RandomStream
 
 MEDIAN_SAMPLES = 1000
+MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 
 
@@ -63,21 +65,20 @@ class FeatureMap:
         *,
         gamma: float,
         kind: str,
-        rng: np.random.RandomState,
+        key: int,
         backend: Backend,
         blocks: tuple[int, ...] = (),
     ) -> FeatureMap:
-        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``."""
-        directions = _DIRECTIONS[kind](n_features, n_components, rng)
-        phases = rng.uniform(0, 2 * np.pi, n_components)
+        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
+
+        The same key gives the same features on every device.
+        """
+        stream = RandomStream(key, backend)
+        phases = backend.asarray(2 * np.pi * stream.uniform(n_components))
+        directions = _DIRECTIONS[kind](n_features, n_components, stream)
+        directions *= float(np.sqrt(2 * gamma))
         return cls(
-            backend,
-            n_features,
-            n_components,
-            backend.asarray(np.sqrt(2 * gamma) * directions),
-            backend.asarray(phases),
-            float(gamma),
-            blocks=blocks,
+            backend, n_features, n_components, directions, phases, float(gamma), blocks=blocks
         )
 
     def lift(self, rows: Array, out: Array | None = None) -> Array:
@@ -202,44 +203,46 @@ class KernelMap:
         return cls(backend, **found, width=float(meta["width"]), gamma=float(meta["gamma"]))
 
 
-def _gaussian_directions(
-    n_features: int, n_components: int, rng: np.random.RandomState
-) -> np.ndarray:
-    return rng.standard_normal((n_features, n_components))
+def _gaussian_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+    return stream.normal(n_features, n_components)
 
 
-def _orthogonal_directions(
-    n_features: int, n_components: int, rng: np.random.RandomState
-) -> np.ndarray:
-    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016)."""
+def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016).
+
+    They are computed on the CPU: a factorisation rounds differently elsewhere.
+    """
+    on_host = stream.on(NumpyBackend("float64"))
     blocks = []
     for _ in range(-(-n_components // n_features)):
-        directions, triangle = np.linalg.qr(rng.standard_normal((n_features, n_features)))
+        directions, triangle = np.linalg.qr(on_host.normal(n_features, n_features))
         directions *= np.sign(np.diag(triangle))  # uniform over the orthogonal group
-        lengths = np.sqrt(rng.chisquare(n_features, n_features))
+        lengths = np.linalg.norm(on_host.normal(n_features, n_features), axis=0)
         blocks.append(directions * lengths)
-    return np.concatenate(blocks, axis=1)[:, :n_components]
+    return stream.backend.asarray(np.concatenate(blocks, axis=1)[:, :n_components])
 
 
 _DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_directions}
 RANDOM_FEATURES = tuple(_DIRECTIONS)
 
 
-def median_squared_distance(samples: np.ndarray) -> float:
+def median_squared_distance(samples: Array, backend: Backend | None = None) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
-    If all samples are equal (or there is only one), this is the mean squared length, so that the
-    result is positive and follows the scale of the features.
+    Of many, every few are compared with all. If all samples are equal (or there is only one), this
+    is the mean squared length, so that the result is positive and follows the scale of the
+    features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    chosen = np.asarray(samples[::step], dtype=np.float64)
-    chosen_norms = np.einsum("ij,ij->i", chosen, chosen)
-    scale = float(chosen_norms.mean())
+    backend = backend or NumpyBackend("float64")
+    chosen = backend.widen(backend.asarray(samples[::step]))
+    scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
-        centred = chosen - chosen.mean(axis=0)
-        norms = np.einsum("ij,ij->i", centred, centred)
-        squared = norms[:, None] + norms - 2 * centred @ centred.T
-        distances = squared[np.triu_indices(len(chosen), 1)]
+        centred = chosen - chosen.mean(0)
+        norms = (centred * centred).sum(1)
+        some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
+        distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
+        distances = backend.to_numpy(distances)
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
             return float(np.median(positive))

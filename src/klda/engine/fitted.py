@@ -10,10 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from klda.engine.arrays import Backend, held_back, is_finite
+from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
 from klda.engine.few_samples import solve_few
 from klda.engine.held_rows import Waiting
+from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.engine.solution import Solution
 from klda.engine.solve import Settings, solve

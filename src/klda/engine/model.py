@@ -24,14 +24,13 @@ from klda.engine.arrays import (
     Grouping,
     NumpyBackend,
     Steps,
-    held_back,
     is_torch,
-    let_interrupts_through,
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
 from klda.engine.held_rows import HeldRows, Waiting
 from klda.engine.hints import useful_hints
+from klda.engine.interrupts import held_back, let_interrupts_through
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
 from klda.engine.solve import Solver
@@ -40,6 +39,7 @@ from klda.errors import KldaError
 from klda.labels import Label
 
 Batch = tuple[Array, Grouping, list[Label]]  # rows on the device, their classes, and labels
+MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked on are on a GPU
 
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
@@ -187,6 +187,8 @@ class Model:
             if len(held):
                 rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
                 held = HeldRows(held.rows[:0])
+        if rows.nbytes <= MOVED_AT_ONCE:
+            rows = self.backend.asarray(rows)
         waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
         self.change(rows, groups, labels, 1)
         self.waiting, self.held = waiting, held
@@ -276,7 +278,9 @@ class Model:
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
         """Return a block of rows on the device, and which of the classes in it each belongs to."""
-        present, own = np.unique(groups[block], return_inverse=True)
+        counts = np.bincount(groups[block], minlength=len(labels))
+        present = np.flatnonzero(counts)
+        own = (np.cumsum(counts > 0) - 1)[groups[block]]
         grouping = self.backend.grouping(own, len(present))
         return self.backend.asarray(rows[block]), grouping, [labels[i] for i in present]
 

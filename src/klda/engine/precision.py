@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, Steps, held_back
+from klda.engine.arrays import Array, Backend, Steps
+from klda.engine.interrupts import held_back
 from klda.engine.statistics import ClassStatistics, Scatter
 
 
@@ -34,7 +35,7 @@ class ThinPrecision:
         else:
             self.rows = self.backend.widen(scatter.rows)
             system = self.rows @ self.rows.T
-        _add_to_diagonal(system, self.backend.asarray(rho * scatter.signs))
+        _diagonal(system)[:] += self.backend.asarray(rho * scatter.signs)
         self._solve = _small_solver(self.backend, system, self.definite) if len(system) else None
 
     def apply(self, vectors: Array) -> Array:
@@ -76,24 +77,28 @@ class DensePrecision:
             raise NotPositiveDefiniteError
         return cls(scatter, rho, pivots)
 
-    def extend(self, rows: Array, sign: int) -> None:
-        """Bring in a change of the scatter by ``sign * rows^T rows``."""
-        gains = self.backend.solve(self.square, self.pivots, rows)
+    def extend(self, rows: Array, gains: Array, sign: int) -> None:
+        """Bring in a change of the scatter by ``sign * rows^T rows``; the gains are ``rows R0``."""
         old, new = len(self.gains), len(rows)
         system = self.backend.empty((old + new, old + new))
         system[:old, :old] = self.system
         system[old:, :old] = rows @ self.gains.T
         system[:old, old:] = system[old:, :old].T
         system[old:, old:] = rows @ gains.T
-        _add_to_diagonal(system[old:, old:], float(sign))
+        _diagonal(system)[old:] += float(sign)
         self.system = system
         self.gains = self.backend.concatenate([self.gains, gains])
         self.definite = self.definite and sign > 0
         self._solve = None
 
-    def apply_base(self, vectors: Array) -> Array:
-        """Return ``vectors R0``."""
-        return self.backend.solve(self.square, self.pivots, vectors)
+    def apply_base(self, parts: list[Array]) -> list[Array]:
+        """Return ``vectors R0`` for each of some arrays of vectors."""
+        vectors = self.backend.concatenate(parts) if len(parts) > 1 else parts[0]
+        if not len(vectors):
+            return parts
+        solved = self.backend.solve(self.square, self.pivots, vectors)
+        stops = np.cumsum([len(part) for part in parts]).tolist()
+        return [solved[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)]
 
     def apply_updates(self, solved: Array, vectors: Array) -> Array:
         """Turn ``vectors R0`` into ``vectors R``."""
@@ -105,7 +110,7 @@ class DensePrecision:
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""
-        return self.apply_updates(self.apply_base(vectors), vectors)
+        return self.apply_updates(self.apply_base([vectors])[0], vectors)
 
 
 class PlainWeights:
@@ -153,6 +158,6 @@ def _small_solver(backend: Backend, system: Array, definite: bool) -> Callable[[
     return solve
 
 
-def _add_to_diagonal(matrix: Array, values: Array | float) -> None:
-    steps = range(len(matrix))
-    matrix[steps, steps] += values
+def _diagonal(matrix: Array) -> Array:
+    """Return the diagonal of a contiguous matrix as a view that can be written to."""
+    return matrix.reshape(-1)[:: len(matrix) + 1]

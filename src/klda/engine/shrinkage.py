@@ -28,6 +28,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
+
+from klda.engine.host_blas import product
 
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
@@ -70,7 +73,7 @@ class Mixing:
         if not len(self.anchors):
             return inner
         combination = self.combination[self.anchors]
-        mixed = combination @ inner @ combination.T
+        mixed = product(product(combination, inner), combination.T)
         return np.asarray((mixed + mixed.T) / 2)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
@@ -127,13 +130,13 @@ class Shrinkage:
         inflation: float,
     ) -> None:
         self.inner, self.anchors, self.counts, self.spread = inner, anchors, counts, spread
-        self.active = len(counts) > 1 and spread > 0
-        if not self.active:
-            self.mixing, self.basis = unmixed(len(counts)), np.eye(len(anchors))
-            return
         noise_beyond = np.maximum(1 / counts - 1 / counts.mean(), 0.0)
         self._ridges = len(anchors) * inflation * noise_beyond
-        values, self.basis = np.linalg.eigh(inner)
+        self.active = len(counts) > 1 and spread > 0 and bool(self._ridges.any())
+        if not self.active:  # as for most models: no class is rarer than the others
+            self.mixing, self.basis = unmixed(counts, spread), np.eye(len(anchors))
+            return
+        values, self.basis = scipy.linalg.eigh(inner, driver="evd", check_finite=False)
         self._signal = _signal(values, self.basis, spread / counts[anchors], counts[anchors])
         self._values = np.maximum(values, 0.0)
         size = len(counts), len(anchors)
@@ -166,7 +169,7 @@ class Shrinkage:
         combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
         kept = np.zeros(len(lengths))
         self._enter(self.anchors, combination, kept, own)
-        return combination, kept, _row_products(combination @ self.inner, combination)
+        return combination, kept, _row_products(product(combination, self.inner), combination)
 
     def _with_own_part(
         self, rare: np.ndarray, predicted: np.ndarray, lengths: np.ndarray
@@ -270,10 +273,12 @@ def _signal(
     return max(float(np.average(residual - noise, weights=counts)), 0.0)
 
 
-def unmixed(n_classes: int) -> Mixing:
+def unmixed(counts: np.ndarray, spread: float) -> Mixing:
     """Plain means, left as they are."""
+    n_classes = len(counts)
+    correction = 0.5 * spread / counts if n_classes > 1 else np.zeros(n_classes)
     nothing = np.zeros((n_classes, 0))
-    return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), np.zeros(n_classes))
+    return Mixing(np.empty(0, np.int64), nothing, np.ones(n_classes), correction)
 
 
 def log_priors(counts: np.ndarray) -> np.ndarray:

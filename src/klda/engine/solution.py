@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -354,9 +354,8 @@ class Solution:
         if not np.isfinite(probabilities).all():
             raise KldaError("An input is too far from everything learned to be compared with it.")
         limit = self.threshold(refused)
-        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-        chosen = np.take_along_axis(probabilities, order, axis=1).tolist()
-        names = self.classes[order].tolist()
+        best, order = NumpyBackend("float64").top(probabilities, top)
+        chosen, names = best.tolist(), self.classes[order].tolist()
         answers = []
         for i in range(len(order)):
             new = None if novelty is None or not np.isfinite(novelty[i]) else float(novelty[i])
@@ -377,7 +376,7 @@ class Solution:
             arrays[prefix + "weights"] = self.backend.to_numpy(rule.weights)
             arrays[prefix + "biases"] = self.backend.to_numpy(rule.biases)
             if rule.familiarity is not None:
-                known = vars(rule.familiarity)
+                known = rule.familiarity.pack()
                 arrays |= {f"{prefix}familiarity/{name}": known[name] for name in known}
             scales = {"rho": rule.rho, "spread": rule.spread, "inflation": rule.inflation}
             members.append(meta | scales)
@@ -414,13 +413,13 @@ class Solution:
                 maps.append(own_map.with_unit_length() if unit_length else own_map)
             familiarity = None
             if f"{prefix}familiarity/offsets" in arrays:
-                names = [field.name for field in fields(Familiarity)]
+                start = f"{prefix}familiarity/"
                 known = {
-                    name: np.asarray(arrays[f"{prefix}familiarity/{name}"])
-                    for name in names
-                    if f"{prefix}familiarity/{name}" in arrays
+                    name.removeprefix(start): np.asarray(arrays[name])
+                    for name in arrays
+                    if name.startswith(start)
                 }
-                familiarity = Familiarity(**known)
+                familiarity = Familiarity.unpack(known)
                 np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
             rules.append(
                 LinearRule(

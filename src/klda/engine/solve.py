@@ -112,7 +112,8 @@ def solve(model: Model, settings: Settings) -> Solution:
         statistics = model.statistics  # which may have hints beside the samples
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
         jobs = [member.solver.solve(ridge, settings) for member in model.members]
-        rules, maps = model.backend.each(jobs), model.maps
+        with model.backend.small_work_on_host():
+            rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
     return Solution(
         model.backend, tuple(maps), classes, counts, tuple(rules), settings.combine, evidence
@@ -269,7 +270,9 @@ class Solver:
             plain = PlainWeights(statistics, precision, None, statistics.means.mean(0))
         else:
             precision = yield from self._up_to_date(statistics.scatter, rho, nominal)
-            plain = PlainWeights(statistics, precision, self._base(precision), self._reference)
+            self._apply_factor(precision, with_probes=settings.small_sample_correction)
+            base = self._base_weights.values
+            plain = PlainWeights(statistics, precision, base, self._reference)
         spread, inflation = 0.0, 1.0
         if settings.small_sample_correction:
             spread, inflation = self._spread(precision)
@@ -281,23 +284,41 @@ class Solver:
             self._dense = yield from DensePrecision.factorised(scatter, rho)
             self._nominal = nominal
             self._reference = self.statistics.means.mean(0)
-        for rows, sign in self._pending:
-            self._dense.extend(rows, sign)
-        self._pending.clear()
         return self._dense
 
-    def _base(self, dense: DensePrecision) -> Array:
-        """Return ``(means - reference) R0``, solved again only for classes whose mean moved."""
+    def _apply_factor(self, dense: DensePrecision, *, with_probes: bool) -> None:
+        """Apply the factor to all that is new: changed rows, means that moved, probes of the trace.
+
+        All together: on a GPU one vector takes as long as a hundred.
+        """
         known = len(self._base_weights.values)
         stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
         fresh = np.arange(known, len(self.statistics.labels))
         self._base_weights.extend(len(fresh))
         base, wanted = self._base_weights.values, np.concatenate([stale, fresh])
-        for part in class_blocks(len(wanted)):
+        others = [rows for rows, _ in self._pending]
+        with_probes = with_probes and self._probed is None
+        if with_probes:
+            others.append(self._probe_vectors())
+        for part in class_blocks(max(len(wanted), 1)):
             at = self.backend.index(wanted[part])
-            base[at] = dense.apply_base(self.statistics.means[at] - self._reference)
+            moved = self.statistics.means[at] - self._reference
+            *solved, base[at] = dense.apply_base([*others, moved])
+            if with_probes and solved:
+                self._probed = solved.pop()
+            for (rows, sign), gains in zip(self._pending, solved, strict=True):
+                dense.extend(rows, gains, sign)
+            self._pending.clear()
+            others = []
         self._stale.clear()
-        return base
+
+    def _probe_vectors(self) -> Array:
+        """Return what the trace of R is found with: exactly for few components."""
+        if self._probes is None:
+            size = self.statistics.n_components
+            exact = size <= EXACT_TRACE_BELOW
+            self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
+        return self._probes
 
     def _spread(self, precision: ThinPrecision | DensePrecision) -> tuple[float, float]:
         """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``.
@@ -308,17 +329,12 @@ class Solver:
         freedom = statistics.n_scattered - len(statistics.labels)
         if freedom <= 0:
             return 0.0, 1.0
-        size = statistics.n_components
-        exact = size <= EXACT_TRACE_BELOW
-        if self._probes is None:
-            self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
+        size, probes = statistics.n_components, self._probe_vectors()
         if isinstance(precision, ThinPrecision):
-            solved = precision.apply(self._probes)
+            solved = precision.apply(probes)
         else:
-            if self._probed is None:
-                self._probed = precision.apply_base(self._probes)
-            solved = precision.apply_updates(self._probed, self._probes)
-        trace = float((solved * self._probes).sum()) / (1 if exact else N_PROBES)
+            solved = precision.apply_updates(self._probed, probes)
+        trace = float((solved * probes).sum()) / (1 if len(probes) == size else N_PROBES)
         inside = max(size - precision.rho * trace, 0.0)
         inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
         return inside * inflation, inflation
@@ -342,13 +358,13 @@ class Solver:
         inner = backend.to_numpy(products)
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
-        weights, squares = backend.empty((len(order), statistics.n_components)), counts * 0.0
-
-        lengths = self._lengths(anchor_means, anchor_weights)
-        combination, kept, squares[anchors] = shrinkage.mix_anchors(lengths)
-        mixed = self._mixed(combination, kept, anchor_weights, anchor_weights)
-        weights[backend.index(anchors)] = mixed
+        squares = counts * 0.0
+        combination, kept, squares[anchors] = shrinkage.mix_anchors(inner.diagonal())
+        weights = self._mixed(combination, kept, anchor_weights, anchor_weights)
         others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
+        if len(others):
+            of_anchors, weights = weights, backend.empty((len(order), statistics.n_components))
+            weights[backend.index(anchors)] = of_anchors
         leans = shrinkage.leans(others)
         for part in class_blocks(len(others) - leans.sum()):
             block = others[~leans][part]
@@ -399,4 +415,5 @@ class Solver:
 @lru_cache(maxsize=4)
 def _random_signs(size: int) -> np.ndarray:
     """Return probes for a trace: always the same ones, drawn once."""
-    return 2.0 * np.random.RandomState(0).randint(0, 2, size=(N_PROBES, size)) - 1
+    signs = np.random.RandomState(0).randint(0, 2, size=(N_PROBES, size))
+    return (2 * signs - 1).astype(np.int8)

@@ -300,7 +300,7 @@ class ClassStatistics:
     def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
         at, before = self.backend.index(here), self.counts[here]
         old = self.means[at]
-        moved, after, centres = self._moved(rows, groups, here, sign)
+        moved, after, centres = self._moved(rows, groups, old, before, sign)
         if self.scatter is not None:
             groups.subtract(rows, centres)
         self.means[at], self.counts[here] = moved, after
@@ -315,20 +315,20 @@ class ClassStatistics:
         drop()
 
     def _moved(
-        self, rows: Array, groups: Grouping, here: np.ndarray, sign: int
+        self, rows: Array, groups: Grouping, old: Array, before: np.ndarray, sign: int
     ) -> tuple[Array, np.ndarray, Array]:
-        """Compute a change: new means and counts of its classes, and what to centre rows on."""
-        batch, before = groups.counts, self.counts[here]
+        """Compute a change of means and counts: the new ones, and what to centre rows on."""
+        batch = groups.counts
         after = before + sign * batch
-        batch_means = groups.sums(rows)
-        batch_means /= self.backend.asarray(batch[:, None])
-        means = self.means[self.backend.index(here)]
-        gap = batch_means - means
-        means += gap * self.backend.asarray((sign * batch / np.maximum(after, 1))[:, None])
         # Without the batch (n1 = before when adding, after when removing) and with it:
         without, whole = (before, after) if sign > 0 else (after, before)
+        factors = [batch, sign * batch / np.maximum(after, 1), np.sqrt(without / whole)]
+        size, weight, pull = self.backend.asarray(np.stack(factors)[:, :, None])
+        batch_means = groups.sums(rows)
+        batch_means /= size
+        gap = batch_means - old
+        means = old + gap * weight
         distance = gap if sign > 0 else batch_means - means
-        pull = self.backend.asarray(np.sqrt(without / whole)[:, None])
         return means, after, batch_means - pull * distance
 
     def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
@@ -336,7 +336,9 @@ class ClassStatistics:
 
         Nothing changes but ``rows``, which is overwritten.
         """
-        groups.subtract(rows, self._moved(rows, groups, self.locate(labels), -1)[2])
+        here = self.locate(labels)
+        old = self.means[self.backend.index(here)]
+        groups.subtract(rows, self._moved(rows, groups, old, self.counts[here], -1)[2])
         return rows
 
     def merge(self, other: ClassStatistics) -> None:

@@ -15,8 +15,8 @@ from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
 from klda.classifiers import ContinualClassifier
-from klda.engine.arrays import held_back
 from klda.engine.fitted import PredictionOnlyError
+from klda.engine.interrupts import held_back
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import folder

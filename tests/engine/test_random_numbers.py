@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from klda import KLDA, KLDAEnsemble
+from klda.engine.arrays import NumpyBackend
+from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap
+from klda.engine.random_numbers import RandomStream
+
+N = 400_000
+
+
+def stream(key=3, dtype="float64"):
+    return RandomStream(key, NumpyBackend(dtype))
+
+
+def devices():
+    torch = pytest.importorskip("torch")
+    from klda.engine.arrays_torch import TorchBackend
+
+    return [
+        TorchBackend(device, dtype)
+        for device in ("cpu", "cuda")
+        for dtype in ("float32", "float64")
+        if device == "cpu" or torch.cuda.is_available()
+    ]
+
+
+def test_words_are_those_of_splitmix64():
+    # The first outputs of the published C program for the seed 1234567; 53 bits of each are used.
+    words = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert stream(1234567).uniform(3).tolist() == [(word >> 11) / 2**53 for word in words]
+
+
+def test_normal_numbers_have_the_normal_distribution():
+    values = stream().normal(N // 100, 100).ravel()
+    assert stats.kstest(values, "norm").pvalue > 1e-3
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
+        powers = values**power
+        assert abs(powers.mean() - moment) < 4 * powers.std() / np.sqrt(N)
+    assert len(np.unique(values.astype(np.float32))) > 0.9 * N
+
+
+def test_uniform_numbers_fill_the_interval():
+    values = stream().uniform(N)
+    assert stats.kstest(values, "uniform").pvalue > 1e-3
+    assert values.min() >= 0
+    assert values.max() < 1
+
+
+@pytest.mark.parametrize("lag", [1, 100, N // 2])
+def test_numbers_are_not_correlated(lag):
+    # Half of the numbers are made of the same words as the other half.
+    values = stream().normal(N // 100, 100).ravel()
+    for same in (values, values**2):
+        assert abs(np.corrcoef(same[:-lag], same[lag:])[0, 1]) < 4.5 / np.sqrt(N - lag)
+
+
+def test_a_stream_goes_on_where_it_stopped_and_keys_differ():
+    one = stream()
+    first, rest = one.uniform(10), one.on(NumpyBackend("float64")).uniform(10)
+    np.testing.assert_array_equal(np.concatenate([first, rest]), stream().uniform(20))
+    np.testing.assert_array_equal(one.uniform(10), rest)
+    assert abs(np.corrcoef(stream(1).uniform(N), stream(2).uniform(N))[0, 1]) < 4.5 / np.sqrt(N)
+
+
+@pytest.mark.parametrize("kind", RANDOM_FEATURES)
+def test_features_are_the_same_to_the_last_bit_on_every_device(kind):
+    for backend in devices():
+        options = {"gamma": 0.3, "kind": kind, "key": 7**20}
+        host = FeatureMap.draw(31, 1001, **options, backend=NumpyBackend(backend.dtype.name))
+        there = FeatureMap.draw(31, 1001, **options, backend=backend)
+        assert there.frequencies.device.type == backend.device
+        assert host.same_as(there)
+
+
+def test_seeds_draw_features_of_their_own():
+    rows, labels = np.random.default_rng(0).normal(size=(40, 8)), np.arange(40) % 4
+    options = {"n_components": 50, "gamma": 0.2}
+
+    def maps(model):
+        return model.partial_fit(rows, labels).model_.maps
+
+    first, again, other = (maps(KLDA(random_state=seed, **options))[0] for seed in (0, 0, 1))
+    members = maps(KLDAEnsemble(n_members=3, random_state=0, **options))
+    assert first.same_as(again)
+    assert first.same_as(members[0])
+    assert not first.same_as(other)
+    assert not members[0].same_as(members[1])
+    assert not members[1].same_as(members[2])
