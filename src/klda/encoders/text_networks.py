@@ -26,6 +26,7 @@ from klda.encoders.pretrained import (
     unit_rows,
 )
 from klda.encoders.recipes import Recipe, read_recipe
+from klda.encoders.static_network import StaticNetwork
 from klda.encoders.text import TextNetwork
 from klda.errors import KldaError, require
 
@@ -34,6 +35,8 @@ _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5
 
 def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
     """Load the network that fits a model's folder."""
+    if name == "wordllama":
+        return StaticNetwork(name, files, options)
     recipe = read_recipe(files)
     if choose_engine(name, files, options) == "onnx":
         assert recipe is not None
