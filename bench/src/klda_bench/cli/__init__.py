@@ -55,6 +55,7 @@ app.command()(measurement(speed.speed))
 app.command()(measurement(agreement.agreement))
 app.command()(measurement(cluster.cluster))
 app.command()(measurement(start.start))
+app.command()(measurement(start.learn))
 app.command()(measurement(encode.encode))
 app.command()(measurement(encode.features))
 for _module in (scale, beyond, service):

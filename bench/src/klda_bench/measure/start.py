@@ -1,4 +1,4 @@
-"""What a user waits for before the first answer, and what an install takes on disk.
+"""What a user waits for: the first answer, an install, learning a file.
 
 Everything runs in fresh processes of one Python, by default this one. To measure a small install,
 make a virtual environment, install klda there, and give its ``bin/python``.
@@ -76,15 +76,55 @@ def start(
         yield runner.row(f"{model}: Learner to first answer", code, model)
 
 
+def learn(
+    file: Annotated[Path, typer.Option(help="File with texts and labels.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Folder src/ of another version of klda to compare with.")
+    ] = None,
+    precisions: Annotated[str, typer.Option(help="Number formats.")] = "float32,bfloat16",
+    repeats: Repeats = 3,
+) -> Iterator[Row]:
+    """Measure klda learn from the shell to the saved model, in turns with another version."""
+    runner = _Fresh(Path(sys.executable), repeats)
+    programs = {f"klda, {kind}": (["--precision", kind], None) for kind in precisions.split(",")}
+    if source is not None:
+        programs["other version"] = ([], source)
+    times: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
+    for _ in range(repeats):
+        for program, (options, place) in programs.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
+                before, start_ = os.times(), time.perf_counter()
+                runner.run(COMMAND, *asked, source=place)
+                used = sum(os.times()[2:4]) - sum(before[2:4])  # of finished child processes
+                times[program].append((time.perf_counter() - start_, used))
+    medians = {
+        program: [statistics.median(found) for found in zip(*pairs, strict=True)]
+        for program, pairs in times.items()
+    }
+    for program, (seconds, used) in medians.items():
+        row: Row = {"what": f"klda learn {file.name}", "program": program}
+        row |= {"seconds": seconds, "cpu_seconds": used}
+        if source is not None:
+            other, other_used = medians["other version"]
+            row |= {"speed-up": other / seconds, "speed-up_in_cpu_time": other_used / used}
+        yield row
+
+
 class _Fresh:
     """Runs code in fresh processes of one Python."""
 
     def __init__(self, python: Path, repeats: int) -> None:
         self._python, self._repeats = python, repeats
 
-    def run(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, code: str, *arguments: str, source: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [os.fspath(self._python), "-c", code, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        place = {} if source is None else {"PYTHONPATH": str(source.resolve())}
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | place
+        )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise KldaError(f"--python {self._python} can't run this: {last}")
