@@ -94,14 +94,8 @@ def learn(
         for program, (options, place) in programs.items():
             with tempfile.TemporaryDirectory() as scratch:
                 asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
-                before, start_ = os.times(), time.perf_counter()
-                runner.run(COMMAND, *asked, source=place)
-                used = sum(os.times()[2:4]) - sum(before[2:4])  # of finished child processes
-                times[program].append((time.perf_counter() - start_, used))
-    medians = {
-        program: [statistics.median(found) for found in zip(*pairs, strict=True)]
-        for program, pairs in times.items()
-    }
+                times[program].append(runner.timed(COMMAND, *asked, source=place))
+    medians = {program: _medians(pairs) for program, pairs in times.items()}
     for program, (seconds, used) in medians.items():
         row: Row = {"what": f"klda learn {file.name}", "program": program}
         row |= {"seconds": seconds, "cpu_seconds": used}
@@ -130,15 +124,24 @@ class _Fresh:
             raise KldaError(f"--python {self._python} can't run this: {last}")
         return done
 
+    def timed(self, code: str, *arguments: str, source: Path | None = None) -> tuple[float, float]:
+        """Return the seconds that a run takes, and those of CPU."""
+        before, begin = os.times(), time.perf_counter()
+        self.run(code, *arguments, source=source)
+        after, end = os.times(), time.perf_counter()
+        used = after.children_user + after.children_system
+        return end - begin, used - before.children_user - before.children_system
+
     def row(self, program: str, code: str, *arguments: str) -> Row:
-        seconds = []
-        for _ in range(self._repeats):
-            begin = time.perf_counter()
-            self.run(code, *arguments)
-            seconds.append(time.perf_counter() - begin)
-        row: Row = {"what": "start", "program": program, "seconds": statistics.median(seconds)}
+        seconds, used = _medians([self.timed(code, *arguments) for _ in range(self._repeats)])
+        row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
         if sys.platform == "linux":
             said = self.run(PEAK + code, *arguments).stderr.splitlines()
             peak = next(line for line in said if line.startswith("peak "))
             row["peak_bytes"] = int(peak.split()[1]) * 1024
         return row
+
+
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    seconds, used = zip(*pairs, strict=True)
+    return statistics.median(seconds), statistics.median(used)
