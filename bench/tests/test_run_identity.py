@@ -35,7 +35,7 @@ def test_the_options_of_a_fine_tuned_method_hold_its_defaults():
     options = registry()["joint"].options(Context(options={"epochs": 30}))
     assert options["epochs"] == 30
     assert (options["head_lr"], options["max_length"]) == (1e-3, 128)
-    assert not {"device", "seed", "checkpoint_dir", "progress"} & set(options)
+    assert not {"device", "seed", "progress"} & set(options)
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the results are not part of an installation")

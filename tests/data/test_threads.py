@@ -45,11 +45,12 @@ def test_reading_ahead_makes_the_next_items_while_one_is_used_but_only_a_few():
             made.append(i)
             yield i
 
-    stream = read_ahead(items(), depth=3)
+    stream = read_ahead(items())
     assert next(stream) == 0
-    wait_until(lambda: len(made) == 5)  # one in use, three that wait, one with nowhere to go
+    most = threads.DEPTH + 2  # one in use, those that wait, one with nowhere to go
+    wait_until(lambda: len(made) == most)
     time.sleep(0.05)
-    assert len(made) == 5
+    assert len(made) == most
     stream.close()
 
 

@@ -14,13 +14,17 @@ def make(**parameters):
 
 
 def regression_scores(Z, X_lifted, y, rho):
-    """Outputs of ridge regression onto one-hot targets, from the normal equations."""
+    """Outputs of ridge regression onto one-hot targets, from the normal equations.
+
+    Classes count by the square roots of their sizes.
+    """
     _, counts, means, scatter = reference.statistics(X_lifted, y)
     centre = means.mean(axis=0)
+    counts = counts.sum() * np.sqrt(counts) / np.sqrt(counts).sum()
     total = scatter + (means - centre).T @ (counts[:, None] * (means - centre))
     system = total + rho * np.eye(len(total))
     weights = np.linalg.solve(system, (counts[:, None] * (means - centre)).T)
-    at_means = np.diag((means - centre) @ weights)
+    at_means = np.diag((means - centre) @ weights).mean()
     return (Z - centre) @ weights / at_means, means - centre, scatter
 
 

@@ -183,11 +183,11 @@ def test_a_map_keeps_neighbours_together_and_is_the_same_each_time(n_classes):
         centres[1::2] = centres[::2] + 0.4 * rng.normal(size=centres[::2].shape)  # couples
     X, y = clouds(centres, 30)
     model = LDA().fit(X, y)
-    found = label_set.class_map(model)
+    found = label_set.Neighbourhood.of(model).map()
     assert found.labels == model.classes_.tolist()
     assert found.places.shape == (n_classes, 2)
     assert np.abs(found.places).max() <= 1 + 1e-9
-    np.testing.assert_array_equal(found.places, label_set.class_map(model).places)
+    np.testing.assert_array_equal(found.places, label_set.Neighbourhood.of(model).map().places)
     if n_classes >= 12:
         apart = ((found.places[:, None] - found.places) ** 2).sum(axis=-1)
         np.fill_diagonal(apart, np.inf)
@@ -211,7 +211,7 @@ def grown(n_classes, samples=20):
     """Map a model; teach it one class more; return that map and the new distances."""
     X, y = clouds(np.random.default_rng(2).normal(size=(n_classes, 16)), samples)
     model = LDA().fit(X, y)
-    first = label_set.class_map(model)
+    first = label_set.Neighbourhood.of(model).map()
     model.partial_fit(X[:10] + 3, ["new"] * 10)
     looked = label_set.Neighbourhood.of(model)
     assert looked.labels == [*first.labels, "new"]

@@ -503,7 +503,7 @@ def test_a_missing_label_of_a_table_is_named_with_its_row():
 
 @pytest.mark.parametrize("labels", [["a", 1], "ab", iter("ab")])
 def test_labels_that_are_no_list_of_one_kind_are_refused(labels):
-    with pytest.raises(KldaError, match=r"labels.*(one label for each|texts only)"):
+    with pytest.raises(KldaError, match=r"labels.*(one label for each|strings only)"):
         taught("ab").learn(PROBE[:2], labels)
 
 

@@ -455,3 +455,20 @@ def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_pat
     cut_off(fresh(), [path], tmp_path / "cut", pieces=2)
     learn(fresh(), [path], tmp_path / "cut", resume=True)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_a_learn_is_resumed_where_names_of_classes_had_counted_before_it(tmp_path, monkeypatch):
+    """The checkpoint has hints of classes that have got too many samples for their names since."""
+    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
+    texts = [f"{word} number {i}" for i in range(24) for word in ("card", "loan")]
+    path = tmp_path / "rows.jsonl"
+    pairs = [{"text": text, "label": text.split()[0]} for text in texts]
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    folders = [tmp_path / "whole", tmp_path / "cut"]
+    for folder in folders:
+        Learner("ngrams").declare(["card", "loan"]).learn(texts[:2], ["card", "loan"]).save(folder)
+    learn(Learner.load(folders[0]), [path], folders[0], every=0)
+    cut_off(Learner.load(folders[1]), [path], folders[1], pieces=3)
+    learn(Learner.load(folders[1]), [path], folders[1], resume=True)
+    scores = [Learner.load(folder).scores(texts[:4]) for folder in folders]
+    np.testing.assert_array_equal(*scores)

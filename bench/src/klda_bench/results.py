@@ -27,7 +27,7 @@ from klda_bench.engine import AUTO_MEANINGS
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "checkpoint_dir", "progress")
+NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "progress")
 """Parameters of a method that are no setting of its own, or change no number."""
 
 

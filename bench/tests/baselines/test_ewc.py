@@ -17,7 +17,7 @@ def test_the_fisher_of_the_head_equals_the_formula(tiny, fast, tasks):
     texts, labels = tasks.first
     method = make("ewc", tiny["bert"], **fast, fisher_labels="given", fisher_samples=10_000)
     rows = method._rows(texts, method._codes(labels))
-    method.module.head.resize(2)
+    method.module.head.grow(2)
     fisher = method.fisher_diagonal(rows)
     batch = rows.take(np.arange(len(texts)))
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_labels_drawn_from_the_model_give_the_expected_fisher(tiny, fast, tasks)
     texts, labels = tasks.first
     method = make("ewc", tiny["bert"], **fast, fisher_samples=10_000)
     rows = method._rows(texts * 12, method._codes(labels * 12))
-    method.module.head.resize(2)
+    method.module.head.grow(2)
     torch.manual_seed(0)
     fisher = method.fisher_diagonal(rows)["head.bias"]
     p = method._logits(rows).softmax(1)

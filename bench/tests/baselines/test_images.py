@@ -72,16 +72,6 @@ def test_a_batch_holds_the_processors_pixels(vision):
     torch.testing.assert_close(batch["pixels"], wanted)
 
 
-def test_an_image_run_goes_on_from_its_checkpoint(vision, tmp_path):
-    X, y = images(4, seed=0)
-    options = {**TRAINING, "epochs": 1, "progress": False, "checkpoint_dir": tmp_path}
-    first, again = make("joint", vision["vit"], **options), make("joint", vision["vit"], **options)
-    first.learn_task(X, y)
-    again._learn = None  # a second training would fail
-    again.learn_task(X, y)
-    np.testing.assert_array_equal(first.predict(X), again.predict(X))
-
-
 @pytest.mark.parametrize("name", ["l2p", "lamol", "vag"])
 def test_methods_for_texts_say_so(vision, name):
     with pytest.raises(UnavailableError, match="images") as caught:

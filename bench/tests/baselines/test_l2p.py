@@ -82,7 +82,7 @@ def test_unselected_prompts_get_no_gradient(tiny, fast, tasks):
     method = make("l2p", tiny["bert"], **fast, pool_size=8, top_n=2)
     rows = method._rows(*[tasks.first[0], method._codes(tasks.first[1])])
     method._before_task(rows)
-    method.module.head.resize(2)
+    method.module.head.grow(2)
     batch = rows.take(np.arange(1))
     method._loss(batch).backward()
     chosen = set(method.module.select(batch["query"])[0][0].tolist())

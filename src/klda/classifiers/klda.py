@@ -23,34 +23,6 @@ PAPER: dict[str, Any] = {
 }
 
 
-def draw_maps(
-    estimator: KLDA | KLDAEnsemble, n_maps: int, samples: Array, backend: Backend
-) -> list[FeatureMap]:
-    """Draw random Fourier features as an estimator's parameters say."""
-    rng = check_random_state(estimator.random_state)
-    blocks, width = tuple(estimator.blocks or ()), int(samples.shape[1])
-    if blocks and (min(blocks) < 1 or sum(blocks) != width):
-        raise KldaError(
-            f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give the "
-            "width of each block of features."
-        )
-    gamma = estimator.gamma
-    if gamma == "auto":
-        gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
-    return [
-        FeatureMap.draw(
-            width,
-            int(estimator.n_components),
-            gamma=float(gamma),
-            kind=estimator.random_features,
-            rng=rng,
-            backend=backend,
-            blocks=blocks,
-        )
-        for _ in range(n_maps)
-    ]
-
-
 class KLDA(ContinualClassifier):
     """Kernel LDA: random Fourier features of an RBF kernel, then LDA in their space.
 
@@ -152,10 +124,32 @@ class KLDA(ContinualClassifier):
         return float(self._known().maps[0].gamma or 0.0)
 
     def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
-        return draw_maps(self, 1, samples, backend)
+        """Draw random Fourier features, for one member or for each of several."""
+        rng = check_random_state(self.random_state)
+        blocks, width = tuple(self.blocks or ()), int(samples.shape[1])
+        if blocks and (min(blocks) < 1 or sum(blocks) != width):
+            raise KldaError(
+                f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give "
+                "the width of each block of features."
+            )
+        gamma = self.gamma
+        if gamma == "auto":
+            gamma = GAMMA_SCALE / median_squared_distance(on_cpu(samples))
+        return [
+            FeatureMap.draw(
+                width,
+                int(self.n_components),
+                gamma=float(gamma),
+                kind=self.random_features,
+                rng=rng,
+                backend=backend,
+                blocks=blocks,
+            )
+            for _ in range(int(getattr(self, "n_members", 1)))
+        ]
 
 
-class KLDAEnsemble(ContinualClassifier):
+class KLDAEnsemble(KLDA):
     """KLDA-E: the average of several KLDA models with different random features.
 
     Scores are averaged by default: measured on the paper's data sets this is level with the
@@ -191,30 +185,24 @@ device, dtype
         device: str = "auto",
         dtype: str = "float32",
     ) -> None:
+        super().__init__(
+            n_components=n_components,
+            gamma=gamma,
+            ridge=ridge,
+            random_features=random_features,
+            small_sample_correction=small_sample_correction,
+            calibrated=calibrated,
+            priors=priors,
+            rule=rule,
+            blocks=blocks,
+            random_state=random_state,
+            device=device,
+            dtype=dtype,
+        )
         self.n_members = n_members
         self.combine = combine
-        self.n_components = n_components
-        self.gamma = gamma
-        self.ridge = ridge
-        self.random_features = random_features
-        self.small_sample_correction = small_sample_correction
-        self.calibrated = calibrated
-        self.priors = priors
-        self.rule = rule
-        self.blocks = blocks
-        self.random_state = random_state
-        self.device = device
-        self.dtype = dtype
 
     @classmethod
     def paper(cls, *, gamma: float, **parameters: Any) -> Self:
         """Return exactly the paper's KLDA-E: five members, averaged probabilities."""
         return cls(gamma=gamma, **(PAPER | {"combine": "probabilities"} | parameters))
-
-    @property
-    def gamma_(self) -> float:
-        """The kernel parameter in use."""
-        return float(self._known().maps[0].gamma or 0.0)
-
-    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
-        return draw_maps(self, int(self.n_members), samples, backend)

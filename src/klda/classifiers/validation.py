@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from klda import __version__
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
@@ -40,33 +39,25 @@ LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 def check_parameters(estimator: BaseEstimator) -> None:
     """Raise if a parameter has a value that can't be used."""
     for name, choices in CHOICES.items():
-        if hasattr(estimator, name):
-            check_choice(name, getattr(estimator, name), choices)
+        value: Any = getattr(estimator, name, choices[0])
+        if value not in choices:
+            raise KldaError(
+                f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
+            )
     for name in ("n_components", "n_members"):
-        if hasattr(estimator, name):
-            check_number(name, getattr(estimator, name), kind=numbers.Integral)
+        check_count(name, getattr(estimator, name, 1))
     for name in ("gamma", "ridge"):
         value = getattr(estimator, name, "auto")
-        if isinstance(value, str):
-            check_choice(name, value, ("auto",))
-        else:
-            check_number(name, value)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if value != "auto" and not (is_number and np.isfinite(value) and value > 0):
+            raise KldaError(f"{name}={value!r} can't be used; give a number above 0, or 'auto'.")
 
 
-def check_number(name: str, value: Any, *, kind: type = numbers.Real) -> None:
-    """Raise if a parameter is not a positive number."""
-    usable = isinstance(value, kind) and not isinstance(value, bool)
-    if not usable or not np.isfinite(value) or value <= 0:
-        what = "a positive integer" if kind is numbers.Integral else "a number above 0"
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise if a parameter is not an integer from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        what = "a positive integer" if least else "an integer from 0 on"
         raise KldaError(f"{name}={value!r} can't be used; give {what}.")
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise if a parameter is not one of some words."""
-    if value not in choices:
-        raise KldaError(
-            f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
-        )
 
 
 def check_refused(refused: float, parameter: str = "refused") -> None:
@@ -76,33 +67,6 @@ def check_refused(refused: float, parameter: str = "refused") -> None:
         raise KldaError(
             f"{parameter}={refused!r} can't be used; give a fraction between 0 and 1, such as 0.05."
         )
-
-
-def described(estimator: ContinualClassifier) -> dict[str, Any]:
-    """Return what kind of classifier this is, as JSON-able values."""
-    parameters = estimator.get_params()
-    state = parameters.get("random_state")
-    if state is not None and not isinstance(state, int | np.integer):
-        parameters["random_state"] = None  # a generator; the drawn features are stored
-    names = getattr(estimator, "feature_names_in_", None)
-    return {
-        "kind": type(estimator).__name__,
-        "parameters": {name: plain(value) for name, value in parameters.items()},
-        "feature_names": None if names is None else names.tolist(),
-    }
-
-
-def known_parameters(
-    kind: type[ContinualClassifier], parameters: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return stored parameters; raise if a newer version has others."""
-    unknown = sorted(set(parameters) - set(kind._get_param_names()))
-    if unknown:
-        raise KldaError(
-            f"The model was made by a newer version of klda: its {kind.__name__} has a parameter "
-            f"{unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
-        )
-    return dict(parameters)
 
 
 # ---------------------------------------------------------------- samples and labels
@@ -121,8 +85,8 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
         samples = check_array(
             X, dtype=estimator.dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
         )
-    if not usable(samples):
-        raise unusable(samples)
+    if not _is_usable(samples):
+        raise _unusable(samples)
     if first:
         return samples
     if not is_torch(X):
@@ -151,20 +115,17 @@ def checked_batch(
     values = on_cpu(y) if is_torch(y) else y
     if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
         values = values.to_list()  # pandas' own integers would become floats
-    if isinstance(values, list | tuple):  # NumPy would turn them into one kind
-        check_labels([plain(value) for value in values])
-        check_lengths(values, "y")  # before an array gives each label the length of the longest
+    elif getattr(getattr(values, "dtype", None), "kind", "") == "O":
+        values = column_or_1d(values, warn=True).tolist()
+    if isinstance(values, list | tuple):  # before NumPy turns them into one kind and length
+        values = [plain(value) for value in values]
+        check_labels(values, "y")
     values = column_or_1d(values, warn=True)
     if len(values) != len(samples):
         raise KldaError(
             f"X has {len(samples)} samples and y has {len(values)} labels; "
             "give one label for each sample (inconsistent numbers of samples)."
         )
-    if values.dtype.kind == "O":
-        found = [plain(value) for value in values.tolist()]
-        check_labels(found)
-        check_lengths(found, "y")
-        values = np.array(found)
     if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
         check_classification_targets(values)
     labels, groups = grouped(values)
@@ -174,7 +135,7 @@ def checked_batch(
     return samples, groups, labels
 
 
-def usable(samples: Array) -> bool:
+def _is_usable(samples: Array) -> bool:
     """Whether all values are finite, and their squares too.
 
     A sum of squares proves it at a fraction of the cost of looking at each value.
@@ -187,7 +148,7 @@ def usable(samples: Array) -> bool:
         return bool(np.dot(flat, flat) < largest)
 
 
-def unusable(samples: Array) -> KldaError:
+def _unusable(samples: Array) -> KldaError:
     """Return the error that says which value can't be used."""
     values = on_cpu(samples)
     strange = np.argwhere(~np.isfinite(values))

@@ -11,7 +11,7 @@ import numpy as np
 
 from klda.data.batch import TableError
 from klda.errors import KldaError
-from klda.labels import MAX_LABEL_LENGTH, Label
+from klda.labels import Label, check_lengths
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -122,13 +122,9 @@ def check_label(value: Any, table: Table, where: str) -> Label:
     _check_unicode(str(value), table, where, "label")
     try:
         label = as_label(str(value), table.classes)
+        check_lengths([label], "the row")
     except KldaError as error:
         raise TableError(f"{table.path}, {where}: {error}") from error
-    if isinstance(label, str) and len(label) > MAX_LABEL_LENGTH:
-        raise TableError(
-            f"{table.path}, {where}: the label has {len(label):,} characters; give labels of at "
-            f"most {MAX_LABEL_LENGTH} characters."
-        )
     return label
 
 

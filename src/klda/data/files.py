@@ -1,18 +1,24 @@
-"""Which files a user means, what kind each is, and whether one has changed."""
+"""Which files a user means, what kind each is, whether one has changed; and folders of images."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
 import json
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from klda.data.batch import TableError
-from klda.data.folders import IMAGE_SUFFIXES, images_in, is_hidden
+from klda.data.batch import RawBatch, TableError
+
+if TYPE_CHECKING:
+    from klda.data.table import Table
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
 IDENTITY_BYTES = 1 << 16  # read at both ends of a file to notice a change
 
 
@@ -50,7 +56,7 @@ def _data_files(folder: Path) -> list[Path]:
     """Return the files of a folder of data files, sorted; none for a file or a folder of images."""
     if not folder.is_dir():
         return []
-    entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry))
+    entries = sorted(entry for entry in folder.iterdir() if not _is_hidden(entry))
     if any(entry.is_dir() or entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries):
         return []
     return [entry for entry in entries if _suffix(entry) in SUFFIXES]
@@ -65,7 +71,7 @@ def identity(path: Path) -> dict[str, Any]:
     if not path.is_file() and not path.is_dir():
         return {}
     if path.is_dir():
-        entries = [(str(i.relative_to(path)), *_stamp(i)) for i in images_in(path)]
+        entries = [(str(i.relative_to(path)), *_stamp(i)) for i in _images_in(path)]
         digest = hashlib.sha256(json.dumps(entries).encode())
         return {"images": len(entries), "digest": digest.hexdigest()}
     size, changed = _stamp(path)
@@ -100,3 +106,46 @@ def _suffix(path: Path) -> str:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
     return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
+
+
+def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+    """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
+    classes = sorted(
+        entry for entry in table.path.iterdir() if entry.is_dir() and not _is_hidden(entry)
+    )
+    if not classes and labels:
+        raise TableError(
+            f"{table.path} has no folders in it. Put the images of each class into a folder that "
+            "is named after the class."
+        )
+    pairs: list[tuple[Path, Any]] = []
+    for folder in classes:
+        images = _images_in(folder)
+        if not images and labels:
+            raise TableError(
+                f"{folder} holds no images; known suffixes are {', '.join(sorted(IMAGE_SUFFIXES))}."
+            )
+        pairs.extend((image, folder.name) for image in images)
+    if not classes:
+        pairs.extend((image, None) for image in _images_in(table.path))
+    if labels:
+        # Mixed, because a bandwidth may be chosen from the first batch: it should show all classes.
+        random.Random(0).shuffle(pairs)
+    for start in range(skip, len(pairs), rows):
+        block = pairs[start : start + rows]
+        names = None if not classes else [label for _, label in block]
+        yield RawBatch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+
+
+def _images_in(folder: Path) -> list[Path]:
+    """Return the images of a folder and of the folders in it, sorted."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not _is_hidden(path)
+    )
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a file is hidden."""
+    return path.name.startswith(".")

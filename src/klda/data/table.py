@@ -14,8 +14,7 @@ from klda.data.arrow import parquet_modalities, read_parquet
 from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, RawBatch, TableError
 from klda.data.columns import GUESSED, Columns, check_input, check_label
 from klda.data.delimited import find_header, read_delimited
-from klda.data.files import find_files, kind_of
-from klda.data.folders import read_folder
+from klda.data.files import find_files, kind_of, read_folder
 from klda.data.lines import read_jsonl, read_text
 from klda.data.threads import read_ahead
 

@@ -20,14 +20,14 @@ DEPTH = 2  # items that wait, at most
 PATIENCE = 2.0  # seconds to wait for a thread that may be stuck reading from a silent pipe
 
 
-def read_ahead(items: Iterable[T], *, depth: int = DEPTH) -> Generator[T, None, None]:
+def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
     """Iterate in a thread, a few items ahead of the caller.
 
     An error in making an item is raised in its place. When the caller stops early or closes the
     generator, the thread is stopped; it is not waited for longer than `PATIENCE`, which is why it
     is a daemon and not an executor's thread.
     """
-    waiting: Queue[tuple[Any, bool]] = Queue(depth)
+    waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)
     stopped = threading.Event()
     given = (items, waiting, stopped)
     thread = threading.Thread(target=_hand_over, args=given, name="read ahead", daemon=True)
@@ -67,7 +67,7 @@ def _hand_over(
         waiting.put((failure, True))
 
 
-def work_behind(work: Callable[[T], None], items: Iterable[T], *, depth: int = 1) -> None:
+def work_behind(work: Callable[[T], None], items: Iterable[T]) -> None:
     """Work on one item after another in a thread, while the caller's thread makes the next item.
 
     Of the errors in work and in making items, the one of the earliest item is raised. If the caller
@@ -88,7 +88,7 @@ def work_behind(work: Callable[[T], None], items: Iterable[T], *, depth: int = 1
     with ThreadPoolExecutor(1, thread_name_prefix="work behind") as pool:
         try:
             for item in items:
-                if len(given) > depth:
+                if len(given) > 1:
                     given.popleft().result()
                 given.append(pool.submit(take, item))
         except Exception:

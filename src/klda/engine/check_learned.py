@@ -14,7 +14,7 @@ tell them apart. A ledger can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -31,79 +31,52 @@ ROWS_AT_ONCE = 1024
 def check_learned(
     model: Model, samples: Array, groups: np.ndarray, labels: Sequence[Label]
 ) -> None:
-    """Raise if samples can't have been learned.
+    """Raise if samples, row i of the class ``labels[groups[i]]``, can't have been learned.
 
-    Parameters
-    ----------
-    model : Model
-        Solved, if it keeps a scatter.
-    samples : array of shape (n, d)
-        Samples, no more of a class than it has.
-    groups : ndarray of shape (n,)
-        Position of each sample's class in `labels`.
-    labels : sequence
-        Classes.
-
-    Raises
-    ------
-    NotLearnedError
-        Names the class.
+    There are no more of a class than it has. A model that keeps a scatter must be solved.
     """
     if model.held is not None and model.is_holding:
         model.held.without(samples, [labels[group] for group in groups.tolist()])
         return
     for member in model.members:
-        means = _Means(member, np.bincount(groups, minlength=len(labels)), labels)
-        for rows, present, own in _rows_by_class(member, samples, groups):
-            names = [labels[i] for i in present]
-            grouping = member.map.backend.grouping(own, len(present))
-            means.add(present, member.map.backend.to_numpy(grouping.sums(rows)), grouping.counts)
-            if member.statistics.scatter is not None:
-                change = member.statistics.rows_of_removal(rows, grouping, names)
-                lengths = member.map.backend.to_numpy((change * change).sum(1))
-                overlap, rho = _overlap(member.solver, change)
-                if not _is_below(_limit(float(lengths.max()), rho), overlap):
-                    strangest = int(overlap.diagonal().argmax())
-                    raise NotLearnedError(names[own[strangest]])
+        _check_means(member, samples, groups, labels)
+        if member.statistics.scatter is not None:
+            _check_scatter(member, samples, groups, labels)
 
 
-def _rows_by_class(
-    member: Member, samples: Array, groups: np.ndarray
-) -> Iterator[tuple[Array, np.ndarray, np.ndarray]]:
-    """Features of samples class by class, the classes they have, and which one each has."""
-    order = np.argsort(groups, kind="stable")
+def _check_means(
+    member: Member, samples: Array, groups: np.ndarray, labels: Sequence[Label]
+) -> None:
+    """Compare the mean of the samples of each whole class with that of the class."""
+    statistics, to_numpy = member.statistics, member.map.backend.to_numpy
+    places, wanted = statistics.locate(labels), np.bincount(groups, minlength=len(labels))
+    by_class = np.split(np.argsort(groups, kind="stable"), np.cumsum(wanted)[:-1])
+    for i in np.flatnonzero(wanted == statistics.counts[places]).tolist():
+        rows, total = by_class[i], np.zeros(statistics.n_components)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            lifted = member.map.lift(samples[rows[start : start + ROWS_AT_ONCE]])
+            total += to_numpy(lifted.sum(0))
+        learned = to_numpy(statistics.means[places[i] : places[i] + 1])[0].astype(np.float64)
+        if np.linalg.norm(total / len(rows) - learned) > TOLERANCE * np.linalg.norm(learned):
+            raise NotLearnedError(labels[i])
+
+
+def _check_scatter(
+    member: Member, samples: Array, groups: np.ndarray, labels: Sequence[Label]
+) -> None:
+    """Look whether what is to be removed is in the scatter, block by block, class by class."""
+    backend, order = member.map.backend, np.argsort(groups, kind="stable")
     for start in range(0, len(order), ROWS_AT_ONCE):
         chosen = order[start : start + ROWS_AT_ONCE]
         present, own = np.unique(groups[chosen], return_inverse=True)
-        yield member.map.lift(samples[chosen]), present, own
-
-
-class _Means:
-    """Sums of samples that come class by class, compared with the means of whole classes."""
-
-    def __init__(self, member: Member, wanted: np.ndarray, labels: Sequence[Label]) -> None:
-        statistics = member.statistics
-        self.member, self.labels, self.wanted = member, labels, wanted
-        self.positions = statistics.locate(labels)
-        self.whole = wanted == statistics.counts[self.positions]
-        self._class, self._sum, self._seen = -1, np.zeros(0), 0
-
-    def add(self, present: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
-        """Add the sums of some classes; the last class of a block may go on in the next."""
-        for i, total, n in zip(present.tolist(), sums.astype(np.float64), counts, strict=True):
-            again = i == self._class
-            self._sum = self._sum + total if again else total
-            self._seen = self._seen + n if again else n
-            self._class = i
-            if self.whole[i] and self._seen == self.wanted[i]:
-                self._check(i, self._sum / self._seen)
-
-    def _check(self, i: int, mean: np.ndarray) -> None:
-        means = self.member.statistics.means
-        at = int(self.positions[i])
-        learned = self.member.map.backend.to_numpy(means[at : at + 1])[0].astype(np.float64)
-        if np.linalg.norm(mean - learned) > TOLERANCE * np.linalg.norm(learned):
-            raise NotLearnedError(self.labels[i])
+        names, grouping = [labels[i] for i in present], backend.grouping(own, len(present))
+        rows = member.map.lift(samples[chosen])
+        change = member.statistics.rows_of_removal(rows, grouping, names)
+        lengths = backend.to_numpy((change * change).sum(1))
+        overlap, rho = _overlap(member.solver, change)
+        if not _is_below(_limit(float(lengths.max()), rho), overlap):
+            strangest = int(overlap.diagonal().argmax())
+            raise NotLearnedError(names[own[strangest]])
 
 
 def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:

@@ -47,24 +47,12 @@ PREFIX = "predict/calibration/"
 
 @dataclass(frozen=True)
 class Scale:
-    """On what scale a model's scores are.
+    """On what scale a model's scores are."""
 
-    Attributes
-    ----------
-    n_samples : int
-        Samples of the model.
-    inflation : float
-        Variance of a new sample along a whitened direction: the unit of novelties.
-    offset : float
-        What the noise of a class's own mean adds to the distance of a new sample.
-    heat : float
-        The unit of temperatures.
-    """
-
-    n_samples: int
-    inflation: float
-    offset: float
-    heat: float
+    n_samples: int  # of the model
+    inflation: float  # variance of a new sample along a whitened direction: the unit of novelties
+    offset: float  # what the noise of a class's own mean adds to the distance of a new sample
+    heat: float  # the unit of temperatures
 
     @property
     def bucket(self) -> int:
@@ -80,30 +68,17 @@ class Scale:
         return float(novelty * self.inflation + self.offset)
 
 
-def _no_losses() -> np.ndarray:
-    return np.empty((0, len(TEMPERATURES)), np.float32)
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Probes of a model, never changed: each verb returns other evidence.
+    """Probes of a model, never changed: each verb returns other evidence."""
 
-    Attributes
-    ----------
-    buckets : ndarray of shape (n,)
-        The bucket of each probe, by the size that the model had.
-    labels : list
-        Its class.
-    novelty : ndarray of shape (n,)
-        How novel it looked, without the model's `Scale`.
-    losses : ndarray of shape (n, n_temperatures)
-        ``-log`` of its class's probability at each temperature, without the model's `Scale`.
-    """
-
+    # The bucket of each probe, by the size that the model had; and its class.
     buckets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     labels: list[Label] = field(default_factory=list)
+    # How novel it looked, and ``-log`` of its class's probability at each temperature (a column
+    # each), both without the model's `Scale`.
     novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
-    losses: np.ndarray = field(default_factory=_no_losses)
+    losses: np.ndarray = field(default_factory=lambda: np.empty((0, len(TEMPERATURES)), np.float32))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -146,9 +121,8 @@ class Evidence:
 
     def only(self, label: Label) -> Evidence:
         """Return the probes of one class."""
-        return self._at(
-            np.array([i for i, own in enumerate(self.labels) if own == label], np.int64)
-        )
+        own = [i for i, held in enumerate(self.labels) if held == label]
+        return self._at(np.array(own, np.int64))
 
     def rename(self, old: Label, new: Label) -> Evidence:
         """Give a class another name."""

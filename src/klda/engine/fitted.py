@@ -34,25 +34,14 @@ class DamagedModelError(KldaError):
 
 
 class Fitted:
-    """A model and its solution, solved when asked for; any number of threads may ask.
-
-    Parameters
-    ----------
-    model : Model or None
-        None if there is only a solution.
-    solution : Solution, optional
-        The model's, as solved before.
-    solved_with : Settings, optional
-        The settings that it was solved with.
-    stored : pair of mappings, optional
-        A packed model, read when something is to be learned.
-    """
+    """A model and its solution, solved when asked for; any number of threads may ask."""
 
     def __init__(
         self,
-        model: Model | None,
-        solution: Solution | None = None,
-        solved_with: Settings | None = None,
+        model: Model | None,  # None if there is only a solution
+        solution: Solution | None = None,  # the model's, as solved before
+        solved_with: Settings | None = None,  # the settings of that
+        # A packed model, read when something is to be learned.
         stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
     ) -> None:
         self._model, self._solution, self._stored = model, solution, stored

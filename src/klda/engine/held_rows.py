@@ -17,10 +17,11 @@ import numpy as np
 
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, grouped
 
 MOST_WAITING = 1024
 HASHED_AT_ONCE = 1 << 22  # values
+COMPARED_AT_ONCE = 1024  # rows, with as many others
 # How far rows may be from those learned, relative to their length: encoded in other batches or on
 # another machine, they differ a little.
 TOLERANCE = 0.01
@@ -79,18 +80,12 @@ class HeldRows:
 
     def without(self, rows: Array, labels: Sequence[Label]) -> HeldRows:
         """Return these samples but those given; raise if one of them is not here."""
-        left: dict[Label, list[int]] = {label: [] for label in set(labels)}
-        for i, label in enumerate(self.labels):
-            if label in left:
-                left[label].append(i)
-        wanted, gone = np.asarray(on_cpu(rows), np.float64), set()
-        for row, label in zip(wanted, labels, strict=True):
-            at = left[label]
-            gaps = np.linalg.norm(self.rows[at] - row, axis=1)
-            nearest = int(gaps.argmin()) if at else 0
-            if not at or gaps[nearest] > TOLERANCE * float(np.linalg.norm(row)):
-                raise NotLearnedError(label)
-            gone.add(at.pop(nearest))
+        wanted, gone = np.asarray(on_cpu(rows), self.rows.dtype), set()
+        for label in dict.fromkeys(labels):
+            mine = [i for i, own in enumerate(self.labels) if own == label]
+            given = [i for i, own in enumerate(labels) if own == label]
+            found = match_rows(wanted[given], self.rows[mine], label)
+            gone |= {mine[i] for i in found.tolist()}
         return self._at([i for i in range(len(self)) if i not in gone])
 
     def drop(self, labels: Collection[Label]) -> Self:
@@ -112,9 +107,8 @@ class HeldRows:
 
     def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
         """Return rows, the class of each as a position, and the classes."""
-        places = {label: i for i, label in enumerate(self.counts)}
-        groups = np.array([places[label] for label in self.labels], np.int64)
-        return self.rows, groups, list(places)
+        labels, groups = grouped(np.array(self.labels))
+        return self.rows, groups, labels
 
     def _at(self, chosen: list[int]) -> Self:
         return type(self)(self.rows[chosen], [self.labels[i] for i in chosen])
@@ -162,6 +156,61 @@ class Waiting(HeldRows):
             else:
                 kept.append(i)
         return self._at(kept)
+
+
+def match_rows(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
+    """For each wanted row the position of the held row that is the same, each used once.
+
+    Rows that are equal to the last bit are found by their bytes; the others are compared, those
+    nearest to a held row first. Raises if a row of this class is not there.
+    """
+    if len(wanted) > len(held):
+        raise NotLearnedError(label)
+    positions = _equal_rows(wanted, held)
+    left = np.flatnonzero(positions < 0)
+    free = np.setdiff1d(np.arange(len(held)), positions)
+    wanted, held = wanted[left], held[free]
+    nearest, squared = _nearest(wanted, held)
+    taken = np.zeros(len(held), bool)
+    for i in np.argsort(squared, kind="stable"):  # the surest first
+        best, distance = nearest[i], squared[i]
+        if taken[best]:
+            others = np.flatnonzero(~taken)
+            near, far = _nearest(wanted[i : i + 1], held[others])
+            best, distance = others[near[0]], far[0]
+        length = float(np.square(held[best], dtype=np.float64).sum())
+        if distance > TOLERANCE**2 * max(length, np.finfo(np.float64).tiny):
+            raise NotLearnedError(label)
+        taken[best] = True
+        positions[left[i]] = free[best]
+    return positions
+
+
+def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Return the positions of held rows equal to wanted ones, each used once; -1 for none."""
+    places: dict[bytes, list[int]] = {}
+    for i in range(len(held) - 1, -1, -1):
+        places.setdefault(held[i].tobytes(), []).append(i)
+    found = (places.get(row.tobytes()) for row in wanted)
+    return np.array([those.pop() if those else -1 for those in found], np.int64)
+
+
+def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest held row of each row, and its squared distance, a tile at a time."""
+    nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+    for start in range(0, len(rows), COMPARED_AT_ONCE):
+        part = slice(start, start + COMPARED_AT_ONCE)
+        here = rows[part].astype(np.float64)
+        for first in range(0, len(held), COMPARED_AT_ONCE):
+            there = held[first : first + COMPARED_AT_ONCE].astype(np.float64)
+            lengths = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1)
+            distances = lengths - 2 * here @ there.T
+            best = distances.argmin(axis=1)
+            distance = np.take_along_axis(distances, best[:, None], axis=1)[:, 0]
+            closer = distance < squared[part]
+            nearest[part] = np.where(closer, first + best, nearest[part])
+            squared[part] = np.where(closer, distance, squared[part])
+    return nearest, squared
 
 
 def _hashes(rows: Array) -> np.ndarray:

@@ -39,20 +39,14 @@ from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
 
+Batch = tuple[Array, Grouping, list[Label]]  # rows on the device, their classes, and labels
+
 
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
-    """Return the backend for a device.
+    """Return the backend for a device: ``"cpu"``, a torch device such as ``"cuda:1"``, or "auto".
 
-    Parameters
-    ----------
-    device : str
-        ``"cpu"``, a torch device such as ``"cuda"`` or ``"cuda:1"``, or ``"auto"``: the device of
-        ``values`` if they are a tensor on a GPU, else the GPU if torch is already imported and
-        sees one, else the CPU.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    values : array-like, optional
-        The first input, whose device ``"auto"`` follows.
+    ``"auto"`` is the device of ``values``, the first input, if they are a tensor on a GPU, else
+    the GPU if torch is already imported and sees one, else the CPU.
     """
     if dtype not in ("float32", "float64"):
         raise KldaError(f"dtype={dtype!r} is not known; use 'float32' or 'float64'.")
@@ -70,17 +64,7 @@ def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
 
 
 class Member:
-    """A feature map with the statistics of what was learned through it.
-
-    Attributes
-    ----------
-    map : FeatureMap
-        Lifts features.
-    statistics : ClassStatistics
-        Of the lifted features.
-    solver : Solver
-        Solves for their classifier.
-    """
+    """A feature map with the statistics of what was learned through it, and their solver."""
 
     def __init__(self, own_map: FeatureMap, statistics: ClassStatistics) -> None:
         self.map = own_map
@@ -101,35 +85,21 @@ class Member:
 
 
 class Model:
-    """All that was learned.
-
-    Parameters
-    ----------
-    members : sequence of Member
-        One, or several for an ensemble; they share the classes and counts.
-    evidence : Evidence, optional
-        What leaving samples out has told.
-    waiting : Waiting, optional
-        Samples that are yet to be left out.
-    held : HeldRows, optional
-        Samples that are not in the statistics; without, none is ever held.
-    hints : HeldRows, optional
-        One row per class, what its name says: counts as a sample while the class has few of its
-        own and names have proved to tell classes apart. Not among the counts.
-    hinted : HeldRows, optional
-        The hints that are in the statistics now.
-    """
+    """All that was learned."""
 
     def __init__(
         self,
-        members: Sequence[Member],
-        evidence: Evidence | None = None,
-        waiting: Waiting | None = None,
-        held: HeldRows | None = None,
+        members: Sequence[Member],  # several for an ensemble; they share the classes and counts
+        evidence: Evidence | None = None,  # what leaving samples out has told
+        waiting: Waiting | None = None,  # samples that are yet to be left out
+        held: HeldRows | None = None,  # not in the statistics; without, no sample is ever held
+        # One row per class, what its name says: counts as a sample while the class has few of its
+        # own and names have proved to tell classes apart. Not among the counts.
         hints: HeldRows | None = None,
-        hinted: HeldRows | None = None,
+        hinted: HeldRows | None = None,  # the hints that are in the statistics now
     ) -> None:
         self.members = list(members)
+        self.maps = [member.map for member in members]
         self.backend = self.members[0].map.backend
         self.n_features = self.members[0].map.n_features
         self.evidence = Evidence() if evidence is None else evidence
@@ -138,7 +108,7 @@ class Model:
         self.held = held
         self.hints = HeldRows(empty) if hints is None else hints
         self.hinted = HeldRows(empty) if hinted is None else hinted
-        self._classes: tuple[Any, np.ndarray] | None = None
+        self._classes: tuple[Any, HeldRows, np.ndarray] | None = None
 
     @classmethod
     def of_maps(
@@ -160,11 +130,6 @@ class Model:
     def statistics(self) -> ClassStatistics:
         """Statistics of the first member; all members have the same classes and counts."""
         return self.members[0].statistics
-
-    @property
-    def maps(self) -> list[FeatureMap]:
-        """The feature map of each member."""
-        return [member.map for member in self.members]
 
     @property
     def is_holding(self) -> bool:
@@ -192,18 +157,16 @@ class Model:
     @property
     def classes(self) -> np.ndarray:
         """Labels, sorted; made again only when the set of labels changed."""
-        key = (self.held if self.is_holding else self.statistics.order, self.hints)
-        known = self._classes
-        if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
-            self._classes = known = (key, np.array(sorted(self.counts)))
-        return known[1]
+        of, hints = self.held if self.is_holding else self.statistics.order, self.hints
+        if self._classes is None or self._classes[0] is not of or self._classes[1] is not hints:
+            self._classes = (of, hints, np.array(sorted(self.counts)))
+        return self._classes[2]
 
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
         if len(self.hints) or self.is_holding:
-            counts = self.counts
-            return np.array([counts[label] for label in sorted(counts)], np.int64)
+            return np.array([n for _, n in sorted(self.counts.items())], np.int64)
         return self.statistics.counts[self.statistics.order]
 
     # ---------------------------------------------------------------- verbs
@@ -217,7 +180,8 @@ class Model:
         """
         held = self.held
         if held is not None and self.is_holding:
-            if self._can_hold(len(held) + len(rows), {*held.counts, *labels}):
+            few = len(held) + len(rows) <= self.statistics.n_components // 2
+            if few and len({*held.counts, *labels}) <= MOST_ANCHORS:
                 self.held = held.add(rows, groups, labels)
                 return
             if len(held):
@@ -227,15 +191,15 @@ class Model:
         self.change(rows, groups, labels, 1)
         self.waiting, self.held = waiting, held
 
-    def _can_hold(self, n_samples: int, labels: set[Label]) -> bool:
-        return n_samples <= self.statistics.n_components // 2 and len(labels) <= MOST_ANCHORS
-
-    def hint(self, hints: HeldRows) -> None:
-        """Take other hints, one row per class."""
-        self.hints = hints
+    def hint(self, batch: tuple[Array, np.ndarray, list[Label]] | None) -> None:
+        """Take other hints, one row per class, or none."""
+        none = HeldRows(self.hints.rows[:0])
+        self.hints = none if batch is None else none.add(*batch)
 
     def apply_hints(self) -> None:
         """Let the statistics have the hints that count now, and no others."""
+        if not len(self.hints) and not len(self.hinted):
+            return
         counting = useful_hints(self)
         now, then = self.hinted.by_label(), counting.by_label()
         both = [label for label in now if label in then]
@@ -292,11 +256,17 @@ class Model:
         blocks = row_blocks(len(groups), size, self.backend)
         lifts = self.members[0].map.frequencies is not None
         room = self.backend.room(blocks[0].stop, size) if lifts else None
+
+        def change(member: Member, batch: Batch, block: slice) -> Steps[None]:
+            yield from member.change(*batch, sign, room)
+            done.append((member, block))
+
         with held_back():
             try:
                 for block in blocks:
                     let_interrupts_through()
-                    self._change_block(rows, groups, labels, sign, room, block, done)
+                    batch = self._batch(rows, groups, labels, block)
+                    self.backend.each([change(member, batch, block) for member in self.members])
                 let_interrupts_through()
             except BaseException:
                 for member, block in reversed(done):
@@ -304,27 +274,7 @@ class Model:
                     self.backend.each([member.change(*batch, -sign, room)])
                 raise
 
-    def _change_block(
-        self,
-        rows: Array,
-        groups: np.ndarray,
-        labels: list[Label],
-        sign: int,
-        room: Array | None,
-        block: slice,
-        done: list[tuple[Member, slice]],
-    ) -> None:
-        batch = self._batch(rows, groups, labels, block)
-
-        def change(member: Member) -> Steps[None]:
-            yield from member.change(*batch, sign, room)
-            done.append((member, block))
-
-        self.backend.each([change(member) for member in self.members])
-
-    def _batch(
-        self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice
-    ) -> tuple[Array, Grouping, list[Label]]:
+    def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
         """Return a block of rows on the device, and which of the classes in it each belongs to."""
         present, own = np.unique(groups[block], return_inverse=True)
         grouping = self.backend.grouping(own, len(present))
@@ -368,10 +318,7 @@ class Model:
     def drop(self, label: Label) -> Model:
         """Drop a class from the answers; the shared scatter keeps its trace.
 
-        Returns
-        -------
-        Model
-            The class alone, without scatter: merging it undoes the drop exactly.
+        Returns the class alone, without scatter: merging it undoes the drop exactly.
         """
         hint, hints = self.hints.only(label), self.hints.drop({label})
         if label in self.hinted.counts:
@@ -431,14 +378,11 @@ class Model:
             "counts": self.class_counts.tolist(),
             "members": members,
         }
+        kept = {"hints": self.hints, "hinted": self.hinted} if len(self.hints) else {}
         if self.held is not None:
-            arrays["learn/held"] = self.held.rows
-            meta["held"] = self.held.labels
-        if len(self.hints):
-            arrays["learn/hints"] = self.hints.rows
-            meta["hints"] = self.hints.labels
-            meta["hinted"] = self.hinted.labels
-            arrays["learn/hinted"] = self.hinted.rows
+            kept["held"] = self.held
+        arrays |= {f"learn/{name}": own.rows for name, own in kept.items()}
+        meta |= {name: own.labels for name, own in kept.items()}
         if self.waiting.labels:
             arrays["learn/pending"] = self.waiting.rows
             meta["waiting"] = {"pending": self.waiting.labels}
@@ -454,18 +398,14 @@ class Model:
         maps: Sequence[FeatureMap] = (),
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
-        counts = dict(zip(meta["classes"], meta["counts"], strict=True))
-        held = HeldRows(np.array(arrays["learn/held"]), meta["held"]) if "held" in meta else None
-        hints, hinted = (
+        held, hints, hinted = (
             HeldRows(np.array(arrays[f"learn/{name}"]), list(meta[name])) if name in meta else None
-            for name in ("hints", "hinted")
+            for name in ("held", "hints", "hinted")
         )
-        counts = {label: n for label, n in counts.items() if n}
-        if held is not None and len(held):
-            counts = {}
+        counts = dict(zip(meta["classes"], meta["counts"], strict=True)) if not held else {}
         for label in hinted.labels if hinted is not None else []:
             counts[label] = counts.get(label, 0) + 1
-        counts = dict(sorted(counts.items()))
+        counts = {label: n for label, n in sorted(counts.items()) if n}
         members = []
         for i, entry in enumerate(meta["members"]):
             size = meta["n_features"]

@@ -198,6 +198,15 @@ class Solution:
             np.concatenate([top.log_total for top in found]),
         )
 
+    def likeliest(
+        self, rows: Array, k: int, columns: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return labels and probabilities ``(n, k)`` of the likeliest classes, as `best` does."""
+        positions, scores, log_total = self.best(rows, k, columns, self.temperature)
+        labels = self.classes[positions if columns is None else columns[positions]]
+        # In float32 some probabilities would exceed one.
+        return labels, np.exp(scores.astype(np.float64) / self.temperature - log_total[:, None])
+
     def _lifted_blocks(self, rows: Array) -> Iterator[list[Array]]:
         """Lift rows block by block, through the map of every member."""
         for part in row_blocks(len(rows), self.maps[0].n_components, self.backend):

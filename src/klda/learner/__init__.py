@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klda.learner.detached import Detached
     from klda.learner.inputs import FoundationModelError
     from klda.learner.learner import ForgetTraceWarning, Learner
+    from klda.learner.persistence import Detached
     from klda.learner.prediction import REFUSED, UNKNOWN, UNKNOWN_INTEGER
 
 __all__ = [
@@ -26,7 +26,7 @@ _MODULES = {
     "REFUSED": "prediction",
     "UNKNOWN": "prediction",
     "UNKNOWN_INTEGER": "prediction",
-    "Detached": "detached",
+    "Detached": "persistence",
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from klda.engine.hints import ENOUGH_SAMPLES
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.errors import KldaError
 from klda.labels import Label, check_labels, listed, plain
+
+if TYPE_CHECKING:
+    from klda.classifiers import ContinualClassifier
+    from klda.learner.inputs import InputEncoder
 
 MOST_NAMED = MOST_ANCHORS  # classes: with more, only declared ones are known by their names
 LONGEST_DESCRIPTION = 10_000  # characters
@@ -25,18 +31,11 @@ def readable(label: Label) -> str:
 
 @dataclass(frozen=True)
 class ClassNames:
-    """Which names count, never changed.
+    """Which names count, never changed."""
 
-    Attributes
-    ----------
-    enabled : bool
-        Whether classes that are learned are also known by their names.
-    declared : dict
-        Classes that were declared, each with its description, or with None.
-    """
-
-    enabled: bool = True
-    declared: Mapping[Label, str | None] = field(default_factory=dict)
+    enabled: bool = True  # whether classes that are learned are also known by their names
+    declared: Mapping[Label, str | None] = field(default_factory=dict)  # with descriptions, if any
+    in_use: Mapping[Label, str] = field(default_factory=dict)  # texts that are hints of the model
 
     def declare(self, classes: Any) -> ClassNames:
         """Return the names with more classes declared."""
@@ -44,7 +43,7 @@ class ClassNames:
         if not given:
             raise KldaError("classes is empty: name at least one class to declare.")
         given = {plain(label): description for label, description in given.items()}
-        check_labels(list(given))
+        check_labels(list(given), "classes")
         for label, description in given.items():
             if description is not None and not (
                 isinstance(description, str) and 0 < len(description.strip()) <= LONGEST_DESCRIPTION
@@ -60,15 +59,10 @@ class ClassNames:
                 )
         return replace(self, declared={**self.declared, **given})
 
-    def drop(self, labels: Iterable[Label]) -> ClassNames:
-        """Return the names without some classes."""
-        gone = set(labels)
-        kept = {label: text for label, text in self.declared.items() if label not in gone}
+    def only(self, labels: Collection[Label]) -> ClassNames:
+        """Return the names with no other classes declared than these."""
+        kept = {label: text for label, text in self.declared.items() if label in labels}
         return replace(self, declared=kept)
-
-    def only(self, label: Label) -> ClassNames:
-        """Return the names with at most one class declared."""
-        return self.drop(set(self.declared) - {label})
 
     def rename(self, old: Label, new: Label) -> ClassNames:
         """Return the names, a class having another."""
@@ -90,13 +84,28 @@ class ClassNames:
                 named[label] = text or readable(label)
         return {label: text for label, text in sorted(named.items()) if text}
 
+    def hinted(
+        self, texts: dict[Label, str], classifier: ContinualClassifier, inputs: InputEncoder
+    ) -> ClassNames:
+        """Let a classifier have these texts as hints, encoding those that it does not have."""
+        fitted = classifier.__sklearn_is_fitted__()
+        hints = classifier.model_.hints.by_label() if fitted else {}
+        if texts == {label: self.in_use.get(label) for label in hints}:
+            return self
+        known = {self.in_use.get(label, ""): row for label, row in hints.items()}
+        missing = [text for text in dict.fromkeys(texts.values()) if text not in known]
+        if missing:
+            known |= dict(zip(missing, inputs.encode(missing), strict=True))
+        classifier.hint(np.array([known[text] for text in texts.values()]), list(texts))
+        return replace(self, in_use=texts)
+
     def pack(self) -> dict[str, Any]:
         """Return JSON-able values."""
         return {"enabled": self.enabled, "declared": list(self.declared.items())}
 
     @classmethod
     def unpack(cls, values: Mapping[str, Any] | None) -> ClassNames:
-        """Return what `pack` described; names of older models do not count."""
+        """Return what `pack` described; names of models made before there were any do not count."""
         if values is None:
             return cls(enabled=False)
         declared = dict(values["declared"])

@@ -15,24 +15,12 @@ BINS = 15
 
 @dataclass(frozen=True)
 class ClassResult:
-    """Results of one class.
-
-    Attributes
-    ----------
-    label : str or int
-        The class.
-    samples : int
-        Samples that have this label.
-    predicted : int
-        Samples that got this answer.
-    correct : int
-        Samples that have this label and got this answer.
-    """
+    """Results of one class."""
 
     label: Any
-    samples: int
-    predicted: int
-    correct: int
+    samples: int  # that have this label
+    predicted: int  # that got this answer
+    correct: int  # that have this label and got this answer
 
     @property
     def recall(self) -> float:
@@ -53,21 +41,11 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How far probabilities can be trusted: what was promised beside what came true.
+    """How far probabilities can be trusted: what was promised beside what came true."""
 
-    Attributes
-    ----------
-    counts : ndarray of shape (n_bins,)
-        Samples whose answer's probability lies in each of the equal parts of 0 to 1.
-    confidence : ndarray of shape (n_bins,)
-        Their mean probability; NaN where there are none.
-    accuracy : ndarray of shape (n_bins,)
-        Fraction of them that is right; NaN where there are none.
-    """
-
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
+    counts: np.ndarray  # of answers whose probability lies in each of the equal parts of 0 to 1
+    confidence: np.ndarray  # their mean probability; NaN where there are none
+    accuracy: np.ndarray  # fraction of them that is right; NaN where there are none
 
     @property
     def error(self) -> float:
@@ -77,22 +55,7 @@ class Reliability:
 
     @classmethod
     def of(cls, confidence: np.ndarray, correct: np.ndarray, bins: int = BINS) -> Reliability:
-        """Sort answers by their probability.
-
-        Parameters
-        ----------
-        confidence : ndarray of shape (n,)
-            Probability of each answer.
-        correct : ndarray of shape (n,), bool
-            Whether it is right.
-        bins : int
-            Parts that 0 to 1 is divided into.
-
-        Returns
-        -------
-        Reliability
-            Of these answers.
-        """
+        """Sort answers into bins by their probability, `confidence`."""
         bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
         counts = np.bincount(bin_of, minlength=bins)
         divisor = np.where(counts, counts, np.nan)
@@ -119,21 +82,11 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Agreement of predictions with labels.
+    """Agreement of predictions with labels."""
 
-    Attributes
-    ----------
-    labels : list
-        Classes that occur as a label or as an answer, sorted.
-    confusion : ndarray of shape (n_labels, n_labels)
-        Samples with the label of the row and the answer of the column.
-    reliability : Reliability or None
-        How far the answers' probabilities can be trusted, where they are known.
-    """
-
-    labels: list[Any]
-    confusion: np.ndarray
-    reliability: Reliability | None = None
+    labels: list[Any]  # classes that occur as a label or as an answer, sorted
+    confusion: np.ndarray  # samples with the label of the row and the answer of the column
+    reliability: Reliability | None = None  # where the answers' probabilities are known
 
     @property
     def samples(self) -> int:
@@ -155,18 +108,7 @@ class Evaluation:
         ]
 
     def confused(self, limit: int | None = 10) -> list[tuple[Any, Any, int]]:
-        """List the pairs (label, wrong answer, samples), most frequent first.
-
-        Parameters
-        ----------
-        limit : int or None
-            How many pairs; None lists all.
-
-        Returns
-        -------
-        list of tuple
-            Pairs that occurred at least once.
-        """
+        """List the pairs (label, wrong answer, samples), most frequent first; None lists all."""
         wrong = self.confusion.copy()
         np.fill_diagonal(wrong, 0)
         rows, columns = np.nonzero(wrong)
@@ -177,14 +119,7 @@ class Evaluation:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain Python objects that JSON can hold.
-
-        Returns
-        -------
-        dict
-            ``accuracy`` as a fraction, ``samples``, ``classes``, ``confused`` pairs, and
-            ``expected_calibration_error`` and ``reliability`` where probabilities are known.
-        """
+        """Convert to plain Python objects that JSON can hold; NaN becomes None."""
         reliability = self.reliability.to_dict() if self.reliability is not None else {}
         return reliability | {
             "accuracy": self.accuracy,
@@ -212,22 +147,7 @@ class Evaluation:
         answers: Sequence[Any] | np.ndarray,
         confidence: np.ndarray | None = None,
     ) -> Evaluation:
-        """Compare answers with the true labels.
-
-        Parameters
-        ----------
-        labels : sequence
-            The true label of each sample.
-        answers : sequence
-            The predicted label of each sample.
-        confidence : ndarray of shape (n,), optional
-            The probability that each answer came with.
-
-        Returns
-        -------
-        Evaluation
-            The comparison.
-        """
+        """Compare answers, and the probability that each came with, with the true labels."""
         true, given = np.asarray(labels), np.asarray(answers)
         if true.shape != given.shape or true.ndim != 1 or not len(true):
             raise KldaError(

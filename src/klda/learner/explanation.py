@@ -14,59 +14,29 @@ from klda.learner.ledger import NearSample
 
 @dataclass(frozen=True)
 class NearClass:
-    """A class near an input.
-
-    Attributes
-    ----------
-    label : str or int
-        The class.
-    probability : float
-        How likely it is.
-    score : float
-        Its discriminant score: the larger, the likelier.
-    distance : float
-        How far the input is from it: the squared Mahalanobis distance, less that from all classes
-        together, as the decision weighs it. The nearest class's is the input's novelty. For
-        classifiers that know no such distance, by how much the score is below the best.
-    """
+    """A class near an input."""
 
     label: Label
     probability: float
-    score: float
+    score: float  # its discriminant score: the larger, the likelier
+    # How far the input is from it: the squared Mahalanobis distance, less that from all classes
+    # together, as the decision weighs it. The nearest class's is the input's novelty. For
+    # classifiers that know no such distance, by how much the score is below the best.
     distance: float
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an input gets the answer it gets.
+    """Why an input gets the answer it gets."""
 
-    Attributes
-    ----------
-    label : str or int
-        The likeliest class.
-    classes : list of NearClass
-        The nearest classes, the likeliest first.
-    margin : float
-        How much likelier the first is than the second, in log odds: 0 is undecided, 2.2 nine to
-        one. NaN while there is only one class.
-    novelty : float or None
-        How unlike anything learned the input is.
-    threshold : float or None
-        The novelty beyond which an input is taken for unknown; None while too little was learned
-        to say.
-    known : bool or None
-        Whether the input is like anything learned.
-    samples : list of NearSample
-        The learned samples most like the input, where the learner keeps a ledger.
-    """
-
-    label: Label
-    classes: list[NearClass]
-    margin: float
-    novelty: float | None
-    threshold: float | None
-    known: bool | None
-    samples: list[NearSample]
+    label: Label  # the likeliest class
+    classes: list[NearClass]  # the nearest, the likeliest first
+    # How much likelier the first is than the second, in log odds: 0 is undecided, 2.2 nine to one.
+    margin: float  # NaN while there is only one class
+    novelty: float | None  # how unlike anything learned the input is
+    threshold: float | None  # the novelty beyond which an input is unknown, if enough was learned
+    known: bool | None  # whether the input is like anything learned
+    samples: list[NearSample]  # learned samples most like the input, out of a ledger
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain Python objects that JSON can hold."""
@@ -87,27 +57,9 @@ class Explanation:
         samples: list[NearSample],
         top: int,
     ) -> Explanation:
-        """Put together what a classifier says of one input.
+        """Put together what a classifier says of one input, from the scores of all its classes.
 
-        Parameters
-        ----------
-        labels : sequence
-            The classes.
-        scores, probabilities : ndarray of shape (n_classes,)
-            Of each class.
-        temperature : float
-            What differences of scores are divided by to become log odds.
-        novelty, threshold : float or None
-            How unlike anything learned the input is, and may be.
-        samples : list of NearSample
-            Learned samples near the input.
-        top : int
-            How many classes to name.
-
-        Returns
-        -------
-        Explanation
-            Of this input.
+        Differences of scores, divided by the temperature, are log odds.
         """
         scores = scores.astype(np.float64)
         order = np.argsort(-scores, kind="stable")

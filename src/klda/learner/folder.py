@@ -21,6 +21,7 @@ import os
 import re
 import reprlib
 import stat
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +34,7 @@ from filelock import FileLock, Timeout
 
 from klda import __version__
 from klda.errors import KldaError
-from klda.learner import array_files, lock_holder
+from klda.learner import array_files
 
 FORMAT = "klda-model"
 FORMAT_VERSION = 2
@@ -45,6 +46,7 @@ LEARNING = ".learning"  # a folder in a model folder, with the progress of a lon
 _SHARED_BELOW = 64 * 1024
 # No model needs a larger model.json, and one that damage made larger must not fill the memory.
 LARGEST_DOCUMENT = 1 << 28
+LONGEST_COMMAND = 200  # characters, in the message that names a process
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
 _CHECKSUM = "sha256"
@@ -68,18 +70,11 @@ class ModelExistsError(ModelFolderError):
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a model folder holds.
+    """What a model folder holds."""
 
-    Attributes
-    ----------
-    document : dict
-        The content of ``model.json``.
-    arrays : dict of str to ndarray
-        Memory-mapped copy-on-write: nothing is read until it is used, and writing to an array
-        changes this process's copy only.
-    """
-
-    document: dict[str, Any]
+    document: dict[str, Any]  # the content of ``model.json``
+    # Memory-mapped copy-on-write: nothing is read until it is used, and writing to an array
+    # changes this process's copy only.
     arrays: dict[str, np.ndarray]
 
     @property
@@ -103,22 +98,11 @@ def exists(path: str | Path) -> bool:
 
 @contextmanager
 def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
-    """Hold the right to write to a model folder; other processes and threads get an error.
+    """Hold the right to write to a model folder; others get a `ModelBusyError` after the timeout.
 
     May be entered again by the thread that holds it. Readers never need it. A folder that did not
-    exist is created, and removed again if nothing was saved to it.
-
-    Parameters
-    ----------
-    path : str or Path
-        Model folder.
-    timeout : float
-        Seconds to wait for another writer to finish.
-
-    Raises
-    ------
-    ModelBusyError
-        If another writer holds the folder for longer than that.
+    exist is created, and removed again if nothing was saved to it. The file of the lock says which
+    process holds it, for the message that others get.
     """
     folder = Path(path)
     created = _make_folder(folder)
@@ -128,19 +112,36 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         lock.acquire(timeout=timeout)
     except Timeout as error:
         raise ModelBusyError(
-            f"Another process is writing to the model folder {folder}{lock_holder.told(lock)}. "
+            f"Another process is writing to the model folder {folder}{_holder(folder)}. "
             "Wait until it has finished, or stop it, then try again."
         ) from error
     except OSError as error:
         raise _write_error(folder, error) from error
+    first = lock.lock_counter == 1
     try:
-        with lock_holder.noted(lock):
-            yield
+        if first:
+            _note_holder(folder, f"{os.getpid()}: {' '.join(sys.argv)[:LONGEST_COMMAND]}\n")
+        yield
     finally:
+        if first:
+            _note_holder(folder, "")
         lock.release()
         if created:
             with suppress(OSError):
                 _remove_empty(folder)
+
+
+def _note_holder(folder: Path, text: str) -> None:
+    with suppress(OSError):  # a file that is locked can't be written on Windows
+        (folder / LOCK).write_text(text, encoding="utf-8", errors="replace")
+
+
+def _holder(folder: Path) -> str:
+    """Say which process holds a folder, as ``" (process 4711: klda serve --model bot)"``."""
+    holder = ""
+    with suppress(OSError):
+        holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+    return f" (process {holder})" if holder else ""
 
 
 def _make_folder(folder: Path) -> bool:
@@ -181,10 +182,8 @@ def save(
     ----------
     path : str or Path
         Model folder; created if it does not exist.
-    arrays : mapping of str to ndarray
-        Arrays of numbers.
-    document : mapping
-        The JSON content of ``model.json``, without what this module adds to it.
+    arrays, document : mapping
+        Arrays of numbers, and the content of ``model.json`` without what this module adds to it.
     replaces : str, optional
         The generation that this model grew out of. If the folder holds another one by now, nothing
         is saved. None overwrites whatever is there.
@@ -192,17 +191,6 @@ def save(
         Whether the folder must hold no model yet.
     timeout : float
         Seconds to wait for another writer.
-
-    Returns
-    -------
-    StoredModel
-        The model as stored.
-
-    Raises
-    ------
-    ModelBusyError, ModelChangedError, ModelExistsError, ModelFolderError
-        If another writer holds the folder, has saved to it, a model is in the way, or the save
-        failed.
     """
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
@@ -362,25 +350,9 @@ def checksum(document: Mapping[str, Any]) -> str:
 def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     """Open a model folder; arrays are memory-mapped and read when used.
 
-    Every load compares file sizes and the checksums of ``model.json``, of all array headers, and
-    of array files up to 1 MiB.
-
-    Parameters
-    ----------
-    path : str or Path
-        Model folder.
-    verify : bool
-        Also read the array files above 1 MiB and compare their checksums.
-
-    Returns
-    -------
-    StoredModel
-        The model, whole even if the folder is saved to later.
-
-    Raises
-    ------
-    ModelFolderError
-        If there is no model, its format is newer, or a file is missing, truncated or damaged.
+    The model stays whole even if the folder is saved to later. Every load compares file sizes and
+    the checksums of ``model.json``, of all array headers, and of array files up to 1 MiB; with
+    `verify`, those of larger array files too.
     """
     folder = Path(path)
     while True:

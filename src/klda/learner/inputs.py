@@ -24,17 +24,7 @@ class FoundationModelError(KldaError):
 
 
 class InputEncoder:
-    """The frozen foundation model of a learner, opened when it is first needed.
-
-    Parameters
-    ----------
-    fingerprint : dict
-        Describes the foundation model.
-    options : dict
-        How it is opened.
-    encoder : Encoder, optional
-        The foundation model, if it is open.
-    """
+    """The frozen foundation model that a fingerprint describes, opened when it is first needed."""
 
     def __init__(
         self,
@@ -107,11 +97,7 @@ class InputEncoder:
         reused = self.modality == "features" and not isinstance(batches, Sequence)
         for inputs, labels, ids in self._prepared(map(_parts, batches)):
             rows = self.encoder.encode(inputs, progress=progress)
-            if len(labels) != len(rows):
-                raise KldaError(
-                    f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label "
-                    "for each input."
-                )
+            check_one_label_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
     def _prepared(self, batches: Iterable[tuple[Any, Labels, Any]]) -> Iterator[tuple]:
@@ -131,6 +117,15 @@ class InputEncoder:
                 waiting = ready, labels, ids
             if waiting is not None:
                 yield waiting[0].result(), *waiting[1:]
+
+
+def check_one_label_each(rows: np.ndarray, labels: Labels) -> None:
+    """Raise if there are not as many labels as rows."""
+    if len(labels) != len(rows):
+        raise KldaError(
+            f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label for each "
+            "input."
+        )
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # its modules are imported when first used
 from scipy.special import ndtr
 
 from klda.errors import KldaError
@@ -39,22 +40,12 @@ SPLIT_AXES = 16  # principal axes of a class in which it is split
 
 @dataclass(frozen=True)
 class ConfusablePair:
-    """Two classes that are close.
-
-    Attributes
-    ----------
-    first, second : label
-        The classes.
-    distance : float
-        Between their means, in units of the corrected spread within classes.
-    confusion : float
-        Fraction of the samples of one that are expected to be taken for the other.
-    """
+    """Two classes that are close."""
 
     first: Label
     second: Label
-    distance: float
-    confusion: float
+    distance: float  # between their means, in units of the corrected spread within classes
+    confusion: float  # fraction of the samples of one expected to be taken for the other
 
 
 @dataclass(frozen=True)
@@ -67,51 +58,29 @@ class SmallClass:
 
 @dataclass(frozen=True)
 class TwoInOne:
-    """A class whose samples fall into two groups.
-
-    Attributes
-    ----------
-    label : label
-        The class.
-    sizes : tuple of int
-        Samples in each group.
-    gap : float
-        By how many standard deviations the two groups are tighter than two halves of one normal
-        cloud of the same shape would be.
-    ids : tuple
-        Ids of the sample nearest to the centre of each group.
-    """
+    """A class whose samples fall into two groups."""
 
     label: Label
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # samples in each group
+    # By how many standard deviations the groups are tighter than two halves of one normal cloud.
     gap: float
-    ids: tuple[str | int, str | int]
+    ids: tuple[str | int, str | int]  # of the sample nearest to the centre of each group
 
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Places of the classes in a plane.
-
-    Attributes
-    ----------
-    labels : list
-        Classes.
-    counts : ndarray of shape (M,)
-        Their samples.
-    places : ndarray of shape (M, 2)
-        Coordinates between -1 and 1.
-    """
+    """Places of the classes in a plane, coordinates between -1 and 1."""
 
     labels: list[Label]
-    counts: np.ndarray
-    places: np.ndarray
+    counts: np.ndarray  # (M,), their samples
+    places: np.ndarray  # (M, 2)
 
 
 # ---------------------------------------------------------------- distances and pairs
 
 
 def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """Squared distances between class means in the whitened space, divided by the scale.
+    """Return squared distances ``(M, M)`` between class means in the whitened space.
 
     Parameters
     ----------
@@ -119,11 +88,6 @@ def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndar
         With the statistics (not a compact one).
     rows : ndarray of int, optional
         Positions in ``classes_``; by default all.
-
-    Returns
-    -------
-    ndarray of shape (M, M)
-        Symmetric, in the order of ``classes_``.
     """
     if estimator.nearest_mean:
         raise KldaError(
@@ -136,7 +100,9 @@ def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndar
         total = total + own[:, None] + own - gram - gram.T
     squared = np.maximum((total + total.T) / (2 * len(grams)), 0.0)
     np.fill_diagonal(squared, 0.0)
-    return np.asarray(squared) / _scale(squared, _error_left_out(estimator))
+    solution = estimator.solution_
+    error = 0.0 if solution.evidence is None else solution.evidence.error_rate(solution.scale)
+    return np.asarray(squared) / _scale(squared, error)
 
 
 def _grams(estimator: Any) -> list[np.ndarray]:
@@ -169,12 +135,9 @@ def _scale(squared: np.ndarray, error: float) -> float:
     return float(low * high)
 
 
-def _error_left_out(estimator: Any) -> float:
-    """Fraction of the samples judged as if not learned that are wrong; 0 where none were judged."""
-    solution = estimator.solution_
-    if solution.evidence is None:
-        return 0.0
-    return solution.evidence.error_rate(solution.scale)
+def _largest(counts: np.ndarray, most: int) -> np.ndarray:
+    """Return the positions of the classes with the most samples, in their order."""
+    return np.sort(np.argsort(-counts, kind="stable")[:most])
 
 
 @dataclass(frozen=True)
@@ -182,31 +145,22 @@ class Neighbourhood:
     """How far the classes are from each other: all that their pairs and their map need.
 
     It holds no part of the model, so that a model which goes on learning can be looked at.
-
-    Attributes
-    ----------
-    labels : list
-        Up to the 2,000 largest classes.
-    counts : ndarray of shape (M,)
-        Their samples.
-    squared : ndarray of shape (M, M)
-        See `squared_distances`.
     """
 
-    labels: list[Label]
-    counts: np.ndarray
-    squared: np.ndarray
+    labels: list[Label]  # up to the 2,000 largest classes
+    counts: np.ndarray  # (M,), their samples
+    squared: np.ndarray  # (M, M), as `squared_distances` has them
 
     @classmethod
     def of(cls, estimator: Any) -> Neighbourhood:
         """Measure the distances between the largest classes of an estimator."""
-        rows = _largest(estimator)
+        rows = _largest(estimator.class_count_, MOST_CLASSES)
         squared = squared_distances(estimator, rows)
         return cls(estimator.classes_[rows].tolist(), estimator.class_count_[rows], squared)
 
     def largest(self, most: int) -> Neighbourhood:
         """Return that of the classes with the most samples."""
-        rows = np.sort(np.argsort(-self.counts, kind="stable")[:most])
+        rows = _largest(self.counts, most)
         labels = [self.labels[i] for i in rows]
         return Neighbourhood(labels, self.counts[rows], self.squared[np.ix_(rows, rows)])
 
@@ -228,106 +182,62 @@ class Neighbourhood:
         ]
 
     def map(self, before: ClassMap | None = None) -> ClassMap:
-        """Place the classes in a plane; see `class_map`.
+        """Place the classes in a plane so that neighbours are those that are easily confused.
 
-        Parameters
-        ----------
-        before : ClassMap, optional
-            An earlier map of the same model: classes stay about where they were in it.
+        With an earlier map of the same model, they stay about where they were in it.
 
-        Returns
-        -------
-        ClassMap
-            Of the same classes, in the same order.
+        A few classes are placed by their principal axes in the whitened space (classical scaling).
+        Of many, two axes show next to nothing (of CLINC150's classes 7% of the spread), so these
+        start from there and are arranged as t-SNE does it, which keeps neighbours together.
         """
         few = len(self.labels) <= FEW_CLASSES
         axes = principal_axes(self.squared)
-        earlier = None if before is None else self._places_in(before)
-        if earlier is None:
+        earlier, known = self._places_in(before)
+        if not known.any():
             places = axes if few else arranged(self.squared, axes, PULL_TO_AXES)
         elif few:
-            places = turned_to(earlier.places, axes)
+            places = turned_to(earlier, axes)
         else:
-            pull = np.where(earlier.known, PULL_TO_EARLIER, 0.0)
-            places = arranged(self.squared, earlier.places, pull)
+            places = arranged(self.squared, earlier, np.where(known, PULL_TO_EARLIER, 0.0))
         return ClassMap(self.labels, self.counts, places)
 
-    def _places_in(self, before: ClassMap) -> _Earlier | None:
-        """Find classes where they were, and new ones at their nearest class that was there."""
-        places = dict(zip(before.labels, before.places, strict=True))
+    def _places_in(self, before: ClassMap | None) -> tuple[np.ndarray, np.ndarray]:
+        """Find classes where they were, new ones at the nearest of those; and which were there."""
+        places = {} if before is None else dict(zip(before.labels, before.places, strict=True))
         known = np.array([label in places for label in self.labels])
         if not known.any():
-            return None
+            return np.empty((0, 2)), known
         nearest = np.where(known, self.squared, np.inf).argmin(axis=1)
-        return _Earlier(np.array([places[self.labels[i]] for i in nearest]), known)
-
-
-@dataclass(frozen=True)
-class _Earlier:
-    places: np.ndarray
-    known: np.ndarray
+        return np.array([places[self.labels[i]] for i in nearest]), known
 
 
 def confusable(
     estimator: Any, limit: int | None = 20, at_least: float = 0.01
 ) -> list[ConfusablePair]:
-    """List the pairs of classes that are most easily confused.
+    """List the pairs of classes that are most easily confused, the most confusable first.
 
-    Parameters
-    ----------
-    estimator : KLDA, KLDAEnsemble or LDA
-        With the statistics.
-    limit : int or None
-        How many pairs; None lists all.
-    at_least : float
-        Leave out pairs with less expected confusion.
-
-    Returns
-    -------
-    list of ConfusablePair
-        The most confusable first.
+    ``limit`` is the most to list, None for all; pairs with less expected confusion than
+    ``at_least`` are left out.
     """
     return Neighbourhood.of(estimator).pairs(limit, at_least)
 
 
 def small_classes(estimator: Any, below: int = FEW_SAMPLES) -> list[SmallClass]:
     """List the classes of fewer samples than `below`, the smallest first."""
-    counts = estimator.class_count_
-    labels = estimator.classes_.tolist()
-    return [
-        SmallClass(labels[i], int(counts[i]))
-        for i in np.argsort(counts, kind="stable")
-        if counts[i] < below
-    ]
-
-
-def _largest(estimator: Any) -> np.ndarray:
-    counts = estimator.class_count_
-    return np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    counts = sorted(estimator.counts_.items(), key=lambda entry: entry[1])
+    return [SmallClass(label, count) for label, count in counts if count < below]
 
 
 # ---------------------------------------------------------------- two in one
 
 
 def two_in_one(ledger: Ledger, at_least: float = CLEAR_GAP) -> list[TwoInOne]:
-    """List the classes whose samples fall into two groups.
+    """List the classes whose samples fall into two groups by at least such a gap, clearest first.
 
     A class is split by 2-means in the space that the covariance within classes whitens. How much of
     its scatter the split explains is compared with what splitting normal clouds of the same shape
     explains (the gap statistic of Tibshirani, Walther and Hastie 2001, with a normal reference).
     Two ways of saying one thing are two groups as well: the list says where to look.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        Of the samples learned.
-    at_least : float
-        Leave out classes with a smaller gap.
-
-    Returns
-    -------
-    list of TwoInOne
-        The clearest first.
     """
     groups = {label: ledger.of_class(label) for label in ledger.counts}
     whiten = _whitening(ledger, groups)
@@ -337,73 +247,18 @@ def two_in_one(ledger: Ledger, at_least: float = CLEAR_GAP) -> list[TwoInOne]:
         if len(positions) < SMALLEST_SPLIT:
             continue
         rows = ledger.rows_at(positions).astype(np.float64) @ whiten
-        split = _split(rows - rows.mean(axis=0), rng)
-        if split is None or split.gap < at_least:
-            continue
-        ids = ledger.ids_at(positions[list(split.centres)])
-        found.append(TwoInOne(label, split.sizes, split.gap, (ids[0], ids[1])))
-    return sorted(found, key=lambda one: -one.gap)
-
-
-@dataclass(frozen=True)
-class _Split:
-    sizes: tuple[int, int]
-    gap: float
-    centres: tuple[int, int]
-
-
-def _split(rows: np.ndarray, rng: np.random.Generator) -> _Split | None:
-    # Along its own principal axes a cloud is as wide as its singular values say.
-    left, widths, _ = np.linalg.svd(rows, full_matrices=False)
-    widths = widths[:SPLIT_AXES]
-    places = left[:, :SPLIT_AXES] * widths
-    explained, second = _two_means(places)
-    fraction = float(second.mean())
-    if min(fraction, 1 - fraction) < SMALLEST_GROUP:
-        return None
-    chance = []
-    for _ in range(N_REFERENCES):
-        cloud = rng.standard_normal(places.shape)
-        cloud = (cloud - cloud.mean(axis=0)) / cloud.std(axis=0) * (widths / np.sqrt(len(rows)))
-        chance.append(_two_means(cloud)[0])
-    gap = (explained - float(np.mean(chance))) / max(float(np.std(chance, ddof=1)), 1e-12)
-    return _Split(
-        (int((~second).sum()), int(second.sum())),
-        gap,
-        (_most_central(places, ~second), _most_central(places, second)),
-    )
-
-
-def _two_means(places: np.ndarray) -> tuple[float, np.ndarray]:
-    """Share of the scatter that the best of two splits explains, and who is in the second group.
-
-    ``places`` are relative to their mean, along principal axes; the starts halve the first two.
-    """
-    best, chosen = -1.0, np.zeros(len(places), bool)
-    total = float((places**2).sum())
-    for axis in range(min(2, places.shape[1])):
-        second = places[:, axis] > 0
-        for _ in range(LLOYD_STEPS):
-            if second.all() or not second.any():
-                break
-            a, b = places[~second].mean(axis=0), places[second].mean(axis=0)
-            moved = places @ (b - a) > (b @ b - a @ a) / 2
-            if (moved == second).all():
-                break
-            second = moved
+        places = _on_principal_axes(rows - rows.mean(axis=0))
+        explained, second = _two_means(places)
         fraction = float(second.mean())
-        if 0 < fraction < 1:
-            between = (
-                len(places) * fraction / (1 - fraction) * (places[second].mean(axis=0) ** 2).sum()
-            )
-            if between / max(total, 1e-300) > best:
-                best, chosen = float(between / max(total, 1e-300)), second
-    return best, chosen
-
-
-def _most_central(places: np.ndarray, members: np.ndarray) -> int:
-    at = np.flatnonzero(members)
-    return int(at[((places[at] - places[at].mean(axis=0)) ** 2).sum(axis=1).argmin()])
+        if min(fraction, 1 - fraction) < SMALLEST_GROUP:
+            continue
+        gap = _gap(explained, places, rng)
+        if gap >= at_least:
+            sizes = int((~second).sum()), int(second.sum())
+            central = [_most_central(places, group) for group in (~second, second)]
+            ids = ledger.ids_at(positions[central])
+            found.append(TwoInOne(label, sizes, gap, (ids[0], ids[1])))
+    return sorted(found, key=lambda one: -one.gap)
 
 
 def _whitening(ledger: Ledger, groups: dict[Label, np.ndarray]) -> np.ndarray:
@@ -419,24 +274,41 @@ def _whitening(ledger: Ledger, groups: dict[Label, np.ndarray]) -> np.ndarray:
     return np.asarray(vectors * scale)
 
 
-# ---------------------------------------------------------------- the map
+def _on_principal_axes(rows: np.ndarray) -> np.ndarray:
+    left, widths, _ = np.linalg.svd(rows, full_matrices=False)
+    return np.asarray(left[:, :SPLIT_AXES] * widths[:SPLIT_AXES])
 
 
-def class_map(estimator: Any) -> ClassMap:
-    """Place the classes in a plane so that neighbours are those that are easily confused.
+def _gap(explained: float, places: np.ndarray, rng: np.random.Generator) -> float:
+    """Compare what a split explains with what splits of normal clouds of the same shape explain."""
+    widths, chance = places.std(axis=0), []
+    for _ in range(N_REFERENCES):
+        cloud = rng.standard_normal(places.shape)
+        chance.append(_two_means((cloud - cloud.mean(axis=0)) / cloud.std(axis=0) * widths)[0])
+    return float((explained - np.mean(chance)) / max(float(np.std(chance, ddof=1)), 1e-12))
 
-    A few classes are placed by their principal axes in the whitened space (classical scaling). Of
-    many, two axes show next to nothing (of CLINC150's classes 7% of the spread), so these start
-    from there and are arranged as t-SNE does it, which keeps neighbours together.
 
-    Parameters
-    ----------
-    estimator : KLDA, KLDAEnsemble or LDA
-        With the statistics.
+def _two_means(places: np.ndarray) -> tuple[float, np.ndarray]:
+    """Fraction of the scatter that the best of two splits explains, and who is in the second group.
 
-    Returns
-    -------
-    ClassMap
-        Up to the 2,000 largest classes; the same each time.
+    ``places`` are relative to their mean, along principal axes; the starts halve the first two.
     """
-    return Neighbourhood.of(estimator).map()
+    best, chosen = -1.0, np.zeros(len(places), bool)
+    for axis in range(min(2, places.shape[1])):
+        second = places[:, axis] > 0
+        if not second.any():
+            continue
+        starts = np.array([places[~second].mean(axis=0), places[second].mean(axis=0)])
+        _, groups = scipy.cluster.vq.kmeans2(places, starts, iter=LLOYD_STEPS, minit="matrix")
+        second, fraction = groups == 1, float(groups.mean())
+        if 0 < fraction < 1:
+            between = fraction / (1 - fraction) * (places[second].mean(axis=0) ** 2).sum()
+            explained = between / max(float((places**2).mean(axis=0).sum()), 1e-300)
+            if explained > best:
+                best, chosen = float(explained), second
+    return best, chosen
+
+
+def _most_central(places: np.ndarray, members: np.ndarray) -> int:
+    at = np.flatnonzero(members)
+    return int(at[((places[at] - places[at].mean(axis=0)) ** 2).sum(axis=1).argmin()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,27 +14,30 @@ from sklearn.base import clone
 
 from klda import encoders
 from klda.classifiers import KLDA, ContinualClassifier
-from klda.classifiers.validation import check_labels_known
+from klda.classifiers.validation import check_label_kind, check_labels_known
 from klda.data.threads import work_behind
 from klda.encoders.probes import gamma_for
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, listed, plain
 from klda.learner.class_names import ClassNames
-from klda.learner.declaring import DeclaringMixin
-from klda.learner.detached import Detached
-from klda.learner.inputs import EncodedBatch, InputEncoder, Labels, check_same_features
+from klda.learner.inputs import (
+    EncodedBatch,
+    InputEncoder,
+    Labels,
+    check_one_label_each,
+    check_same_features,
+)
 from klda.learner.ledger import Ledger, SampleId
+from klda.learner.persistence import Detached, PersistenceMixin
 from klda.learner.prediction import PredictionMixin
-
-KEEP = (None, "features")
 
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(DeclaringMixin, PredictionMixin):
+class Learner(PersistenceMixin, PredictionMixin):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -61,9 +64,9 @@ class Learner(DeclaringMixin, PredictionMixin):
 
     Notes
     -----
-    A call that changes the learner does so completely or, when it raises or is interrupted, not at
-    all. Any number of threads may ask while none changes it; :meth:`frozen` makes a view that keeps
-    answering meanwhile.
+    A call that changes the learner returns it, and changes it completely or, when it raises or is
+    interrupted, not at all. Any number of threads may ask while none changes it; :meth:`frozen`
+    makes a view that keeps answering meanwhile.
 
     Examples
     --------
@@ -88,7 +91,7 @@ class Learner(DeclaringMixin, PredictionMixin):
         names: bool = True,
         **options: Any,
     ) -> None:
-        if keep not in KEEP:
+        if keep not in (None, "features"):
             raise KldaError(f"keep={keep!r} is not known; use None or 'features'.")
         self._inputs = InputEncoder.open(model, options)
         if classifier is None:
@@ -137,10 +140,6 @@ class Learner(DeclaringMixin, PredictionMixin):
             Where the samples come from, for the history.
         progress : bool
             Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        self
         """
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
@@ -165,8 +164,7 @@ class Learner(DeclaringMixin, PredictionMixin):
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        if len(rows) != len(labels):
-            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+        check_one_label_each(rows, labels)
         ledger, rows = self._entered(rows, labels, ids)
         with self.changing("learn", source):
             self.classifier.partial_fit(rows, labels)
@@ -220,6 +218,33 @@ class Learner(DeclaringMixin, PredictionMixin):
             raise KldaError("ids are kept only by a learner made with keep='features'.")
         return None, rows
 
+    # ---------------------------------------------------------------- classes by their names
+
+    def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
+        """Make classes known by their names, before anything is taught of them.
+
+        Parameters
+        ----------
+        classes : label, sequence of labels, or mapping from labels to descriptions
+            A name is read as words: ``card_arrival`` as "card arrival". A description says more.
+        """
+        if not self._reads_names:
+            raise KldaError(
+                "Classes can be declared for texts only, with a KLDA classifier whose rule is "
+                f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
+            )
+        names, known = self._names.declare(classes), self.classes
+        check_label_kind(np.array(list(known)), list(names.declared))
+        texts = names.texts(dict.fromkeys(names.declared, 0) | known)
+        with self.changing("declare"):
+            self._names = names.hinted(texts, self.classifier, self._inputs)
+        return self
+
+    @property
+    def declared(self) -> dict[Label, str | None]:
+        """Classes that were declared, each with its description, if it was given one."""
+        return dict(self._names.declared)
+
     # ---------------------------------------------------------------- forgetting
 
     def forget(
@@ -248,10 +273,6 @@ class Learner(DeclaringMixin, PredictionMixin):
             numbers.
         source : str or Path, optional
             Where the inputs come from, for the history.
-
-        Returns
-        -------
-        self
         """
         if ids is not None and (labels is not None or inputs is not None):
             raise KldaError("ids names the samples already: leave out labels and inputs.")
@@ -259,11 +280,13 @@ class Learner(DeclaringMixin, PredictionMixin):
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         if ids is not None:
             return self._forget_positions(self._positions_of(listed(ids)), source)
+        names = listed(labels)
         if inputs is None:
-            return self._forget_classes(listed(labels), source)
-        rows, names = self.encode(inputs), listed(labels)
-        each = names * len(rows) if len(names) == 1 else names
-        return self.forget_rows(rows, each, source=source)
+            return self._forget_classes(names, source)
+        rows = self.encode(inputs)
+        return self.forget_rows(
+            rows, names * len(rows) if len(names) == 1 else names, source=source
+        )
 
     def forget_rows(
         self,
@@ -275,17 +298,12 @@ class Learner(DeclaringMixin, PredictionMixin):
     ) -> Self:
         """Forget samples given by their features; they must have been learned with these labels.
 
+        Otherwise a `NotLearnedError` is raised. A ledger compares each sample; without one, the
+        statistics tell others apart unless they are few and like much that was learned.
         ``verify=False`` repeats a removal that was verified before: rounding on another machine
         could change the verdict of the statistics.
-
-        Raises
-        ------
-        NotLearnedError
-            If they were not. A ledger compares each sample; without one, the statistics tell
-            others apart unless they are few and like much that was learned.
         """
-        if len(labels) != len(rows):
-            raise KldaError(f"labels has {len(labels)} labels for {len(rows)} inputs.")
+        check_one_label_each(rows, labels)
         if self._ledger is not None:
             return self._forget_positions(self._ledger.find(rows, labels), source)
         if verify:
@@ -296,7 +314,7 @@ class Learner(DeclaringMixin, PredictionMixin):
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
-        known, declared = self._known_classes([label]), self._names.only(label).pack()
+        known, declared = self._known_classes([label]), self._names.only([label]).pack()
         if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
             at = self._ledger.of_class(label)
             rows, ids = self._ledger.rows_at(at), self._ledger.ids_at(at)
@@ -318,19 +336,19 @@ class Learner(DeclaringMixin, PredictionMixin):
         Samples in a ledger keep the ids they were given; the others get new running numbers.
         """
         meta = dict(detached.meta)
-        names = self._names.merge(ClassNames.unpack(meta.pop("names", None)))
+        names = ClassNames.unpack(meta.pop("names", None))
         if "rows" in detached.arrays:
             rows, ids = detached.arrays["rows"], meta.get("ids")
             ids = ids and [one if isinstance(one, str) else None for one in ids]
             self.learn_rows(rows, [detached.label] * len(rows), ids=ids, source="undo")
-            self._names = names
+            self._names = self._names.merge(names)
             self._refresh_hints()
             return self
         model = self.classifier.model_
         part = Model.unpack(detached.arrays, meta, model.backend, maps=model.maps)
         with self.changing("learn", "undo"):
             self.classifier.attach(part)
-            self._names = names
+            self._names = self._names.merge(names)
         return self
 
     def _known_classes(self, names: list[Label]) -> dict[Label, int]:
@@ -392,17 +410,7 @@ class Learner(DeclaringMixin, PredictionMixin):
     # ---------------------------------------------------------------- other changes
 
     def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name.
-
-        Parameters
-        ----------
-        old, new : label
-            The class, and a name that no other class has.
-
-        Returns
-        -------
-        self
-        """
+        """Give a class another name, one that no other class has."""
         old, new = plain(old), plain(new)
         ledger = None if self._ledger is None else self._ledger.rename(old, new)
         with self.changing("rename", f"{old} -> {new}"):
@@ -419,10 +427,6 @@ class Learner(DeclaringMixin, PredictionMixin):
         other : Learner
             Made with the same foundation model and the same random features; not changed. If this
             learner keeps a ledger, the other one must too.
-
-        Returns
-        -------
-        self
         """
         if not isinstance(other, Learner):
             raise KldaError(
@@ -456,10 +460,6 @@ class Learner(DeclaringMixin, PredictionMixin):
             Another classifier; by default one like the present.
         **parameters
             Parameters of the classifier to change: ``n_components``, ``gamma``, ``ridge`` ...
-
-        Returns
-        -------
-        self
         """
         if self._ledger is None or not len(self._ledger):
             raise KldaError(
@@ -480,9 +480,9 @@ class Learner(DeclaringMixin, PredictionMixin):
         fresh.set_params(**parameters)
         for rows, labels in self._ledger.batches():
             fresh.partial_fit(rows, labels)
-        draft = copy.copy(self)
-        draft.classifier = fresh
-        return self.take_over(draft, "rebuild")
+        with self.changing("rebuild"):
+            self.classifier = fresh
+        return self
 
     def copy(self) -> Learner:
         """Return an independent copy; it shares the foundation model, which never changes."""

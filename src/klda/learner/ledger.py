@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.held_rows import NotLearnedError
+from klda.engine.held_rows import match_rows
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -26,26 +26,10 @@ SampleId = str | int
 # Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,
 # which names files after their content, writes it once.
 CHUNK_ROWS = 4096
-TILE_ROWS = 1024  # compared with as many others at once
-# A row given to be forgotten may have been encoded in another batch than when it was learned.
-SAME_ROW = 1e-2  # distance relative to its length
 
 
 def halve(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round rows to half precision, each scaled by a power of two of its own.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        Features of any scale.
-
-    Returns
-    -------
-    halves : ndarray of shape (n, d), float16
-        Between -1 and 1.
-    exponents : ndarray of shape (n,), int16
-        A row is ``halves * 2 ** exponents``.
-    """
+    """Round rows of any scale to half precision: each is ``halves * 2 ** exponents``."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     exponents = np.frexp(largest)[1].astype(np.int16)
     return np.ldexp(rows, -exponents[:, None]).astype(np.float16), exponents
@@ -58,52 +42,24 @@ def restore(halves: np.ndarray, exponents: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NearSample:
-    """A learned sample near an input.
+    """A learned sample near an input."""
 
-    Attributes
-    ----------
-    id : str or int
-        The id it was given, or its running number.
-    label : str or int
-        Its class.
-    similarity : float
-        Cosine between the two feature rows.
-    """
-
-    id: SampleId
+    id: SampleId  # the id it was given, or its running number
     label: Label
-    similarity: float
+    similarity: float  # cosine between the two feature rows
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The samples learned, in the order they were learned.
+    """The samples learned, in the order they were learned."""
 
-    Attributes
-    ----------
-    chunks : tuple of ndarray, float16
-        Features of a few thousand samples each.
-    exponents : ndarray of shape (n,), int16
-        A row's features are those in its chunk times two to this power.
-    labels : tuple
-        Classes.
-    codes : ndarray of shape (n,), int32
-        Class of each sample, as a position in ``labels``.
-    numbers : ndarray of shape (n,), int64
-        Running number of each sample, ascending.
-    names : dict of str to int
-        Samples that were given an id: their running numbers.
-    next_number : int
-        What the next sample will get. No number is given twice.
-    """
-
-    chunks: tuple[np.ndarray, ...] = ()
+    chunks: tuple[np.ndarray, ...] = ()  # features of a few thousand samples each, as `halve` does
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
-    labels: tuple[Label, ...] = ()
-    codes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
-    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    names: dict[str, int] = field(default_factory=dict)
-    next_number: int = 0
+    labels: tuple[Label, ...] = ()  # the classes
+    codes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # places in labels
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # running, ascending
+    names: dict[str, int] = field(default_factory=dict)  # ids that were given, and their numbers
+    next_number: int = 0  # what the next sample gets; no number is given twice
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -182,22 +138,10 @@ class Ledger:
         return at
 
     def find(self, rows: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
-        """Positions of samples given by their features and labels.
+        """Positions, all different, of samples given by their features and labels.
 
         Features may differ a little from those learned, as they do when the foundation model
         encodes an input in another batch.
-
-        Parameters
-        ----------
-        rows : ndarray of shape (n, d)
-            Features.
-        labels : sequence
-            Their classes.
-
-        Returns
-        -------
-        ndarray of int
-            All different.
         """
         names = np.asarray(labels)
         positions = np.empty(len(rows), np.int64)
@@ -209,24 +153,12 @@ class Ledger:
                     f"inputs has {len(wanted)} samples of class {label!r}, of which the ledger has "
                     f"{len(mine)}; give samples that were learned."
                 )
-            positions[wanted] = mine[_match(rows[wanted], self.rows_at(mine), label)]
+            rounded = restore(*halve(rows[wanted]))
+            positions[wanted] = mine[match_rows(rounded, self.rows_at(mine), label)]
         return positions
 
     def nearest(self, row: np.ndarray, k: int) -> list[NearSample]:
-        """Find the learned samples most like an input.
-
-        Parameters
-        ----------
-        row : ndarray of shape (d,)
-            Features of the input.
-        k : int
-            How many, at most.
-
-        Returns
-        -------
-        list of NearSample
-            The most similar first.
-        """
+        """Find the k learned samples most like an input, the most similar first."""
         if not len(self):
             return []
         unit = row / max(float(np.linalg.norm(row)), np.finfo(np.float32).tiny)
@@ -250,21 +182,7 @@ class Ledger:
     ) -> tuple[Ledger, np.ndarray]:
         """Return a ledger with more samples, and their features as it holds them.
 
-        Parameters
-        ----------
-        rows : ndarray of shape (n, d)
-            Features.
-        labels : sequence of str or int
-            Their classes.
-        ids : sequence of str, optional
-            An id of its own for each sample; without, it goes by its running number.
-
-        Returns
-        -------
-        ledger : Ledger
-            With the samples.
-        rounded : ndarray of shape (n, d), float32
-            What is to be learned.
+        It is these features that are to be learned. A sample without an id goes by its number.
         """
         if not np.isfinite(rows).all():
             raise KldaError("inputs has features that are not finite; leave such samples out.")
@@ -321,16 +239,7 @@ class Ledger:
     def merge(self, other: Ledger) -> Ledger:
         """Return a ledger with the samples of another one after those of this one.
 
-        Parameters
-        ----------
-        other : Ledger
-            Its running numbers go on from this one's; ids that were given stay, and must differ
-            from those here.
-
-        Returns
-        -------
-        Ledger
-            With the samples of both.
+        The other's running numbers go on from this one's; its ids stay, and must differ.
         """
         for name in other.names:
             if name in self.names:
@@ -365,18 +274,10 @@ class Ledger:
             seen.add(one)
         return given
 
-    # ---------------------------------------------------------------- state
+    # ---------------------------------------------------------------- storage
 
-    def to_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return all of it as arrays and JSON-able values.
-
-        Returns
-        -------
-        arrays : dict of str to ndarray
-            One for each chunk, and a few small ones.
-        meta : dict
-            Labels and counts.
-        """
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return all of it as named arrays and JSON-able values."""
         arrays = {f"features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
         arrays |= {"exponents": self.exponents, "labels": self.codes, "numbers": self.numbers}
         if self.names:
@@ -392,8 +293,8 @@ class Ledger:
         return arrays, meta
 
     @classmethod
-    def from_state(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
-        """Return the ledger that `to_state` described; chunks may be lazy mappings of files."""
+    def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
+        """Return the ledger that `pack` described; chunks may be lazy mappings of files."""
         names: dict[str, int] = {}
         if "names" in arrays:
             texts = json.loads(np.asarray(arrays["names"]).tobytes())
@@ -407,10 +308,10 @@ class Ledger:
             names,
             meta["next_number"],
         )
-        ledger._check_state()
+        ledger._check_parts()
         return ledger
 
-    def _check_state(self) -> None:
+    def _check_parts(self) -> None:
         """Raise `ValueError` if the parts can't belong together."""
         lengths = {len(self), len(self.exponents), len(self.codes), sum(map(len, self.chunks))}
         steps = np.diff(self.numbers, prepend=-1, append=self.next_number)
@@ -431,57 +332,3 @@ def _appended(chunks: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndar
         rows = np.concatenate([grown.pop(), rows])
     grown += [rows[i : i + CHUNK_ROWS] for i in range(0, len(rows), CHUNK_ROWS)]
     return tuple(grown)
-
-
-def _match(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
-    """For each wanted row the position of the held row that is the same, each used once.
-
-    Rows that are equal to the last bit are found by their bytes; the others are compared, those
-    nearest to a held row first.
-    """
-    rounded = restore(*halve(wanted))
-    positions = _equal_rows(rounded, held)
-    left = np.flatnonzero(positions < 0)
-    free = np.setdiff1d(np.arange(len(held)), positions)
-    rounded, held = rounded[left], held[free]
-    nearest, squared = _nearest(rounded, held)
-    taken = np.zeros(len(held), bool)
-    for i in np.argsort(squared, kind="stable"):  # the surest first
-        best, distance = nearest[i], squared[i]
-        if taken[best]:
-            others = np.flatnonzero(~taken)
-            near, far = _nearest(rounded[i : i + 1], held[others])
-            best, distance = others[near[0]], far[0]
-        length = float(np.square(held[best], dtype=np.float64).sum())
-        if distance > SAME_ROW**2 * max(length, np.finfo(np.float64).tiny):
-            raise NotLearnedError(label)
-        taken[best] = True
-        positions[left[i]] = free[best]
-    return positions
-
-
-def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Return the positions of held rows equal to wanted ones, each used once; -1 for none."""
-    places: dict[bytes, list[int]] = {}
-    for i in range(len(held) - 1, -1, -1):
-        places.setdefault(held[i].tobytes(), []).append(i)
-    found = (places.get(row.tobytes()) for row in wanted)
-    return np.array([those.pop() if those else -1 for those in found], np.int64)
-
-
-def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest held row of each row, and its squared distance, a tile at a time."""
-    nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
-    for start in range(0, len(rows), TILE_ROWS):
-        part = slice(start, start + TILE_ROWS)
-        here = rows[part].astype(np.float64)
-        for first in range(0, len(held), TILE_ROWS):
-            there = held[first : first + TILE_ROWS].astype(np.float64)
-            lengths = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1)
-            distances = lengths - 2 * here @ there.T
-            best = distances.argmin(axis=1)
-            distance = np.take_along_axis(distances, best[:, None], axis=1)[:, 0]
-            closer = distance < squared[part]
-            nearest[part] = np.where(closer, first + best, nearest[part])
-            squared[part] = np.where(closer, distance, squared[part])
-    return nearest, squared

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +35,17 @@ OWN_VALUES = {
 HISTORY_LENGTH = 1000
 
 
+@dataclass(frozen=True)
+class Detached:
+    """A class that was forgotten, with all that `Learner.attach` needs to bring it back."""
+
+    label: Label
+    count: int  # its samples
+    # A packed model of the class alone, or ``rows`` if a ledger had its samples.
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]  # what came with them, JSON-able
+
+
 class PersistenceMixin:
     """The part of a learner that remembers what happened and goes to disk.
 
@@ -48,7 +60,6 @@ class PersistenceMixin:
     _inputs: InputEncoder
     _ledger: Ledger | None
     _names: ClassNames
-    _hint_texts: Mapping[Label, str] = MappingProxyType({})
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
     # What others stored beside the model in version 0.1.0: kept until they have read it.
@@ -63,9 +74,6 @@ class PersistenceMixin:
     def origin(self) -> Path | None:
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
-
-    def _refresh_hints(self) -> None:
-        raise NotImplementedError
 
     @contextmanager
     def changing(
@@ -88,6 +96,24 @@ class PersistenceMixin:
             }
             kept = {key: value for key, value in entry.items() if value != []}
             self._history = [*self._history, kept][-HISTORY_LENGTH:]
+
+    @property
+    def _reads_names(self) -> bool:
+        return self._inputs.modality == "text" and getattr(self.classifier, "rule", "") == "auto"
+
+    def _refresh_hints(self) -> None:
+        """Let the classifier have the names that count now, as hints."""
+        counts = self.classifier.counts_
+        names = self._names = self._names.only(counts)
+        if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
+            return
+        texts = names.texts(counts)
+        try:
+            self._names = names.hinted(texts, self.classifier, self._inputs)
+        except KldaError as error:  # rows may be learned where the foundation model is not at hand
+            warnings.warn(f"The names of classes do not count: {error}", stacklevel=4)
+            texts = {label: text for label, text in texts.items() if label in names.in_use}
+            self._names = names.hinted(texts, self.classifier, self._inputs)
 
     # ---------------------------------------------------------------- model folders
 
@@ -113,7 +139,7 @@ class PersistenceMixin:
             "names": self._names.pack(),
         }
         if self._ledger is not None and not compact:
-            pages, document["ledger"] = self._ledger.to_state()
+            pages, document["ledger"] = self._ledger.pack()
             arrays |= {LEDGER + name: page for name, page in pages.items()}
         return arrays, document
 
@@ -129,7 +155,7 @@ class PersistenceMixin:
         document, learner = stored.document, object.__new__(cls)
         fingerprint = dict(document["foundation_model"])
         learner._history = [{**entry} for entry in document["history"]]
-        learner._names = ClassNames.unpack(document.get("names"))
+        names = ClassNames.unpack(document.get("names"))
         learner._ledger = None
         if "ledger" in document:
             pages = {
@@ -137,7 +163,7 @@ class PersistenceMixin:
                 for name, array in stored.arrays.items()
                 if name.startswith(LEDGER)
             }
-            learner._ledger = Ledger.from_state(pages, document["ledger"])
+            learner._ledger = Ledger.unpack(pages, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
         counts = learner.classifier.counts_
@@ -152,9 +178,10 @@ class PersistenceMixin:
         )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
-        if "hints" in meta:
-            texts = learner._names.texts(counts)
-            learner._hint_texts = {label: texts[label] for label in meta["hints"]}
+        texts = names.texts(counts)
+        # A checkpoint may have hints of classes that got too many samples for their names since.
+        in_use = {label: texts[label] for label in meta.get("hints", ()) if label in texts}
+        learner._names = replace(names, in_use=in_use)
         return learner
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:

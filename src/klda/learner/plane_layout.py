@@ -35,17 +35,9 @@ TIED = 1e-6  # lengths that differ by less than this fraction count as equal
 
 
 def principal_axes(squared: np.ndarray) -> np.ndarray:
-    """Find two coordinates that keep distances as well as two can (classical scaling).
+    """Return places ``(M, 2)`` that keep squared distances ``(M, M)`` as well as two axes can.
 
-    Parameters
-    ----------
-    squared : ndarray of shape (M, M)
-        Squared distances.
-
-    Returns
-    -------
-    ndarray of shape (M, 2)
-        The largest coordinate is 1.
+    This is classical scaling; the largest coordinate is 1.
     """
     means = squared.mean(axis=0)
     values, vectors = np.linalg.eigh(-0.5 * (squared - means - means[:, None] + means.mean()))
@@ -61,18 +53,7 @@ def principal_axes(squared: np.ndarray) -> np.ndarray:
 
 
 def turned_to(earlier: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Rotate or mirror places about the origin to where they were, as nearly as that gets.
-
-    Parameters
-    ----------
-    earlier, places : ndarray of shape (M, 2)
-        Old and new coordinates of the same points.
-
-    Returns
-    -------
-    ndarray of shape (M, 2)
-        The new ones, turned; between -1 and 1.
-    """
+    """Rotate or mirror places about the origin to where they were, as nearly as that gets."""
     rotation, _ = orthogonal_procrustes(places, earlier)
     turned = places @ rotation
     return np.asarray(turned / max(1.0, float(np.abs(turned).max())))
@@ -81,19 +62,8 @@ def turned_to(earlier: np.ndarray, places: np.ndarray) -> np.ndarray:
 def arranged(squared: np.ndarray, start: np.ndarray, pull: np.ndarray | float) -> np.ndarray:
     """Arrange points so that neighbours are together, and none far from its start without need.
 
-    Parameters
-    ----------
-    squared : ndarray of shape (M, M)
-        Squared distances.
-    start : ndarray of shape (M, 2)
-        Places between -1 and 1.
-    pull : float or ndarray of shape (M,)
-        What it costs a point to be at a distance of 1 from its start.
-
-    Returns
-    -------
-    ndarray of shape (M, 2)
-        Places between -1 and 1.
+    Distances are squared, ``(M, M)``; places, ``(M, 2)``, are between -1 and 1. ``pull`` is what it
+    costs a point to be at a distance of 1 from its start.
     """
     neighbours = affinities(squared)
     strength = np.broadcast_to(pull, len(start))[:, None] / len(start)
@@ -145,21 +115,10 @@ def conditional_affinities(squared: np.ndarray) -> np.ndarray:
 
 
 def cross_entropy(neighbours: np.ndarray, places: np.ndarray) -> tuple[float, np.ndarray]:
-    """Measure how badly the neighbours in the plane stand for those in the space.
+    """Measure how badly the neighbours in the plane stand for those in the space, `affinities`.
 
-    Parameters
-    ----------
-    neighbours : ndarray of shape (M, M)
-        See `affinities`.
-    places : ndarray of shape (M, 2)
-        Between -1 and 1.
-
-    Returns
-    -------
-    float
-        -sum_ij p_ij log(q_ij): the divergence KL(P || Q) and a constant, the entropy of P.
-    ndarray of shape (M, 2)
-        Its gradient.
+    Returns ``-sum_ij p_ij log(q_ij)``, which is the divergence KL(P || Q) and a constant, the
+    entropy of P; and its gradient.
     """
     unit = SPREAD * np.sqrt(len(places))
     points = unit * places

@@ -9,7 +9,7 @@ import numpy as np
 
 from klda import encoders
 from klda.classifiers import ContinualClassifier
-from klda.classifiers.validation import check_refused
+from klda.classifiers.validation import check_count, check_refused
 from klda.engine.solution import Answer
 from klda.errors import KldaError
 from klda.labels import Label
@@ -75,7 +75,7 @@ class PredictionMixin:
         inputs : sequence
             Texts, images or feature rows.
         progress : bool
-            Show a progress bar if standard error is a terminal.
+            Show a progress bar if standard error is a terminal, here and in all other methods.
 
         Returns
         -------
@@ -121,8 +121,6 @@ class PredictionMixin:
             learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
         by_class : bool
             Refuse by a threshold for each class, where enough of it was learned.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
 
         Returns
         -------
@@ -139,26 +137,12 @@ class PredictionMixin:
     def predict_top(
         self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
     ) -> list[list[tuple[Label, float]]]:
-        """Answer with the likeliest classes and their probabilities.
+        """Answer with the k likeliest classes and their probabilities, the likeliest first.
 
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        k : int
-            How many classes, at most.
-        reject : float, optional
-            As for :meth:`predict`. For an input that is refused, the first answer is ``"unknown"``
-            (or -1), with NaN for a probability; the likeliest classes follow.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        list of list of (label, probability)
-            For each input, the likeliest class first.
+        With `reject`, as for :meth:`predict`, the first answer for an input that is refused is
+        ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
-        _check_count("k", k, 1)
+        check_count("k", k)
         rows = self._asked(inputs, progress)
         labels, probabilities = self.classifier.predict_top(rows, k)
         answers = [
@@ -185,21 +169,10 @@ class PredictionMixin:
     def answer_rows(
         self, rows: np.ndarray, *, top: int = 5, refused: float = REFUSED
     ) -> list[Answer]:
-        """Answer for feature rows in one pass.
+        """Answer for feature rows, as `encode` returns them, in one pass.
 
-        Parameters
-        ----------
-        rows : ndarray of shape (n, d)
-            Features, as `encode` returns them.
-        top : int
-            How many classes to name.
-        refused : float
-            Fraction of inputs of known classes that may be called unknown.
-
-        Returns
-        -------
-        list of Answer
-            Likeliest classes, whether the input is like anything learned, and how unlike.
+        An answer has the `top` likeliest classes, whether the input is like anything learned, and
+        how unlike; `refused` as for :meth:`is_known`.
         """
         return self.classifier.answer(rows, top=top, refused=refused)
 
@@ -215,18 +188,10 @@ class PredictionMixin:
         return self.classifier.novelty(rows)
 
     def threshold(self, refused: float = REFUSED) -> float | None:
-        """Return the novelty beyond which an input is taken for unknown.
+        """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
 
-        Parameters
-        ----------
-        refused : float
-            Fraction of inputs of known classes that may be taken for unknown.
-
-        Returns
-        -------
-        float or None
-            None if the classifier can't tell: it knows no novelty, was made with
-            ``calibrated=False``, or has learned too little.
+        None if the classifier can't tell: it knows no novelty, was made with ``calibrated=False``,
+        or has learned too little.
         """
         check_refused(refused)
         if not getattr(self.classifier, "calibrated", False):
@@ -255,12 +220,6 @@ class PredictionMixin:
             Fraction of inputs of known classes that may be taken for unknown.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
         """
         return self._is_known(self._asked(inputs, progress), refused, by_class, "refused")
 
@@ -269,10 +228,6 @@ class PredictionMixin:
     ) -> np.ndarray:
         self._check_knows_novelty()
         check_refused(refused, parameter)
-        if not getattr(self.classifier, "calibrated", False):
-            raise KldaError(
-                "This classifier was made with calibrated=False: it has no threshold to refuse by."
-            )
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
 
     def _check_knows_novelty(self) -> None:
@@ -299,11 +254,6 @@ class PredictionMixin:
             How many learned samples to name, if the learner keeps a ledger.
         refused : float
             Fraction of known inputs that may be taken for unknown.
-
-        Returns
-        -------
-        Explanation
-            Nearest classes with distances, the margin, whether it is known, nearest samples.
         """
         if self.modality == "text" and not isinstance(value, str):
             raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
@@ -316,8 +266,8 @@ class PredictionMixin:
         self, inputs: Any, *, top: int = 5, samples: int = 5, refused: float = REFUSED
     ) -> list[Explanation]:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
-        _check_count("top", top, 1)
-        _check_count("samples", samples, 0)
+        check_count("top", top)
+        check_count("samples", samples, least=0)
         rows = self._asked(inputs)
         classifier, threshold = self.classifier, self.threshold(refused)
         labels = classifier.classes_.tolist()
@@ -349,13 +299,6 @@ class PredictionMixin:
             Texts, images or feature rows; without `labels`, an iterable of batches.
         labels : sequence of str or int, optional
             One label per input; classes never learned count as wrong.
-        progress : bool
-            Show a progress bar if standard error is a terminal.
-
-        Returns
-        -------
-        Evaluation
-            Accuracy, results by class, confusion, and how far probabilities can be trusted.
         """
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
         truth: list[np.ndarray] = []
@@ -369,9 +312,3 @@ class PredictionMixin:
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
         return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        what = "a positive integer" if least else "an integer from 0 on"
-        raise KldaError(f"{name}={value!r} must be {what}.")

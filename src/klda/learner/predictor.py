@@ -9,8 +9,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from klda import __version__
 from klda.engine.fitted import Fitted
 from klda.engine.model import choose_backend
@@ -65,14 +63,10 @@ class Predictor:
     def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
         """Answer with the likeliest classes and their probabilities; see `Learner.predict_top`."""
         rows = self._inputs.encode(inputs).astype(self._dtype, copy=False)
-        solution, temperature = self._solution, self._solution.temperature
-        positions, scores, log_total = solution.best(rows, k, None, temperature)
-        probabilities = np.exp(scores.astype(np.float64) / temperature - log_total[:, None])
+        labels, probabilities = self._solution.likeliest(rows, k)
         return [
             list(zip(names, values, strict=True))
-            for names, values in zip(
-                solution.classes[positions].tolist(), probabilities.tolist(), strict=True
-            )
+            for names, values in zip(labels.tolist(), probabilities.tolist(), strict=True)
         ]
 
 

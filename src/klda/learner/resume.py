@@ -16,7 +16,7 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,38 +41,26 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a learn has come, as its checkpoint says.
+    """What a learn does and how far it has come, as its checkpoint says."""
 
-    Attributes
-    ----------
-    run : str
-        Names the learn.
-    base : str or None
-        The generation of the model that it adds to.
-    paths : list of str
-        All its files.
-    files : list of dict
-        What shows whether the files that were begun have changed.
-    columns : list of str or None
-        Names of the columns of inputs and labels.
-    file, rows : int
-        The position up to which they were learned.
-    samples : int
-        Rows that were learned.
-    """
-
-    run: str
-    base: str | None
-    paths: list[str]
-    files: list[dict[str, Any]]
-    columns: list[str | None]
-    file: int
-    rows: int
-    samples: int
+    run: str  # names the learn
+    base: str | None  # generation of the model that it adds to
+    paths: list[str]  # all its files
+    files: list[dict[str, Any]]  # what shows whether they have changed
+    columns: list[str | None]  # names of the columns of inputs and labels
+    file: int = 0  # it has learned this many files,
+    rows: int = 0  # and this many rows of the next
+    samples: int = 0  # rows learned in all
 
     def __str__(self) -> str:
         name = Path(self.paths[self.file]).name
         return f"{self.samples:,} rows, up to row {self.rows:,} of {name}"
+
+    @property
+    def digest(self) -> str:
+        """Names the files, as they are, and their columns."""
+        content = json.dumps([self.files, self.columns], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
@@ -87,26 +75,8 @@ class Progress:
 class ResumableLearn:
     """One learn of some files into a model folder, whose writer lock the caller holds.
 
-    Parameters
-    ----------
-    folder : str or Path
-        The model folder.
-    tables : sequence of Table
-        The files.
-    every : float
-        Seconds between checkpoints; 0 makes none. They are made less often if they would take
-        more than a twentieth of the time.
-
-    Attributes
-    ----------
-    place : Position
-        Where to begin to read; the first row, unless a learn is resumed.
-    complete : bool
-        Whether there is nothing left to learn.
-    samples : int
-        Rows that were learned before the pause.
-    learned_before : bool
-        Whether the model has learned the same files, unchanged, in one go before.
+    There are `every` seconds between checkpoints; 0 makes none. They are made less often if they
+    would take more than a twentieth of the time.
     """
 
     def __init__(
@@ -117,46 +87,45 @@ class ResumableLearn:
         self.folder = Path(folder)
         self.tables = list(tables)
         self.every = every
-        self.place = Position()
-        self.samples = 0
-        self.complete = False
+        self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
-        self._run = uuid.uuid4().hex
-        identities = [identity(table.path) for table in tables]
-        self._repeatable = all(identities)  # what came through a pipe can't be read again
-        if not self._repeatable:
-            self.every = 0.0
-        self._files = [
-            {"path": str(table.path.resolve()), **found}
-            for table, found in zip(tables, identities, strict=True)
-        ]
-        columns = tables[0].columns
-        self._columns = [columns.input, columns.label]
         stored = folders.load(self.folder) if folders.exists(self.folder) else None
-        self._base = stored.generation if stored else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
+        identities = [identity(table.path) for table in tables]
+        paths = [str(table.path.resolve()) for table in tables]
+        self._progress = Progress(
+            uuid.uuid4().hex,
+            stored.generation if stored else None,
+            paths,
+            [{"path": path, **own} for path, own in zip(paths, identities, strict=True)],
+            [tables[0].columns.input, tables[0].columns.label],
+        )
+        repeatable = all(identities)  # what came through a pipe can't be read again
+        if not repeatable:
+            self.every = 0.0
         learned = {entry.get("files") for entry in self._history}
-        self.learned_before = self._repeatable and self._digest() in learned
+        # Whether the model has learned the same files, unchanged, in one go before.
+        self.learned_before = repeatable and self._progress.digest in learned
         self._stored: folders.StoredModel | None = None
         self._taken: deque[Batch] = deque()
         self._due = 0.0
 
+    @property
+    def place(self) -> Position:
+        """Where to begin to read."""
+        return Position(self._progress.file, self._progress.rows)
+
+    @property
+    def samples(self) -> int:
+        """Rows that were learned, before and after a pause."""
+        return self._progress.samples
+
     # ---------------------------------------------------------------- before
 
     def open(self, *, resume: bool = False, restart: bool = False) -> None:
-        """Look for a checkpoint, and decide where to begin.
+        """Look for a checkpoint, and decide where to begin: `resume` goes on, `restart` drops it.
 
-        Parameters
-        ----------
-        resume : bool
-            Go on from it.
-        restart : bool
-            Drop it.
-
-        Raises
-        ------
-        CheckpointError
-            If there is one and neither is asked for, or it can't be resumed.
+        Raises `CheckpointError` if there is one and neither is asked for, or it can't be resumed.
         """
         if restart or not folders.exists(self._at):
             folders.remove(self._at)
@@ -164,8 +133,9 @@ class ResumableLearn:
             return
         progress, stored = self._load()
         finished = any(entry.get("run") == progress.run for entry in self._history)
-        same_files = progress.paths == [file["path"] for file in self._files]
-        if finished and not same_files:  # killed after its save, before it could tidy up
+        if (
+            finished and progress.paths != self._progress.paths
+        ):  # killed after its save, before it could tidy up
             folders.remove(self._at)
             return
         if not resume:
@@ -173,9 +143,8 @@ class ResumableLearn:
         self.complete = finished
         if not finished:
             self._check_resumable(progress, stored.document["klda_version"])
-            self._stored, self._run = stored, progress.run
-            self.place = Position(progress.file, progress.rows)
-            self.samples = progress.samples
+            self._stored = stored
+            self._progress = replace(progress, files=self._progress.files)
 
     def _load(self) -> tuple[Progress, folders.StoredModel]:
         try:  # verified: hours of learning may follow
@@ -187,22 +156,23 @@ class ResumableLearn:
             ) from error
 
     def _check_resumable(self, progress: Progress, version: str) -> None:
+        ours = self._progress
         if version != __version__:
             raise self._refused(f"it was begun with klda {version}, this is {__version__}")
-        paths = [file["path"] for file in self._files]
-        if progress.paths != paths:
+        if progress.paths != ours.paths:
             raise self._refused(
-                f"it learns {_named(progress.paths)}, not {_named(paths)}. Name the same files"
+                f"it learns {_named(progress.paths)}, not {_named(ours.paths)}. Name the same files"
             )
-        if progress.columns != self._columns:
+        if progress.columns != ours.columns:
             raise self._refused(
                 f"it reads the columns {_columns(progress.columns)}, not "
-                f"{_columns(self._columns)}. Name the same columns"
+                f"{_columns(ours.columns)}. Name the same columns"
             )
-        if progress.base != self._base:
+        if progress.base != ours.base:
             raise self._refused("the model was changed since")
-        for then, now in zip(progress.files, self._files, strict=False):
-            if then != now:  # files that were not begun may change
+        begun = progress.files[: progress.file + 1]  # the others may change
+        for then, now in zip(begun, ours.files, strict=False):
+            if then != now:
                 raise self._refused(f"{now['path']} was changed since")
 
     def _refused(self, reason: str) -> CheckpointError:
@@ -211,23 +181,14 @@ class ResumableLearn:
             "--restart."
         )
 
-    def _digest(self) -> str:
-        content = json.dumps([self._files, self._columns], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
-
     # ---------------------------------------------------------------- learning
 
     def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
-        """Learn what is left; the learner changes when all of it is learned.
+        """Learn what is left, from `place` on; the learner changes when all of it is learned.
 
-        Parameters
-        ----------
-        learner : Learner
-            A new one, or the one in the folder.
-        batches : iterable of Batch
-            From `place` on.
+        The learner is a new one, or the one in the folder.
         """
-        if self._base is not None and learner.origin != self.folder.resolve():
+        if self._progress.base is not None and learner.origin != self.folder.resolve():
             raise folders.ModelExistsError(
                 f"{self.folder} holds a model already, which learner did not come from: it would "
                 f"be lost. Add to it with learner=Learner.load({str(self.folder)!r}), or name "
@@ -246,7 +207,8 @@ class ResumableLearn:
         if not self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         source = _named([str(table.path) for table in self.tables])
-        learner.take_over(draft, "learn", source, {"run": self._run, "files": self._digest()})
+        noted = {"run": self._progress.run, "files": self._progress.digest}
+        learner.take_over(draft, "learn", source, noted)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
@@ -256,33 +218,19 @@ class ResumableLearn:
     def _note(self, draft: Learner) -> None:
         """Take note of a batch that was learned, and save a checkpoint when it is time."""
         batch = self._taken.popleft()
-        self.place = batch.end
-        self.samples += len(batch)
+        samples = self.samples + len(batch)
+        self._progress = replace(self._progress, **batch.end._asdict(), samples=samples)
         if not self.every or time.monotonic() < self._due:
             return
         start = time.monotonic()
         try:
-            self._save_checkpoint(draft)
+            arrays, document = draft.pack(solved=False)
+            document["learning"] = asdict(self._progress)
+            folders.save(self._at, arrays, document)
         except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
         end = time.monotonic()
         self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
-
-    def _save_checkpoint(self, draft: Learner) -> None:
-        arrays, document = draft.pack(solved=False)
-        document["learning"] = asdict(
-            Progress(
-                run=self._run,
-                base=self._base,
-                paths=[file["path"] for file in self._files],
-                files=self._files[: self.place.file + 1],
-                columns=self._columns,
-                file=self.place.file,
-                rows=self.place.rows,
-                samples=self.samples,
-            )
-        )
-        folders.save(self._at, arrays, document)
 
     def _check_same_learner(self, learner: Learner) -> None:
         """Refuse a new learner that is made in another way than the one that was cut off."""
@@ -311,13 +259,7 @@ class ResumableLearn:
     # ---------------------------------------------------------------- after
 
     def save(self, learner: Learner) -> None:
-        """Save the model and remove the checkpoint; after a kill in between, `open` notices.
-
-        Parameters
-        ----------
-        learner : Learner
-            As `learn` left it.
-        """
+        """Save the model and remove the checkpoint; after a kill in between, `open` notices."""
         learner.save(self.folder)
         self.tidy()
 
@@ -329,15 +271,7 @@ class ResumableLearn:
 def unfinished(folder: str | Path) -> str | None:
     """Say how far an unfinished learn in a model folder has come; None if there is none.
 
-    Parameters
-    ----------
-    folder : str or Path
-        Model folder.
-
-    Returns
-    -------
-    str or None
-        As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
+    As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
     """
     at = Path(folder) / folders.LEARNING
     if not folders.exists(at):

@@ -260,31 +260,24 @@ class TextGenerator(nn.Module):
         """Write token ids as text, special tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
-    def add_tokens(self, tokens: Sequence[str]) -> list[int]:
-        """Give the model special tokens and return their ids; new ones start at the mean."""
-        self.tokenizer.add_tokens(list(tokens), special_tokens=True)
-        ids = [int(i) for i in self.tokenizer.convert_tokens_to_ids(list(tokens))]
-        self.resize(max(*ids, self.size - 1) + 1 if ids else self.size)
-        return ids
-
-    @property
-    def size(self) -> int:
-        """Number of tokens that the model has an embedding for."""
-        return int(self.model.get_input_embeddings().weight.shape[0])
-
-    def resize(self, size: int) -> None:
-        """Set the number of token embeddings."""
-        before = self.size
-        if size == before:
-            return
-        self.model.resize_token_embeddings(size, mean_resizing=False)
-        if size > before:
+    def add_token(self, token: str) -> int:
+        """Give the model a special token and return its id; a new one starts at the mean."""
+        self.tokenizer.add_tokens([token], special_tokens=True)
+        number, before = int(self.tokenizer.convert_tokens_to_ids(token)), self.size
+        if number >= before:
+            self.model.resize_token_embeddings(number + 1, mean_resizing=False)
             with torch.no_grad():
                 for layer in (
                     self.model.get_input_embeddings(),
                     self.model.get_output_embeddings(),
                 ):
                     layer.weight[before:] = layer.weight[:before].mean(0)
+        return number
+
+    @property
+    def size(self) -> int:
+        """Number of tokens that the model has an embedding for."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     def source(self, prompt: Sequence[int]) -> list[int]:
         """Token ids that the model reads."""
@@ -310,7 +303,8 @@ class TextGenerator(nn.Module):
         """Next-token logits and the targets that they stand against."""
         if self.seq2seq:
             return self.model(input_ids=ids, attention_mask=mask, labels=targets).logits, targets
-        return self.model(input_ids=ids, attention_mask=mask).logits[:, :-1], targets[:, 1:]
+        written = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return written[:, :-1], targets[:, 1:]
 
     @torch.no_grad()
     def generate(

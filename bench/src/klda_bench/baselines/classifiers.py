@@ -25,18 +25,12 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.empty(0, dimension))
         self.bias = nn.Parameter(torch.empty(0))
 
-    def resize(self, n_classes: int) -> None:
-        """Set the number of classes; new rows start as in `torch.nn.Linear`."""
-        old, (weight, bias) = len(self.bias), (self.weight.detach(), self.bias.detach())
+    def grow(self, n_classes: int) -> None:
+        """Add rows up to a number of classes; they start as in `torch.nn.Linear`."""
+        old, new = len(self.bias), nn.Linear(self.weight.shape[1], n_classes).to(self.weight.device)
         if n_classes > old:
-            new = nn.Linear(weight.shape[1], n_classes).to(weight.device)
-            weight = torch.cat([weight, new.weight.detach()[old:]])
-            bias = torch.cat([bias, new.bias.detach()[old:]])
-        if n_classes != old:
-            self.weight, self.bias = (
-                nn.Parameter(weight[:n_classes]),
-                nn.Parameter(bias[:n_classes]),
-            )
+            self.weight = nn.Parameter(torch.cat([self.weight, new.weight[old:]]).detach())
+            self.bias = nn.Parameter(torch.cat([self.bias, new.bias[old:]]).detach())
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores, (n, classes)."""
@@ -80,7 +74,7 @@ class ClassifierBaseline(Baseline):
     def _learn(self, texts: list[str], labels: list[Any]) -> None:
         rows = self._rows(texts, self._codes(labels))
         self._before_task(rows)
-        self._resize()
+        self.module.head.grow(len(self.classes_))
         self._fit(rows, self._groups())
         self._after_task(rows)
 
@@ -111,9 +105,6 @@ class ClassifierBaseline(Baseline):
 
     def _predict(self, texts: list[str]) -> np.ndarray:
         return self._logits(self._rows(texts)).argmax(1).cpu().numpy()
-
-    def _resize(self) -> None:
-        self.module.head.resize(len(self.classes_))
 
 
 class Vanilla(ClassifierBaseline):

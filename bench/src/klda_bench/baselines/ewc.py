@@ -29,7 +29,6 @@ class EWC(ClassifierBaseline):
     """
 
     name = "ewc"
-    kept = (*ClassifierBaseline.kept, "_precision", "_anchor")
 
     penalty: float = option(5000.0, least=0)
     fisher_samples: int = option(200, least=1)

@@ -100,7 +100,6 @@ class L2P(ClassifierBaseline):
     """
 
     name = "l2p"
-    kept = (*ClassifierBaseline.kept, "_uses")
 
     pool_size: int = 10
     prompt_length: int = option(5, least=1)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from klda_bench.baselines import generation
+from klda_bench.baselines.backbones import IGNORED
 from klda_bench.baselines.rows import Batch
 from klda_bench.baselines.training import option, seeded
 
@@ -42,7 +45,6 @@ class LAMOL(generation.GenerativeBaseline):
     """
 
     name = "lamol"
-    kept = (*generation.GenerativeBaseline.kept, "_n_tokens")
 
     gamma: float = option(0.2, least=0)
     lm_weight: float = option(0.25, least=0)
@@ -52,15 +54,12 @@ class LAMOL(generation.GenerativeBaseline):
     def __post_init__(self) -> None:
         super().__post_init__()
         with seeded(self.seed, self._device):
-            self._answer = self.module.add_tokens([ANSWER])[0]
-        self._n_tokens = self.module.size
+            self._answer = self.module.add_token(ANSWER)
         self.pseudo_samples_: list[PseudoSample] = []
 
     def task_token(self, task: int) -> int:
         """Token that stands for a task, the first being 0; made when first asked for."""
-        token = self.module.add_tokens([f"<task-{task}>"])[0]
-        self._n_tokens = self.module.size
-        return token
+        return self.module.add_token(f"<task-{task}>")
 
     def _prompt(self, text: list[int]) -> list[int]:
         return [*text, *self.module.ids(self.question), self._answer]
@@ -87,12 +86,13 @@ class LAMOL(generation.GenerativeBaseline):
         return {"ids": ids, "targets": targets, "lm_ids": lm_ids, "lm_targets": lm_targets}
 
     def _loss(self, batch: Batch) -> Tensor:
-        answer = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
-        sentence = self.module.logits(batch["lm_ids"], batch["lm_ids_mask"], batch["lm_targets"])
-        return (
-            generation.token_loss(*answer).mean()
-            + self.lm_weight * generation.token_loss(*sentence).mean()
-        )
+        both = [
+            _stacked(batch[name], batch[f"lm_{name}"], fill)
+            for name, fill in (("ids", self.module.pad), ("ids_mask", 0), ("targets", IGNORED))
+        ]
+        losses = generation.token_loss(*self.module.logits(*both))
+        answers, sentences = losses.chunk(2)
+        return answers.mean() + self.lm_weight * sentences.mean()
 
     def pseudo_samples(self, count: int, max_text: int = 64) -> list[PseudoSample]:
         """Write samples of the tasks learned so far, in equal shares.
@@ -100,11 +100,25 @@ class LAMOL(generation.GenerativeBaseline):
         Texts have at most `max_text` tokens. Fewer than `count`, with a warning, where the model
         writes too many without a label.
         """
-        samples: list[PseudoSample] = []
-        for task in range(self.n_tasks_):
-            share = count // self.n_tasks_ + (task < count % self.n_tasks_)
-            samples += self._rewrite(task, share, max_text)
-        if len(samples) < count and self.n_tasks_:
+        n_tasks = self.n_tasks_
+        if n_tasks == 0:
+            return []
+        longest = max_text + 1 + self._longest_label()
+        wanted = [count // n_tasks + (task < count % n_tasks) for task in range(n_tasks)]
+        kept: list[list[PseudoSample]] = [[] for _ in range(n_tasks)]
+        for _ in range(_ROUNDS):
+            # Twice what is missing: one long round costs less than two.
+            tasks = [t for t in range(n_tasks) for _ in range(2 * (wanted[t] - len(kept[t])))]
+            if not tasks:
+                break
+            prompts = [[self.task_token(task)] for task in tasks]
+            written = self._write(prompts, max_new_tokens=longest, top_k=self.top_k)
+            for task, row in zip(tasks, written, strict=True):
+                sample = self._parse(task, row)
+                if sample is not None and len(kept[task]) < wanted[task]:
+                    kept[task].append(sample)
+        samples = [sample for part in kept for sample in part]
+        if len(samples) < count:
             warnings.warn(
                 f"lamol wrote {len(samples)} of {count} pseudo-samples; the others had no text or "
                 "no label. More epochs, or a better backbone, would help.",
@@ -112,24 +126,10 @@ class LAMOL(generation.GenerativeBaseline):
             )
         return samples
 
-    def _rewrite(self, task: int, share: int, max_text: int) -> list[PseudoSample]:
-        """Pseudo-samples of one task, written from its token."""
-        longest = max_text + 1 + self._longest_label()
-        kept: list[PseudoSample] = []
-        for _ in range(_ROUNDS):
-            missing = share - len(kept)
-            if missing <= 0:
-                break
-            prompts = [[self.task_token(task)]] * missing
-            for row in self._write(prompts, max_new_tokens=longest, top_k=self.top_k):
-                sample = self._parse(task, row)
-                if sample is not None:
-                    kept.append(sample)
-        return kept
-
     def _parse(self, task: int, written: list[int]) -> PseudoSample | None:
         """Cut a written sentence at its answer token; None where it has not one of each part."""
-        if written.count(self._answer) != 1:
+        # Task tokens have higher numbers than the answer token; they belong in front only.
+        if written.count(self._answer) != 1 or max(written) > self._answer:
             return None
         cut = written.index(self._answer)
         text, label = written[:cut], written[cut + 1 :]
@@ -143,9 +143,11 @@ class LAMOL(generation.GenerativeBaseline):
             [generation.closest_spelling(self.module.text(row), labels) for row in answers]
         )
 
-    def _resize(self) -> None:
-        size = self._n_tokens
-        for task in range(self.n_tasks_):
-            self.task_token(task)
-        self.module.resize(size)
-        self._n_tokens = size
+
+def _stacked(first: Tensor, second: Tensor, fill: int) -> Tensor:
+    """Rows of both tensors, filled up to one width: one pass through the model for both."""
+    width = max(first.shape[1], second.shape[1])
+    parts = [
+        functional.pad(part, (0, width - part.shape[1]), value=fill) for part in (first, second)
+    ]
+    return torch.cat(parts)

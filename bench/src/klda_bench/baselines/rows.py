@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +23,8 @@ class Rows:
     `sequences` are fields of variable length, of which ``ids`` decides the order of lengths, and
     `padding` the fill value of each; `columns` have one entry per sample: labels, weights, a
     teacher's answers. `read` makes a field of the samples at given positions for each batch: all
-    images at once would not fit into memory.
+    images at once would not fit into memory. Batches are cut to their longest sequence, rounded up
+    to a multiple of `width_step`.
     """
 
     def __init__(
@@ -33,9 +35,10 @@ class Rows:
         columns: Mapping[str, Tensor] | None = None,
         read: Mapping[str, Callable[[np.ndarray], Tensor]] | None = None,
         n_rows: int | None = None,
+        width_step: int = 1,
         device: torch.device,
     ) -> None:
-        self._device, self._read = device, read or {}
+        self._device, self._read, self._width_step = device, read or {}, width_step
         self._lengths = {name: np.array(list(map(len, rows))) for name, rows in sequences.items()}
         # Without sequences all samples are of one length.
         self._order_by = self._lengths.get("ids", np.zeros(n_rows or 0, dtype=int))
@@ -70,7 +73,9 @@ class Rows:
     def _take(self, index: np.ndarray, where: Tensor) -> Batch:
         batch: Batch = {"index": where}
         for name, padded in self._padded.items():
-            batch[name] = padded[where, : self._lengths[name.removesuffix("_mask")][index].max()]
+            longest = self._lengths[name.removesuffix("_mask")][index].max()
+            width = self._width_step * math.ceil(longest / self._width_step)
+            batch[name] = padded[where, :width]
         batch.update({name: column[where] for name, column in self.columns.items()})
         batch.update({name: read(index).to(self._device) for name, read in self._read.items()})
         return batch

@@ -1,18 +1,13 @@
-"""What all fine-tuned methods share: options, the training loop, checkpoints."""
+"""What all fine-tuned methods share: options and the training loop."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import json
 import math
 import operator
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -20,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from klda.errors import KldaError
+from klda_bench.baselines.gradients import Gradients, RecordedGradients
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
 
@@ -52,14 +48,6 @@ def check_texts(texts: Sequence[str]) -> None:
             raise KldaError(f"texts[{i}] is a {type(text).__name__}; give texts (str).")
 
 
-def _json_able(item: Any) -> str:
-    """Name an input for a digest: a text or a path as it is, an image by its content."""
-    if isinstance(item, (str, os.PathLike)):
-        return os.fspath(item)
-    content = item if isinstance(item, bytes) else np.ascontiguousarray(item).tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
 def option(default: Any, **bounds: Any) -> Any:
     """Declare an option with bounds: its `least` value, what it is `above`, or its `choices`."""
     return field(default=default, metadata=bounds)
@@ -85,17 +73,15 @@ class Baseline(ABC):
     `head_lr` is Adam's learning rate for what starts untrained (head, prompts), `backbone_lr` that
     for the foundation model; over a task they fall to zero (`schedule` linear) or stay (constant).
     Texts are cut to `max_length` tokens. `precision` is bf16, float32, or auto: bfloat16 autocast
-    on a GPU and float32 elsewhere. `checkpoint_dir` keeps the state after every finished task: a
-    method made again with the same options and given the same tasks loads it instead of training
-    again.
+    on a GPU and float32 elsewhere.
 
-    A subclass says what it makes, learns and predicts with, and names in `kept` the attributes
-    that a task changes beside the module's weights.
+    A subclass says what it makes, learns and predicts with. With `records_steps`, its training
+    steps are recorded on a GPU; see `RecordedGradients` for what that asks of `_loss`.
     """
 
     name = ""
     joint = False
-    kept: ClassVar[tuple[str, ...]] = ("classes_", "n_tasks_", "_history")
+    records_steps: ClassVar[bool] = False
 
     backbone: str = field(default="minilm", kw_only=False)
     device: str = "auto"
@@ -108,7 +94,6 @@ class Baseline(ABC):
     max_length: int = option(128, least=1)
     precision: str = option("auto", choices=("auto", "bf16", "float32"))
     seed: int = 0
-    checkpoint_dir: str | Path | None = None
     progress: bool = True
     module: Any = field(init=False)
 
@@ -118,7 +103,6 @@ class Baseline(ABC):
         self._device = pick_device(self.device)
         gpu = self._device.type == "cuda"
         self._bf16 = self.precision == "bf16" or (self.precision == "auto" and gpu)
-        self._history = ""
         self.classes_: list[Any] = []
         self.n_tasks_ = 0
         with seeded(self.seed, self._device):
@@ -143,13 +127,10 @@ class Baseline(ABC):
     def _check_inputs(self, inputs: list[Any]) -> None:
         check_texts(inputs)
 
-    def _resize(self) -> None:  # noqa: B027 (most have one shape)
-        """Give the module the shape that it has for `classes_` and `n_tasks_`."""
-
     @property
     def settings(self) -> dict[str, Any]:
         """All hyper-parameters, by name."""
-        others = ("device", "checkpoint_dir", "progress")
+        others = ("device", "progress")
         names = [declared.name for declared in fields(self) if declared.init]
         return {name: getattr(self, name) for name in names if name not in others}
 
@@ -162,19 +143,9 @@ class Baseline(ABC):
                 "at least one sample."
             )
         self._check_inputs(texts)
-        history = self._fingerprint(texts, labels)
-        if self._load_checkpoint(history):
-            return
-        before = self._state()
-        try:
-            with seeded(self.seed * 10_007 + self.n_tasks_, self._device):
-                self._learn(texts, labels)
-        except BaseException:
-            self._restore(before)
-            raise
+        with seeded(self.seed * 10_007 + self.n_tasks_, self._device):
+            self._learn(texts, labels)
         self.n_tasks_ += 1
-        self._history = history
-        self._save_checkpoint()
 
     def predict(self, texts: Sequence[Any]) -> np.ndarray:
         """Class of each text among all learned so far."""
@@ -198,6 +169,10 @@ class Baseline(ABC):
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
 
+    def _batch_loss(self, batch: Batch) -> Tensor:
+        with self._autocast():
+            return self._loss(batch)
+
     def _fit(self, rows: Rows, groups: Sequence[tuple[float, Iterable[Tensor]]]) -> None:
         """Train: Adam over groups of weights and their rates, clipping, the schedule, a bar."""
         given = [{"params": list(weights), "lr": rate} for rate, weights in groups]
@@ -208,6 +183,8 @@ class Baseline(ABC):
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: max(0.0, 1 - step / steps) if linear else 1.0
         )
+        recorded = self.records_steps and self._device.type == "cuda"
+        gradients = (RecordedGradients if recorded else Gradients)(self._batch_loss, parameters)
         rng = np.random.default_rng([self.seed, self.n_tasks_])
         # disable=None: a bar on a terminal, silence in a pipe.
         bar = require("tqdm.auto", "baselines").tqdm(
@@ -221,14 +198,10 @@ class Baseline(ABC):
             self.module.train()
             total = torch.zeros((), device=self._device)
             for batch in rows.batches(self.batch_size, rng):
-                optimizer.zero_grad(set_to_none=True)
-                with self._autocast():
-                    value = self._loss(batch)
-                value.backward()
+                total += gradients(batch)
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
                 optimizer.step()
                 scheduler.step()
-                total += value.detach()
             # Read once an epoch: reading a loss makes the CPU wait for the GPU.
             mean = float(total) / per_epoch
             if not math.isfinite(mean):
@@ -238,52 +211,6 @@ class Baseline(ABC):
                 )
             bar.set_postfix(loss=f"{mean:.4f}")
 
-    # -- state: what a task's end leaves behind ------------------------------------------------
-
     def _trained(self) -> dict[str, Tensor]:
         named = self.module.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-    def _state(self) -> State:
-        """Return a copy of the trained weights and of all that is `kept`."""
-        weights = {name: parameter.detach().clone() for name, parameter in self._trained().items()}
-        return {"weights": weights} | {n: copy.deepcopy(getattr(self, n)) for n in self.kept}
-
-    @torch.no_grad()
-    def _restore(self, state: State) -> None:
-        """Go back to a state of `_state`."""
-        for name in self.kept:
-            setattr(self, name, state[name])
-        self._resize()
-        for name, parameter in self._trained().items():
-            parameter.copy_(state["weights"][name])
-
-    def _fingerprint(self, texts: list[str], labels: list[Any]) -> str:
-        """Digest of the settings and of all tasks up to this one."""
-        inputs = [_json_able(text) for text in texts]
-        content = [self._history, self.name, self.settings, self._bf16, inputs, labels]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    def _checkpoint(self, task: int) -> Path | None:
-        folder = self.checkpoint_dir
-        return None if folder is None else Path(folder) / f"task-{task:04d}.pt"
-
-    def _load_checkpoint(self, history: str) -> bool:
-        """Load the end of this very task, where a run before left it."""
-        file = self._checkpoint(self.n_tasks_ + 1)
-        if file is None or not file.exists():
-            return False
-        state = torch.load(file, map_location=self._device, weights_only=True)
-        if state["_history"] != history:
-            return False
-        self._restore(state)
-        return True
-
-    def _save_checkpoint(self) -> None:
-        """Write beside, then rename: a checkpoint is whole or absent."""
-        file = self._checkpoint(self.n_tasks_)
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_suffix(f".{os.getpid()}")
-            torch.save(self._state(), partial)
-            partial.replace(file)

@@ -39,7 +39,6 @@ class VAG(GenerativeBaseline):
     """
 
     name = "vag"
-    kept = (*GenerativeBaseline.kept, "_task_of", "_allowed")
 
     replay_ratio: float = option(0.1, least=0)
     replay_weight: float = option(1.0, least=0)
@@ -111,9 +110,8 @@ class VAG(GenerativeBaseline):
         logits, targets = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
         masked = mask_vocabulary(logits, self._allowed[batch["task"]][:, None])
         losses = token_loss(masked, targets)
-        new, replay = losses[~batch["replay"]], losses[batch["replay"]]
-        parts = [(new, 1.0), (replay, self.replay_weight)]
-        return torch.stack([weight * part.mean() for part, weight in parts if len(part)]).sum()
+        new, replay = _mean(losses, ~batch["replay"]), _mean(losses, batch["replay"])
+        return new + self.replay_weight * replay
 
     def _predict(self, texts: list[str]) -> np.ndarray:
         prompts = [self._prompt(self._text_ids(text)) for text in texts]
@@ -136,6 +134,11 @@ class VAG(GenerativeBaseline):
             named = self._encoder.rows(names, self.max_length, {}, self._device)
             vectors = named.map(self._encoder.of, self.batch_size)
         return functional.normalize(vectors, dim=1)
+
+
+def _mean(values: Tensor, chosen: Tensor) -> Tensor:
+    """Mean of the chosen values, 0 where there are none; its shapes don't depend on `chosen`."""
+    return (values * chosen).sum() / chosen.sum().clamp(min=1)
 
 
 def mask_vocabulary(logits: Tensor, allowed: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from klda_bench.cli.options import Command, command
 from klda_bench.cli.screen import errors, progress, results, say, show, wrote
 from klda_bench.engine import MODELS
 from klda_bench.environment import resolve_device
+from klda_bench.measure.common import Data, names
 from klda_bench.methods import select
 from klda_bench.paper import tables
 from klda_bench.paper.page import write_report
@@ -29,9 +30,6 @@ TEXTS = ",".join(datasets_.TEXT_SETS)
 IMAGES = ",".join(datasets_.IMAGE_SETS)
 OUT = Path("out/bench")
 
-Data = Annotated[
-    str | None, typer.Option(envvar="KLDA_DATA", help="Folder of data sets to look in first.")
-]
 Split = Annotated[str, typer.Option(help="Split of the text sets: paper or official.")]
 
 
@@ -84,10 +82,6 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
 _ALWAYS = ("backbone", "datasets", "seeds", "data", "device", "output", "cache")
 
 
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def method_options(pairs: list[str] | None) -> dict[str, dict[str, Any]]:
     """``["joint.epochs=30"]`` as ``{"joint": {"epochs": 30}}``."""
     options: dict[str, dict[str, Any]] = {}
@@ -107,8 +101,8 @@ def method_options(pairs: list[str] | None) -> dict[str, dict[str, Any]]:
 def _command_line() -> str:
     """Return the command that is running, as a user would type it."""
     program = Path(sys.argv[0]).name
-    names = {"__main__.py": "python -m klda_bench", "-c": "klda"}
-    return shlex.join([*names.get(program, program).split(), *sys.argv[1:]])
+    programs = {"__main__.py": "python -m klda_bench", "-c": "klda"}
+    return shlex.join([*programs.get(program, program).split(), *sys.argv[1:]])
 
 
 def _grid_command(
@@ -127,13 +121,13 @@ def _grid_command(
     def run(**given: Any) -> None:
         own = {key: given.pop(key) for key in ("metric", "values") if key in given}
         if "values" in own:
-            own["values"] = _names(own["values"])
+            own["values"] = names(own["values"])
         output = given.pop("output")
         with errors():
             plan = Plan(
                 select(given.pop("methods" if "methods" in given else "method")),
-                _names(given.pop("datasets")),
-                _names(given.pop("backbone")),
+                names(given.pop("datasets")),
+                names(given.pop("backbone")),
                 options=method_options(given.pop("set", None)),
                 command=_command_line(),
                 **given,
@@ -183,17 +177,17 @@ _PAPER = "ncm,lda,klda,klda-e,klda-default"
 def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given: Any) -> None:
     known = (*published.MAIN_MODEL, *published.TEXT_MODELS, *published.IMAGE_MODELS)
     usual = [name for name in known if MODELS[name].available_offline()]
-    names = _names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
+    backbones = names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
     methods = _PAPER if resolve_device(device) == "cpu" else f"joint,{_PAPER}"
     with errors():
         products: list[tables.Product] = []
-        for name in names:
+        for name in backbones:
             if name not in MODELS:
                 raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
             sets = TEXTS if MODELS[name].modality == "text" else IMAGES
             plan = Plan(
                 select(methods),
-                _names(sets),
+                names(sets),
                 [name],
                 seeds=seeds,
                 device=device,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from klda_bench.cli.screen import errors, progress, show, wrote
-from klda_bench.measure.common import Data, Names
+from klda_bench.measure.common import Data, Names, names
 from klda_bench.results import Results
 from klda_bench.shots import summary
 from klda_bench.shots.contenders import CONTENDERS
@@ -43,8 +43,8 @@ def shots(
     """
     with errors():
         plan = Plan(
-            [part.strip() for part in methods.split(",") if part.strip()],
-            [part.strip() for part in datasets.split(",") if part.strip()],
+            names(methods),
+            names(datasets),
             parse_shots(shots or (RARE if rare else SHOTS)),
             draws,
             rare,

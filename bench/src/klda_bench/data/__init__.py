@@ -141,6 +141,12 @@ def load(name: str, *, data: Folder | None = None, split: str = "paper") -> Data
     return _read(find(name, data=data, split=split) or _download(name, split), name, split)
 
 
+def out_of_scope(data: Folder | None = None) -> list[str]:
+    """Read CLINC150's out-of-scope test queries; none if they are not on this machine."""
+    file = Path(data or os.environ.get("KLDA_DATA", ".")) / "clinc150_oos" / "oos_test.csv.gz"
+    return list(read_table(file, labels=False)[0]) if file.exists() else []
+
+
 def _check_split(split: str) -> None:
     if split not in ("paper", "official"):
         raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")

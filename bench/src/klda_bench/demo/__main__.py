@@ -144,7 +144,10 @@ class Demonstration:
             )
         ]
         self.show("The long run: accuracy by task, after each task was learned", rows)
-        curves = {title: outcome.curve().accuracy.tolist() for title, outcome in outcomes.items()}
+        curves = {
+            title: [float(a) for a in outcome.seen_accuracy if a is not None]
+            for title, outcome in outcomes.items()
+        }
         rows = [
             {"method": title} | {f"task {i + 1}": f"{a:.1f}%" for i, a in enumerate(curve)}
             for title, curve in curves.items()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import typer
 
-from klda import KLDA, LDA, KLDAEnsemble, Learner
+from klda import KLDA, LDA, Learner
 from klda_bench import data as datasets_
-from klda_bench.engine import GAMMA_SCALE, Reliability, load_encoder, read_table
+from klda_bench.engine import GAMMA_SCALE, Reliability, load_encoder
 from klda_bench.measure.common import Data, Names, Seeds
 from klda_bench.results import Row
 from klda_bench.runs.protocol import split_classes
@@ -42,9 +40,8 @@ class Features:
 
     def out_of_scope(self) -> np.ndarray | None:
         """Features of CLINC150's out-of-scope test queries, if they are here."""
-        folder = self.folder or os.environ.get("KLDA_DATA")
-        path = Path(folder or ".") / "clinc150_oos" / "oos_test.csv.gz"
-        return self.encoder.encode(read_table(path, labels=False)[0]) if path.exists() else None
+        texts = datasets_.out_of_scope(self.folder)
+        return self.encoder.encode(texts) if texts else None
 
     def each(self, sets: str, seeds: int) -> Iterator[tuple[Row, int, Parts]]:
         """Yield the first columns of a row, the seed and the rows of every set and seed."""
@@ -190,17 +187,6 @@ def _steps(name: str, y: np.ndarray, seed: int) -> list[np.ndarray]:
     return [np.flatnonzero(np.isin(y, list(task))) for task in tasks]
 
 
-def ensemble(
-    datasets: Names = SETS, data: Data = None, layers: Layers = "auto", seeds: Seeds = 3
-) -> Iterator[Row]:
-    """Compare one model with the ensemble of five."""
-    for place, seed, (X, y, X_test, y_test) in Features(data, layers).each(datasets, seeds):
-        for kind in (KLDA, KLDAEnsemble):
-            model = kind(random_state=seed, device="cpu", calibrated=False).fit(X, y)
-            row = {"what": "ensemble", **place, "model": kind.__name__}
-            yield row | {"accuracy": model.score(X_test, y_test)}
-
-
 def forget(
     datasets: Names = SETS, data: Data = None, layers: Layers = "auto", seeds: Seeds = 3
 ) -> Iterator[Row]:
@@ -227,4 +213,4 @@ def forget(
         }
 
 
-COMMANDS = (accuracy, few_shot, gamma, stream, ensemble, forget)
+COMMANDS = (accuracy, few_shot, gamma, stream, forget)

@@ -31,6 +31,11 @@ Data = Annotated[
 ]
 
 
+def names(text: str) -> list[str]:
+    """Read the names of an option, separated by commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def numbers(name: str, text: str) -> list[int]:
     """Read the whole numbers of an option, sorted."""
     try:

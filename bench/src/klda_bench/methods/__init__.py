@@ -59,8 +59,7 @@ class Estimator:
 class Context:
     """What a method is built for.
 
-    `gamma` is the kernel parameter of the paper's KLDA, `options` replace the method's defaults,
-    and `checkpoints` is a folder in which a long method may keep its state.
+    `gamma` is the kernel parameter of the paper's KLDA; `options` replace the method's defaults.
     """
 
     backbone: str = "minilm"
@@ -68,7 +67,6 @@ class Context:
     seed: int = 0
     device: str = "cpu"
     options: Mapping[str, Any] = field(default_factory=dict)
-    checkpoints: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class MethodSpec:
         """Build a fresh method."""
         options = self.options(context)
         if self.needs == "inputs":
-            options = {"seed": context.seed, "checkpoint_dir": context.checkpoints} | options
+            options = {"seed": context.seed} | options
             backbone = options.pop("backbone", context.backbone)
             return baselines.make(self.name, backbone, context.device, **options)
         place = {"device": context.device, "random_state": context.seed}

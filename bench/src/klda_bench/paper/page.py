@@ -16,7 +16,7 @@ from klda_bench import data, published
 from klda_bench.methods import registry
 from klda_bench.paper import memory, tables
 from klda_bench.paper.summary import summarise
-from klda_bench.report.show import as_text
+from klda_bench.report.show import as_text, markdown
 from klda_bench.report.stored import groups, shown_runs
 from klda_bench.report.table import pairs_against
 from klda_bench.results import Results, Row
@@ -263,14 +263,8 @@ def _html(frame: pd.DataFrame) -> Markup:
 
 
 def _markdown(frame: pd.DataFrame) -> str:
-    shown = as_text(frame)
-
-    def line(values: Sequence[str]) -> str:
-        marked = [f"**{v[1:]}**" if v.startswith(_BEST) else v for v in values]
-        return f"| {' | '.join(marked)} |"
-
-    head = [line(list(map(str, shown.columns))), f"|---{'|---:' * (len(shown.columns) - 1)}|"]
-    return "\n".join([*head, *(line(list(v)) for v in shown.itertuples(index=False))])
+    bold = frame.map(lambda v: f"**{v[1:]}**" if str(v).startswith(_BEST) else v)
+    return markdown(bold)
 
 
 def _picture(file: Path) -> str:

@@ -40,6 +40,13 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(dict(enumerate(columns))).set_axis(names, axis="columns")
 
 
+def markdown(frame: pd.DataFrame) -> str:
+    """Write a frame as a Markdown table: its first column on the left, all others on the right."""
+    shown = as_text(frame)
+    head, *lines = [f"| {' | '.join(row)} |" for row in (shown.columns, *shown.to_numpy())]
+    return "\n".join([head, f"|---{'|---:' * (shown.shape[1] - 1)}|", *lines])
+
+
 def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
     """Draw a frame, one line per row; words on the left, numbers on the right."""
     table = RichTable(title=title, title_justify="left")

@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import logging
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,18 +197,12 @@ class _Place:
         if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
             return dataclasses.replace(cell, record=known)
         self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
-        if spec.needs == "inputs":
-            name = f"{spec.name}-{self.dataset.name}-{self.seed}-{key[:8]}"
-            folder = self.results.path.parent / "checkpoints" / name
-            context = dataclasses.replace(context, checkpoints=str(folder))
         try:
             record = self.run(spec, context, settings, evaluate) | {"key": key}
         except Exception as error:  # one run's error must not cost the other runs
             return _without(cell, error)
         self.results.append(record)
         self.finished[key] = record
-        if context.checkpoints is not None:
-            shutil.rmtree(context.checkpoints, ignore_errors=True)
         return dataclasses.replace(cell, status="done", record=record)
 
     def settings(self, spec: MethodSpec, context: Context) -> Row:

@@ -7,19 +7,21 @@ test time which task a row belongs to.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
 from klda_bench.environment import peak_memory
 from klda_bench.methods import Method
 from klda_bench.runs.metrics import accuracy, summarise
+
+logger = logging.getLogger(__name__)
 
 Evaluate = Literal["each", "end"]
 
@@ -60,12 +62,6 @@ class Outcome:
         """Final accuracy, average incremental accuracy, forgetting, backward transfer."""
         return summarise(self.seen_accuracy, self.matrix)
 
-    def curve(self) -> pd.DataFrame:
-        """Accuracy on the classes seen after each task."""
-        task = range(1, len(self.tasks) + 1)
-        values = {"samples_seen": self.samples_seen, "accuracy": self.seen_accuracy}
-        return pd.DataFrame({"task": task, **values})
-
 
 def run(
     method: Method,
@@ -93,6 +89,10 @@ def run(
             outcome.learn_seconds.append(time.perf_counter() - start)
             if last or (evaluate == "each" and not joint):
                 _measure(method, test.of_classes(seen), tasks[: i + 1], outcome)
+                reached = outcome.seen_accuracy[-1]
+                logger.info(
+                    "Task %d of %d: accuracy %.2f on the classes seen", i + 1, len(tasks), reached
+                )
             else:
                 outcome.seen_accuracy.append(None)
                 outcome.matrix.append(None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 import klda
 from klda.errors import KldaError
 from klda_bench import data, environment
-from klda_bench.engine import AUTO_MEANINGS, Reliability, load_encoder, read_table
+from klda_bench.engine import AUTO_MEANINGS, Reliability, load_encoder
 from klda_bench.results import Results, Row, key_of
 from klda_bench.runs.grid import pack_bits
 from klda_bench.runs.metrics import accuracy
@@ -105,10 +103,7 @@ class Arena:
     @cached_property
     def unknown(self) -> list[str]:
         """CLINC150's out-of-scope queries, if this is CLINC150 and they are here."""
-        folder = self._plan.data or os.environ.get("KLDA_DATA", ".")
-        file = Path(folder) / "clinc150_oos" / "oos_test.csv.gz"
-        found = self.dataset.name == "clinc" and file.exists()
-        return list(read_table(file, labels=False)[0]) if found else []
+        return data.out_of_scope(self._plan.data) if self.dataset.name == "clinc" else []
 
     def features(self, layers: str) -> list[np.ndarray]:
         """Rows to learn, rows to test on, and rows of unknown inputs."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from klda_bench import data
-from klda_bench.report import plots
+from klda_bench.report import plots, show
 from klda_bench.results import Row
 from klda_bench.runs.grid import unpack_bits
 from klda_bench.runs.metrics import Spread, paired_difference
@@ -140,9 +140,7 @@ def markdown(found: Sequence[Titled], heading: str) -> str:
     """Write tables as a Markdown page."""
     lines = [f"# {heading}", ""]
     for title, frame in found:
-        rows = [list(frame.columns), ["---"] * frame.shape[1], *frame.to_numpy().tolist()]
-        written = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-        lines += [f"## {title}", "", *written, ""]
+        lines += [f"## {title}", "", show.markdown(frame), ""]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from klda_bench.methods.peers.linear import Classes, one_hot, widen
+from klda_bench.methods.peers.linear import Classes, RandomRelu, one_hot, widen
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,25 +31,20 @@ class GACL:
 
     def __post_init__(self) -> None:
         self._classes = Classes()
-        self._buffer: np.ndarray | None = None
-
-    def _project(self, X: np.ndarray) -> np.ndarray:
-        assert self._buffer is not None
-        return np.maximum(np.asarray(X, dtype=np.float32) @ self._buffer, 0.0)
+        self._lift: RandomRelu | None = None
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """R <- R - R H^T (I + H R H^T)^-1 H R, W <- W + R H^T (Y - H W)."""
-        if self._buffer is None:
+        if self._lift is None:
             rng = np.random.default_rng(self.random_state)
-            shape = (np.shape(X)[1], self.n_components)
-            self._buffer = rng.standard_normal(shape, dtype=np.float32)
+            self._lift = RandomRelu(np.shape(X)[1], self.n_components, rng)
             self._inverse = np.eye(self.n_components, dtype=np.float32) / np.float32(self.ridge)
             self._weights = np.zeros((self.n_components, 0), dtype=np.float32)
         columns = self._classes.indices(y)
         self._weights = widen(self._weights, len(self._classes))
         for start in range(0, len(columns), self.chunk):
             part = slice(start, start + self.chunk)
-            self._update(self._project(X[part]), one_hot(columns[part], len(self._classes)))
+            self._update(self._lift(X[part]), one_hot(columns[part], len(self._classes)))
 
     def _update(self, H: np.ndarray, targets: np.ndarray) -> None:
         residual = targets - H @ self._weights
@@ -63,4 +58,5 @@ class GACL:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Largest regression output."""
-        return self._classes.names((self._project(X) @ self._weights).argmax(axis=1))
+        assert self._lift is not None
+        return self._classes.names((self._lift(X) @ self._weights).argmax(axis=1))

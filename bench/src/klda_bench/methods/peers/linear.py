@@ -31,6 +31,17 @@ class Classes:
         return np.asarray(self.labels)[columns]
 
 
+class RandomRelu:
+    """Random features with a ReLU: the widened layer of RanPAC and of ACIL and GACL."""
+
+    def __init__(self, n_features: int, n_components: int, rng: np.random.Generator) -> None:
+        self._directions = rng.standard_normal((n_features, n_components), dtype=np.float32)
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        """Lift rows."""
+        return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
+
+
 def one_hot(columns: np.ndarray, n_classes: int) -> np.ndarray:
     """Make an indicator matrix of shape (n_samples, n_classes), float32."""
     targets = np.zeros((len(columns), n_classes), dtype=np.float32)

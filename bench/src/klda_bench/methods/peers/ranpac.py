@@ -31,23 +31,18 @@ class RanPAC:
     def __post_init__(self) -> None:
         self.ridge = RIDGES[0]
         self._classes = linear.Classes()
-        self._projection: np.ndarray | None = None
-
-    def _project(self, X: np.ndarray) -> np.ndarray:
-        assert self._projection is not None
-        return np.maximum(np.asarray(X, dtype=np.float32) @ self._projection, 0.0)
+        self._rng = np.random.default_rng(self.random_state)
+        self._lift: linear.RandomRelu | None = None
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add the task's rows to the Gram matrix and choose the ridge on them."""
-        if self._projection is None:
-            self._rng = np.random.default_rng(self.random_state)
-            shape = (np.shape(X)[1], self.n_components)
-            self._projection = self._rng.standard_normal(shape, dtype=np.float32)
+        if self._lift is None:
+            self._lift = linear.RandomRelu(np.shape(X)[1], self.n_components, self._rng)
             self._gram = linear.empty_gram(self.n_components)
             self._sums = np.zeros((self.n_components, 0), dtype=np.float32)
         columns = self._classes.indices(y)
         targets = linear.one_hot(columns, len(self._classes))
-        H = self._project(X)
+        H = self._lift(X)
         self._sums = linear.widen(self._sums, len(self._classes)) + H.T @ targets
         self._gram = linear.add_gram(self._gram, H)
         order = self._rng.permutation(len(H))
@@ -57,9 +52,10 @@ class RanPAC:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Largest regression output."""
+        assert self._lift is not None
         if self._weights is None:
             self._weights = linear.ridge_solve(self._gram, self._sums, self.ridge)
-        return self._classes.names((self._project(X) @ self._weights).argmax(axis=1))
+        return self._classes.names((self._lift(X) @ self._weights).argmax(axis=1))
 
 
 def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:
