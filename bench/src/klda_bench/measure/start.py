@@ -86,7 +86,9 @@ def learn(
 ) -> Iterator[Row]:
     """Measure klda learn from the shell to the saved model, in turns with another version."""
     runner = _Fresh(Path(sys.executable), repeats)
-    programs = {f"klda, {kind}": (["--precision", kind], None) for kind in precisions.split(",")}
+    programs: dict[str, tuple[list[str], Path | None]] = {
+        f"klda, {kind}": (["--precision", kind], None) for kind in precisions.split(",")
+    }
     if source is not None:
         programs["other version"] = ([], source)
     times: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
