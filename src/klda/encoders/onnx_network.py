@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from klda.encoders.cpus import usable_cpus
 from klda.encoders.files import ModelFiles
 from klda.encoders.onnx_graph import MICROSOFT, Graph
 from klda.encoders.pretrained import Options, resolve_layers
-from klda.encoders.recipes import Recipe
+from klda.encoders.recipes import Recipe, padded
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix their weights may have, and the
@@ -81,7 +81,7 @@ class OnnxNetwork:
         self.max_length = recipe.max_length or min(
             len(self._positions), int(min(settings.get("model_max_length") or _NO_LENGTH, 1e9))
         )
-        self._lowercase = recipe.lowercase
+        self._recipe = recipe
         self._tokenizer = _tokenizer(name, files.folder / recipe.folder, self.max_length)
         self.batch_size = options.batch_size or 64
         self.max_tokens = 2048
@@ -90,28 +90,22 @@ class OnnxNetwork:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
-        texts = [text.strip() for text in texts]
-        if self._lowercase:
-            texts = [text.lower() for text in texts]
-        return [tokens.ids for tokens in self._tokenizer.encode_batch_fast(texts)]
+        found = self._tokenizer.encode_batch_fast(self._recipe.cleaned(texts))
+        return [tokens.ids for tokens in found]
 
     def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Return one float32 row per text, given its tokens."""
-        longest = max(len(ids) for ids in tokens)
-        padded = np.zeros((len(tokens), longest), dtype=np.int64)
-        mask = np.zeros((len(tokens), longest), dtype=np.int32)
-        for row, ids in enumerate(tokens):
-            padded[row, : len(ids)] = ids
-            mask[row, : len(ids)] = 1
+        ids, mask = padded(tokens)
         # Looked up here and not in the graph: of the largest table, half of MiniLM, only the rows
         # that texts need are then read from the file.
-        embedded = self._words[padded]
-        embedded += self._positions[:longest]
-        (rows,) = self._session.run(None, {"embedded": embedded, "mask": mask})
+        embedded = self._words[ids]
+        embedded += self._positions[: ids.shape[1]]
+        feed = {"embedded": embedded, "mask": mask.astype(np.int32)}
+        (rows,) = self._session.run(None, feed)
         return rows
 
 
-class _Weights(Mapping[str, np.ndarray]):
+class _Weights:
     """The arrays of safetensors files, mapped into memory, under the names of the plain network."""
 
     def __init__(self, name: str, paths: Sequence[Path], prefix: str) -> None:
@@ -127,12 +121,6 @@ class _Weights(Mapping[str, np.ndarray]):
             f"The model {self._name!r} in {self._paths[0].parent} lacks some of its weights "
             f"({key} ...): download it again."
         )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
 
 def _mapped(path: Path) -> Iterator[tuple[str, np.ndarray]]:

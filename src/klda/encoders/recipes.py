@@ -1,9 +1,12 @@
-"""How a text model's folder says that its features are made."""
+"""How a text model's folder says that its features are made, and how texts become its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from klda.encoders.files import ModelFiles
 
@@ -25,6 +28,22 @@ class Recipe:
     pooling: str = "mean"  # or "cls", the first token; "+unit" scales rows to unit length
     max_length: int | None = None  # in tokens, where the model's folder states it
     lowercase: bool = False
+
+    def cleaned(self, texts: Sequence[str]) -> list[str]:
+        """Return texts as the tokenizer gets them."""
+        return [text.strip().lower() if self.lowercase else text.strip() for text in texts]
+
+
+def padded(tokens: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of some texts in one array, and where they are tokens.
+
+    Padded on the right whatever the tokenizer says, so that a text's positions stay the same.
+    """
+    lengths = np.array([len(ids) for ids in tokens])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad_token, dtype=np.int64)
+    ids[mask] = np.concatenate([np.asarray(row) for row in tokens])
+    return ids, mask.astype(np.int64)
 
 
 def read_recipe(files: ModelFiles) -> Recipe | None:

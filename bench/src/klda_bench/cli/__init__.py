@@ -55,7 +55,9 @@ app.command()(measurement(speed.speed))
 app.command()(measurement(agreement.agreement))
 app.command()(measurement(cluster.cluster))
 app.command()(measurement(start.start))
+app.command()(measurement(start.learn))
 app.command()(measurement(encode.encode))
+app.command()(measurement(encode.features))
 for _module in (scale, beyond, service):
     _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
     for _function in _module.COMMANDS:

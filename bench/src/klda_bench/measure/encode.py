@@ -1,27 +1,33 @@
-"""How many texts a second become features: klda's engines beside other libraries.
+"""Encoders: how many texts a second become features, and what the features are good for.
 
-All run the same weights on the same texts, in turns, on the CPU; medians count. Features are the
-published ones (``layers="last"``), so that they can be compared: the largest difference to those of
-sentence-transformers is in the table.
+``encode`` runs the same weights on the same texts in turns, on the CPU, beside other libraries;
+medians count. Features are the published ones (``layers="last"``), so that they can be compared:
+the largest difference to those of sentence-transformers is in the table. On a busy machine, compare
+the seconds of CPU that 1,000 texts take with one thread (``OMP_NUM_THREADS=1``): waiting for a core
+does not count there.
 
-On a busy machine, compare the seconds of CPU that 1,000 texts take with one thread
-(``OMP_NUM_THREADS=1``): waiting for a core does not count there.
+``features`` measures the accuracy of the default classifier on the features of each encoder, and
+whether a number format may change between learning and answering.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from sklearn.base import clone
 
-from klda import KldaError, encoders
+from klda import KldaError, Learner, encoders
 from klda_bench import data as datasets_
-from klda_bench.measure.common import Data, Names, Repeats
+from klda_bench.measure.common import Data, Names, Repeats, Seeds
 from klda_bench.results import Row
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -36,20 +42,78 @@ def encode(
     repeats: Repeats = 3,
 ) -> Iterator[Row]:
     """Measure texts a second for each engine, beside sentence-transformers and fastembed."""
-    programs = {name: make for name, make in _programs(model).items() if make is not None}
+    programs: dict[str, Encode] = {}
+    for program, open_ in _programs(model).items():
+        try:
+            programs[program] = open_()
+        except _UnavailableError as error:
+            yield {"what": "not measured", "program": program, "reason": str(error)}
     for name in datasets.split(","):
         texts = list(datasets_.load(name, data=data).train.X[:rows])
         seconds: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
         features: dict[str, np.ndarray] = {}
-        for program, run in programs.items():
-            features[program] = run(texts[:256])  # warms up
+        for run in programs.values():
+            run(texts[:256])  # warms up
         for _ in range(repeats):
             for program, run in programs.items():
                 start, cpu_start = time.perf_counter(), time.process_time()
-                run(texts)
+                features[program] = run(texts)
                 used = time.process_time() - cpu_start
                 seconds[program].append((time.perf_counter() - start, used))
         yield from _compared(name, len(texts), seconds, features)
+
+
+class _UnavailableError(Exception):
+    """A program can't be measured here."""
+
+
+def features(
+    datasets: Names = "clinc,banking,hwu,dbpedia",
+    data: Data = None,
+    models: Annotated[
+        str, typer.Option(help="Text models, separated by commas.")
+    ] = "minilm,ngrams,wordllama",
+    precisions: Annotated[
+        str, typer.Option(help="Number formats of models that run on torch too.")
+    ] = "float32,bfloat16",
+    seeds: Seeds = 3,
+    cache: Annotated[Path | None, typer.Option(help="Folder that keeps features.")] = None,
+) -> Iterator[Row]:
+    """Measure the accuracy of the default classifier on the features of each encoder."""
+    for name in datasets.split(","):
+        for model in models.split(","):
+            kinds = precisions.split(",") if encoders.engine_of(model) != "numpy" else ["float32"]
+            learners = {
+                kind: Learner(model, device="cpu", precision=kind, cache=cache) for kind in kinds
+            }
+            yield from _accuracies(name, datasets_.load(name, data=data), learners, seeds)
+
+
+def _accuracies(
+    name: str, dataset: datasets_.Dataset, learners: dict[str, Learner], seeds: int
+) -> Iterator[Row]:
+    """Teach in each number format and ask in each."""
+    texts = [list(part.X) for part in (dataset.train, dataset.test)]
+    rows = {kind: [learner.encode(part) for part in texts] for kind, learner in learners.items()}
+    for taught, (train, _) in rows.items():
+        accuracies: dict[str, list[float]] = {asked: [] for asked in rows}
+        for seed in range(seeds):
+            classifier = clone(learners[taught].classifier).set_params(random_state=seed)
+            classifier.fit(train, dataset.train.y)
+            for asked, (_, test) in rows.items():
+                accuracies[asked].append(100 * classifier.score(test, dataset.test.y))
+        for asked, found in accuracies.items():
+            gaps = np.linalg.norm(rows[asked][0] - train, axis=1) / np.linalg.norm(train, axis=1)
+            yield {
+                "what": name,
+                "program": str(learners[taught].encoder.name),
+                "taught": taught,
+                "asked": asked,
+                "accuracy": round(statistics.mean(found), 2),
+                "by_seed": [round(value, 2) for value in found],
+                "median_distance": float(f"{np.median(gaps):.2g}"),
+                "largest_distance": float(f"{gaps.max():.2g}"),
+            }
 
 
 def _compared(
@@ -75,44 +139,50 @@ def _compared(
         yield row
 
 
-def _programs(model: str) -> dict[str, Encode | None]:
+def _programs(model: str) -> dict[str, Callable[[], Encode]]:
     return {
-        "klda, onnx, float32": _ours(model, engine="onnx"),
-        "klda, torch, float32": _ours(model, engine="torch"),
-        "klda, torch, bfloat16": _ours(model, engine="torch", precision="bfloat16"),
-        REFERENCE: _sentence_transformers(model),
-        "fastembed": _fastembed(model),
-        "klda, ngrams": _ours("ngrams"),
+        "klda, onnx, float32": lambda: _ours(model, engine="onnx"),
+        "klda, torch, float32": lambda: _ours(model, engine="torch"),
+        "klda, torch, bfloat16": lambda: _ours(model, engine="torch", precision="bfloat16"),
+        REFERENCE: lambda: _sentence_transformers(model),
+        "fastembed": lambda: _fastembed(model),
+        "klda, ngrams": lambda: _ours("ngrams"),
+        "klda, wordllama": lambda: _ours("wordllama"),
     }
 
 
-def _ours(model: str, **options: str) -> Encode | None:
-    needed = {"onnx": "onnxruntime", "torch": "torch"}.get(options.get("engine", ""))
-    if needed is not None and importlib.util.find_spec(needed) is None:
-        return None
-    return encoders.load(model, device="cpu", layers="last", **options).encode  # type: ignore[arg-type]
+def _library(name: str) -> Any:
+    if importlib.util.find_spec(name) is None:
+        raise _UnavailableError(f"{name} is not installed")
+    return importlib.import_module(name)
 
 
-def _sentence_transformers(model: str) -> Encode | None:
-    if importlib.util.find_spec("sentence_transformers") is None:
-        return None
-    from sentence_transformers import SentenceTransformer
+def _ours(model: str, **options: Any) -> Encode:
+    if "engine" in options:
+        _library({"onnx": "onnxruntime", "torch": "torch"}[options["engine"]])
+    try:
+        return encoders.load(model, device="cpu", layers="last", **options).encode
+    except encoders.OfflineModelError as error:
+        raise _UnavailableError(str(error).splitlines()[0]) from error
 
+
+def _sentence_transformers(model: str) -> Encode:
+    library = _library("sentence_transformers")
     files = getattr(encoders.load(model, device="cpu"), "files", None)
     if files is None:
         raise KldaError(f"--model {model} is not a text model with weights.")
-    library = SentenceTransformer(str(files.folder), device="cpu")
-    return lambda texts: library.encode(texts, show_progress_bar=False)
+    encoder = library.SentenceTransformer(str(files.folder), device="cpu")
+    return lambda texts: encoder.encode(texts, show_progress_bar=False)
 
 
-def _fastembed(model: str) -> Encode | None:
-    """Return fastembed with the same model; None where it is not installed or has no such model."""
-    if importlib.util.find_spec("fastembed") is None or model not in encoders.MODELS:
-        return None
-    from fastembed import TextEmbedding
-
+def _fastembed(model: str) -> Encode:
+    """Return fastembed with the same model, whose ONNX file it takes from the hub."""
+    library = _library("fastembed")
+    hub_id = encoders.MODELS[model].hub_id if model in encoders.MODELS else model
     try:
-        library = TextEmbedding(encoders.MODELS[model].hub_id)
-    except (OSError, ValueError, RuntimeError):  # not in its list, or can't be downloaded
-        return None
-    return lambda texts: np.stack(list(library.embed(texts)))
+        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or None  # which it does not read
+        encoder = library.TextEmbedding(hub_id, threads=threads)
+    except (OSError, ValueError, RuntimeError) as error:  # not in its list, or not downloaded
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise _UnavailableError(f"{hub_id}: {first}") from error
+    return lambda texts: np.stack(list(encoder.embed(texts)))

@@ -1,4 +1,4 @@
-"""What a user waits for before the first answer, and what an install takes on disk.
+"""What a user waits for: the first answer, an install, learning a file.
 
 Everything runs in fresh processes of one Python, by default this one. To measure a small install,
 make a virtual environment, install klda there, and give its ``bin/python``.
@@ -76,29 +76,74 @@ def start(
         yield runner.row(f"{model}: Learner to first answer", code, model)
 
 
+def learn(
+    file: Annotated[Path, typer.Option(help="File with texts and labels.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Folder src/ of another version of klda to compare with.")
+    ] = None,
+    precisions: Annotated[str, typer.Option(help="Number formats.")] = "float32,bfloat16",
+    repeats: Repeats = 3,
+) -> Iterator[Row]:
+    """Measure klda learn from the shell to the saved model, in turns with another version."""
+    runner = _Fresh(Path(sys.executable), repeats)
+    programs: dict[str, tuple[list[str], Path | None]] = {
+        f"klda, {kind}": (["--precision", kind], None) for kind in precisions.split(",")
+    }
+    if source is not None:
+        programs["other version"] = ([], source)
+    times: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
+    for _ in range(repeats):
+        for program, (options, place) in programs.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
+                times[program].append(runner.timed(COMMAND, *asked, source=place))
+    medians = {program: _medians(pairs) for program, pairs in times.items()}
+    for program, (seconds, used) in medians.items():
+        row: Row = {"what": f"klda learn {file.name}", "program": program}
+        row |= {"seconds": seconds, "cpu_seconds": used}
+        if source is not None:
+            other, other_used = medians["other version"]
+            row |= {"speed-up": other / seconds, "speed-up_in_cpu_time": other_used / used}
+        yield row
+
+
 class _Fresh:
     """Runs code in fresh processes of one Python."""
 
     def __init__(self, python: Path, repeats: int) -> None:
         self._python, self._repeats = python, repeats
 
-    def run(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, code: str, *arguments: str, source: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [os.fspath(self._python), "-c", code, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        place = {} if source is None else {"PYTHONPATH": str(source.resolve())}
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | place
+        )
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise KldaError(f"--python {self._python} can't run this: {last}")
         return done
 
+    def timed(self, code: str, *arguments: str, source: Path | None = None) -> tuple[float, float]:
+        """Return the seconds that a run takes, and those of CPU."""
+        before, begin = os.times(), time.perf_counter()
+        self.run(code, *arguments, source=source)
+        after, end = os.times(), time.perf_counter()
+        used = after.children_user + after.children_system
+        return end - begin, used - before.children_user - before.children_system
+
     def row(self, program: str, code: str, *arguments: str) -> Row:
-        seconds = []
-        for _ in range(self._repeats):
-            begin = time.perf_counter()
-            self.run(code, *arguments)
-            seconds.append(time.perf_counter() - begin)
-        row: Row = {"what": "start", "program": program, "seconds": statistics.median(seconds)}
+        seconds, used = _medians([self.timed(code, *arguments) for _ in range(self._repeats)])
+        row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
         if sys.platform == "linux":
             said = self.run(PEAK + code, *arguments).stderr.splitlines()
             peak = next(line for line in said if line.startswith("peak "))
             row["peak_bytes"] = int(peak.split()[1]) * 1024
         return row
+
+
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    seconds, used = zip(*pairs, strict=True)
+    return statistics.median(seconds), statistics.median(used)
