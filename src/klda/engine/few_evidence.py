@@ -26,10 +26,10 @@ from klda.engine.evidence import ENOUGH_FOR_A_CLASS, Scale
 from klda.engine.regression import LDA_PART, lda_part
 from klda.labels import Label
 
-USUAL_TEMPERATURE = 1 / 14.5  # of the median squared length of a class mean
+USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
 # How much squared lengths usually differ (standard deviation by mean, by the root of the number of
 # samples per class), how much hotter more of it makes the scores of single samples, and its limit.
-USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 4.0, 0.3
+USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
 # Leaving out tells the temperature from a few samples per class on, after a correction.
 TELLS_FROM, TELLS_ALONE_FROM = 2, 8
 LEFT_OUT_HEAT = 2.0  # logarithm of what leaving out adds at one sample per class
@@ -38,6 +38,7 @@ LEFT_OUT_EXCESS = 0.6  # of that, what leaving out adds to the novelty at one sa
 # Novelty of known inputs with one sample of each of M classes: mean a + b log M, and its spread.
 USUAL_NOVELTY = (0.32, 0.07)
 NOVELTY_SPREAD = 0.19
+REFUSED_MORE = 1.5  # of what is asked for: strangers pass more easily while little is known
 ENOUGH_LEFT_OUT = 30  # samples left out, from which on they alone tell the threshold
 PREFIX = "predict/few/"
 
@@ -119,11 +120,15 @@ class FewEvidence:
         return self.usual_temperature
 
     def threshold(self, refused: float, scale: Scale) -> float:
-        """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
+        """Return the novelty that about 1.5 times this fraction of known inputs exceeds.
+
+        Infinite if nothing is known.
+        """
         if self.n_classes < 2:
             return float("inf")
         first, slope = USUAL_NOVELTY
-        beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - min(max(refused, 1e-9), 1 - 1e-9))
+        refused = min(max(REFUSED_MORE * refused, 1e-9), 1 - 1e-9)
+        beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - refused)
         usual = self.length * (first + slope * float(np.log(self.n_classes)) + beyond)
         if not len(self.novelty):
             return usual
@@ -132,6 +137,7 @@ class FewEvidence:
 
     def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough samples."""
+        refused = min(REFUSED_MORE * refused, 1.0)
         values: dict[Label, list[float]] = {}
         for label, novelty in zip(self.labels, self.novelty, strict=True):
             values.setdefault(label, []).append(novelty)
