@@ -15,7 +15,7 @@ nothing at half the usual number. Regression tells classes apart that share dire
 better with few samples of each class and with very uneven ones. Their errors differ, so that the
 sum of both is better than either:
 
-    scores = s_LDA + a f,      a = k / q,      q = 1.6 (1 + (40 / n)^2),
+    scores = s_LDA + a f,      a = k / q,      q = 1.6 (1 + min((40 / n)^2, 20)),
 
 k being the median squared length of a mean and n the average number of samples: with few samples
 the regression fades. A sum of linear scores is a linear score: predicting costs what it did.
@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 
 LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's outputs
-FADES_BELOW = 40  # samples per class
+FADES_BELOW, MOST_FADED = 40, 20  # samples per class; how often LDA's part is added at most
 RARE_BELOW = 0.5  # of the usual number of samples
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3
@@ -37,7 +37,8 @@ SMALLEST_OUTPUT = 1e-3
 
 def lda_part(counts: np.ndarray) -> float:
     """Return q, the weight of LDA's scores beside the regression's."""
-    return float(LDA_PART * (1 + (FADES_BELOW / max(counts.mean(), 1e-9)) ** 2))
+    faded = (FADES_BELOW / max(counts.mean(), 1e-9)) ** 2
+    return float(LDA_PART * (1 + min(faded, MOST_FADED)))
 
 
 def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarray) -> np.ndarray:
