@@ -13,8 +13,8 @@ DEVICE = os.environ.get("KLDA_TEST_DEVICE", "cpu")
 def lifted(member, X):
     """Random features of a member in double precision."""
     to_numpy = member.map.backend.to_numpy
-    frequencies = to_numpy(member.map.frequencies).astype(np.float64)
-    phases = to_numpy(member.map.phases).astype(np.float64)
+    frequencies = to_numpy(member.map.spectrum[0]).astype(np.float64)
+    phases = to_numpy(member.map.spectrum[1]).astype(np.float64)
     D = frequencies.shape[1]
     return np.sqrt(2 / D) * np.cos(np.asarray(X, np.float64) @ frequencies + phases)
 

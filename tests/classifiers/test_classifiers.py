@@ -71,7 +71,7 @@ def expected_scores(model, X_test, X, y):
     for member in model.model_.members:
         lift = (
             (lambda A: np.asarray(A, np.float64))
-            if member.map.frequencies is None
+            if member.map.gamma is None
             else partial(reference.lifted, member)
         )
         parts.append(
@@ -463,8 +463,8 @@ def snapshot(model):
         if statistics.scatter is not None:
             state[f"{i}.scatter"] = statistics.scatter.dense().tobytes()
             state[f"{i}.turnover"] = float(statistics.scatter.turnover)
-        if member.map.frequencies is not None:
-            state[f"{i}.frequencies"] = to_numpy(member.map.frequencies).tobytes()
+        if member.map.gamma is not None:
+            state[f"{i}.frequencies"] = to_numpy(member.map.spectrum[0]).tobytes()
     state["waiting"] = (model.model_.waiting.rows.tobytes(), list(model.model_.waiting.labels))
     state["evidence"] = (model.model_.evidence.losses.tobytes(), list(model.model_.evidence.labels))
     state["scores"] = model.scores(np.ones((2, 6)), None).tobytes()

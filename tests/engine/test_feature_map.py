@@ -50,7 +50,7 @@ def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
         key=0,
         backend=NumpyBackend("float64"),
     )
-    directions = features.frequencies
+    directions = features.spectrum[0]
     block = directions[:, :d].T @ directions[:, :d]
     assert np.abs(block - np.diag(np.diag(block))).max() < 1e-10
     squared_lengths = (directions**2).sum(0)

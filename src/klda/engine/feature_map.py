@@ -9,7 +9,8 @@ and meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,31 @@ MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 
 
+@dataclass(frozen=True)
+class Draw:
+    """What a draw of random features depends on; the same one gives the same on every device."""
+
+    kind: str  # "gaussian" or "orthogonal"
+    key: int
+    gamma: float
+    n_features: int
+    n_components: int
+
+    def arrays(self, backend: Backend) -> tuple[Array, Array]:
+        """Return frequencies and phases."""
+        stream = RandomStream(self.key, backend)
+        phases = backend.asarray(2 * np.pi * stream.uniform(self.n_components))
+        directions = _DIRECTIONS[self.kind](self.n_features, self.n_components, stream)
+        directions *= float(np.sqrt(2 * self.gamma))
+        return directions, phases
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """A feature map, drawn once and never changed.
+    """A feature map, never changed.
 
-    With frequencies, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``.
+    With a gamma, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``. Random features
+    are drawn when they are first needed: a model that holds its samples does without.
 
     Attributes
     ----------
@@ -36,12 +57,11 @@ class FeatureMap:
         Length d of x.
     n_components : int
         Length D of z.
-    frequencies : array of shape (d, D) or None
-        The random directions omega, scaled by ``sqrt(2 gamma)``.
-    phases : array of shape (D,) or None
-        Uniform on ``[0, 2 pi)``.
     gamma : float or None
         The kernel's inverse squared width.
+    drawn : Draw or tuple of two arrays or None
+        How to draw the random directions omega, of shape (d, D) and scaled by ``sqrt(2 gamma)``,
+        and the phases, of shape (D,) and uniform on ``[0, 2 pi)``; or these two, as read from disk.
     unit_length : bool
         Scale rows to unit length, for cosines.
     blocks : tuple of int
@@ -51,9 +71,8 @@ class FeatureMap:
     backend: Backend
     n_features: int
     n_components: int
-    frequencies: Array = None
-    phases: Array = None
     gamma: float | None = None
+    drawn: Draw | tuple[Array, Array] | None = field(default=None, repr=False)
     unit_length: bool = False
     blocks: tuple[int, ...] = ()
 
@@ -69,24 +88,25 @@ class FeatureMap:
         backend: Backend,
         blocks: tuple[int, ...] = (),
     ) -> FeatureMap:
-        """Draw random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
+        """Return random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
 
         The same key gives the same features on every device.
         """
-        stream = RandomStream(key, backend)
-        phases = backend.asarray(2 * np.pi * stream.uniform(n_components))
-        directions = _DIRECTIONS[kind](n_features, n_components, stream)
-        directions *= float(np.sqrt(2 * gamma))
-        return cls(
-            backend, n_features, n_components, directions, phases, float(gamma), blocks=blocks
-        )
+        drawn = Draw(kind, key, float(gamma), n_features, n_components)
+        return cls(backend, n_features, n_components, float(gamma), drawn, blocks=blocks)
+
+    @cached_property
+    def spectrum(self) -> tuple[Array, Array]:
+        """Frequencies and phases."""
+        assert self.drawn is not None
+        return self.drawn.arrays(self.backend) if isinstance(self.drawn, Draw) else self.drawn
 
     def lift(self, rows: Array, out: Array | None = None) -> Array:
         """Map rows ``(n, d)`` to ``(n, D)``: into ``out`` if it is given, never into ``rows``."""
         rows = self.backend.asarray(rows)
-        if self.frequencies is not None:
+        if self.gamma is not None:
             scale = float(np.sqrt(2 / self.n_components))
-            return self.backend.cosine_map(rows, self.frequencies, self.phases, scale, out)
+            return self.backend.cosine_map(rows, *self.spectrum, scale, out)
         if self.unit_length:
             lengths = (rows * rows).sum(1)[:, None] ** 0.5
             return rows / (lengths + float(np.finfo(self.backend.dtype).tiny))
@@ -98,19 +118,20 @@ class FeatureMap:
 
     def same_as(self, other: FeatureMap) -> bool:
         """Whether two maps give the same features."""
-        if self.frequencies is None or other.frequencies is None:
+        if self.gamma is None or other.gamma is None:
             return self.n_features == other.n_features
+        if isinstance(self.drawn, Draw) and self.drawn == other.drawn:
+            return True
+        pairs = zip(self.spectrum, other.spectrum, strict=True)
         mine, theirs = self.backend.to_numpy, other.backend.to_numpy
-        return np.array_equal(mine(self.phases), theirs(other.phases)) and np.array_equal(
-            mine(self.frequencies), theirs(other.frequencies)
-        )
+        return all(np.array_equal(mine(one), theirs(two)) for one, two in pairs)
 
     def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
-        if self.frequencies is None:
+        if self.gamma is None:
             return {}, {}
-        to_numpy = self.backend.to_numpy
-        arrays = {"frequencies": to_numpy(self.frequencies), "phases": to_numpy(self.phases)}
+        frequencies, phases = map(self.backend.to_numpy, self.spectrum)
+        arrays = {"frequencies": frequencies, "phases": phases}
         meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
         return {prefix + name: array for name, array in arrays.items()}, meta
 
@@ -129,7 +150,7 @@ class FeatureMap:
         frequencies = backend.asarray(arrays[prefix + "frequencies"])
         phases = backend.asarray(arrays[prefix + "phases"])
         gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
-        return cls(backend, n_features, len(phases), frequencies, phases, gamma, blocks=blocks)
+        return cls(backend, n_features, len(phases), gamma, (frequencies, phases), blocks=blocks)
 
 
 @dataclass(frozen=True, eq=False)

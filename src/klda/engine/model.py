@@ -256,7 +256,7 @@ class Model:
         done: list[tuple[Member, slice]] = []
         size = self.statistics.n_components
         blocks = row_blocks(len(groups), size, self.backend)
-        lifts = self.members[0].map.frequencies is not None
+        lifts = self.members[0].map.gamma is not None
         room = self.backend.room(blocks[0].stop, size) if lifts else None
 
         def change(member: Member, batch: Batch, block: slice) -> Steps[None]:
