@@ -46,6 +46,13 @@ def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
         assert row["known"] == ("false" if row["label"] == "unknown" else "true")
 
 
+def test_refused_rows_have_the_columns_of_the_header(cli, model, questions):
+    asked = ("predict", questions, "--model", model, "--reject", "--top-k", len(LABELS) + 3)
+    header, *rows = csv.reader(cli(*asked).stdout.splitlines())
+    assert {len(row) for row in rows} == {len(header)}
+    assert {row[header.index("known")] for row in rows} == {"true", "false"}
+
+
 def test_a_class_called_unknown_is_told_from_a_refusal(cli, model, questions):
     Learner.load(model).rename("a", "unknown").save(model)
     asked = ("predict", questions, "--model", model, "--top-k", 2)

@@ -52,7 +52,7 @@ def test_scores_left_out_equal_those_of_a_fit_that_never_saw_the_sample():
     for i in range(0, 60, 7):
         rest = np.arange(60) != i
         theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=ours.rho)[0]
-        mine = ours.left_out_scores[1][i] * 59 / 60
+        mine = ours.scores_left_out[1][i] * 59 / 60
         np.testing.assert_allclose(mine - mine.mean(), theirs - theirs.mean(), atol=1e-5)
 
 

@@ -273,3 +273,17 @@ def test_a_model_merged_with_itself_has_learned_all_twice(kind, size):
     model = learn(make(kind, SIZES[size]), X, Y)
     model.merge(model)
     assert_same(model, learn(learn(make(kind, SIZES[size]), X, Y), X, Y))
+
+
+@pytest.mark.parametrize(("kind", "size"), [("KLDA", "square"), ("ensemble", "square")])
+def test_a_solve_that_failed_halfway_leaves_nothing_to_the_next(kind, size):
+    def weights(model):
+        return [
+            model.backend.to_numpy(rule.weights) for rule in solve(model, settings(model)).rules
+        ]
+
+    start = lambda: learn(started(kind, size), X[50:54], [9] * 4)  # noqa: E731
+    expected = weights(start())
+    for model in fails_everywhere(start, lambda model: solve(model, settings(model))):
+        for found, wanted in zip(weights(model), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * abs(wanted).max())

@@ -43,3 +43,19 @@ def test_samples_that_are_forgotten_leave_the_class_declared(learner):
     learner.forget("dogs", ["it barked at me"])
     assert learner.classes == {"cats": 0, "dogs": 0}
     assert learner.declared == CLASSES
+
+
+def test_a_lesson_counts_even_if_the_names_of_its_classes_cannot_be_encoded(monkeypatch):
+    learner = Learner("ngrams").learn(["where is my card", "pay back"], ["card", "loan"])
+    encode = learner.encoder.encode
+
+    def fails_for_names(texts, **options):
+        if list(texts) == ["fraud"]:
+            raise RuntimeError("the engine gave up")
+        return encode(texts, **options)
+
+    monkeypatch.setattr(learner.encoder, "encode", fails_for_names)
+    with pytest.warns(UserWarning, match="names of classes do not count: the engine gave up"):
+        learner.learn(["somebody stole it"], ["fraud"])
+    assert learner.classes["fraud"] == 1
+    assert learner.history[-1]["new_classes"] == ["fraud"]

@@ -263,6 +263,13 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
         assert 'method="POST",path="/v1/learn",status="401"} 1.0' in text
 
 
+def test_a_host_header_that_looks_like_a_path_opens_nothing(features_model):
+    with serving(features_model, keys=KEYS) as client:
+        for host in ("x/foo?", "x/v1/health?"):
+            answer = client.post("/v1/learn", json={}, headers={"Host": host})
+            assert answer.status_code in (400, 401)
+
+
 def test_nothing_is_parsed_for_those_who_have_no_key(features_model, monkeypatch):
     def fail(*args, **options):
         raise AssertionError("parsed")

@@ -134,11 +134,12 @@ def predict(
             explanations.write(stream, said, as_json=as_json)
         return
     rejecting = {"reject": _refused(refused)} if judged else {}
-    predicted = reading.answered(
-        batches, lambda inputs: asked.predict_top(inputs, top_k, **rejecting)
-    )
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
+    predicted = reading.answered(
+        batches,
+        lambda inputs: [top[:columns] for top in asked.predict_top(inputs, top_k, **rejecting)],
+    )
     chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
     with output(output_file) as stream:
         WRITERS[chosen](stream, predicted, asked.modality, columns, judged)

@@ -26,7 +26,7 @@ class StaticNetwork:
 
     def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
         if options.layers != "last":
-            raise KldaError(f"layers={options.layers!r}: {name} has no layers. Leave it out.")
+            raise KldaError(f"layers={options.layers!r}: {name} has no layers. Leave out layers.")
         tokenizers = require("tokenizers", "minilm")
         arrays = require("safetensors.numpy", "minilm").load_file(files.weights[0])
         self._rows = arrays["embedding.weight"].astype(np.float32)

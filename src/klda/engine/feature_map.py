@@ -47,7 +47,8 @@ class FeatureMap:
     """A feature map, never changed.
 
     With a gamma, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``. Random features
-    are drawn when they are first needed: a model that holds its samples does without.
+    are drawn when they are first needed: a model that holds its samples does without them until it
+    is saved.
 
     Attributes
     ----------
@@ -250,9 +251,9 @@ RANDOM_FEATURES = tuple(_DIRECTIONS)
 def median_squared_distance(samples: Array, backend: Backend | None = None) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
-    Of many, every few are compared with all. If all samples are equal (or there is only one), this
-    is the mean squared length, so that the result is positive and follows the scale of the
-    features.
+    With many samples, only every few of them are compared with all. If all samples are equal (or
+    there is only one), this is the mean squared length, so that the result is positive and follows
+    the scale of the features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
     backend = backend or NumpyBackend("float64")

@@ -34,8 +34,10 @@ USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
 TELLS_FROM, TELLS_ALONE_FROM = 2, 8
 LEFT_OUT_HEAT = 2.0  # logarithm of what leaving out adds at one sample per class
 TRIED_TEMPERATURES = 2.0 ** np.arange(-2, 2.25, 0.25)  # of the usual one
-LEFT_OUT_EXCESS = 0.6  # of that, what leaving out adds to the novelty at one sample per class
-# Novelty of known inputs with one sample of each of M classes: mean a + b log M, and its spread.
+# Of the median squared length of a class mean: what leaving out adds to the novelty at one sample
+# per class; the novelty of known inputs with one sample of each of M classes, a + b log M, and its
+# standard deviation.
+LEFT_OUT_EXCESS = 0.6
 USUAL_NOVELTY = (0.32, 0.07)
 NOVELTY_SPREAD = 0.19
 REFUSED_MORE = 1.5  # of what is asked for: strangers pass more easily while little is known
@@ -79,7 +81,7 @@ class FewEvidence:
 
     Attributes
     ----------
-    usual_temperature : float
+    fitted_temperature : float
         What scores are divided by.
     length : float
         Median squared length of a class mean.
@@ -93,7 +95,7 @@ class FewEvidence:
         Fraction of them that would have been mistaken.
     """
 
-    usual_temperature: float
+    fitted_temperature: float
     length: float
     n_classes: int
     labels: list[Label] = field(default_factory=list)
@@ -117,12 +119,12 @@ class FewEvidence:
 
     def temperature(self, scale: Scale) -> float:
         """Return what to divide scores by to make probabilities honest."""
-        return self.usual_temperature
+        return self.fitted_temperature
 
     def threshold(self, refused: float, scale: Scale) -> float:
         """Return the novelty that about 1.5 times this fraction of known inputs exceeds.
 
-        Infinite if nothing is known.
+        Infinite with fewer than two classes.
         """
         if self.n_classes < 2:
             return float("inf")
@@ -155,7 +157,7 @@ class FewEvidence:
         """Return it as named arrays; labels as positions in ``names``."""
         positions = {name: i for i, name in enumerate(names)}
         arrays: dict[str, Any] = {
-            "scales": [self.usual_temperature, self.length, self.n_classes, self.errors],
+            "scales": [self.fitted_temperature, self.length, self.n_classes, self.errors],
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
         }

@@ -44,7 +44,7 @@ USUAL_WEIGHT = 0.4  # of the blocks before the last
 WEIGHTS = (0.0, 0.4, 0.8, 1.4)
 WEIGHT_OF_NAMES = 0.0  # without any sample: what a name means is in the last block
 MOST_COMPARED = 1000  # samples that weights are compared on
-# Standard errors that a weight must be ahead by: 4 / n with n samples per class, within
+# A weight must be ahead by 4 / n standard errors with n samples per class, within these limits.
 ERRORS = (1.0, 2.0)
 
 
@@ -282,7 +282,7 @@ class ExactFit:
         return np.flatnonzero(self.is_sample & (self.counts[self.groups] > 1))
 
     @cached_property
-    def left_out_scores(self) -> tuple[np.ndarray, np.ndarray]:
+    def scores_left_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Scores that these samples would have got, had they not been learned; also LDA's."""
         at = self.left_out
         centred = self.means.centred(self.kernel.T).T  # K C
@@ -310,7 +310,7 @@ class ExactFit:
     @property
     def losses(self) -> np.ndarray:
         """``-log`` of the probability that each sample's class gets when it is left out."""
-        probabilities = softmax(self.left_out_scores[0] / self.temperature)
+        probabilities = softmax(self.scores_left_out[0] / self.temperature)
         own = probabilities[np.arange(len(self.left_out)), self.groups[self.left_out]]
         return np.asarray(-np.log(np.maximum(own, 1e-12)))
 
@@ -321,7 +321,7 @@ class ExactFit:
             n_classes = 0
         if not len(self.left_out) or n_classes < 2:
             return FewEvidence(self.temperature, length, n_classes)
-        (scores, of_lda), own = self.left_out_scores, self.groups[self.left_out]
+        (scores, of_lda), own = self.scores_left_out, self.groups[self.left_out]
         return FewEvidence.of(
             refined_temperature(self.temperature, scores, own, self.counts),
             length,

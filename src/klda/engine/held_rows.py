@@ -97,7 +97,7 @@ class HeldRows:
         return self._at([i for i, own in enumerate(self.labels) if own == label])
 
     def rename(self, old: Label, new: Label) -> Self:
-        """Return the same samples, a class having another name."""
+        """Return the same samples with one class renamed."""
         names = [new if label == old else label for label in self.labels]
         return type(self)(self.rows, names)
 

@@ -13,9 +13,9 @@ import scipy
 
 
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the product of two matrices in double precision, by the BLAS that all others use.
+    """Return the product of two matrices in double precision, with SciPy's BLAS.
 
-    That is SciPy's: NumPy has a BLAS of its own, and the threads of each would wait for the other.
+    NumPy has a BLAS of its own, and the threads of each would wait for the other.
     """
     # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
     return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
@@ -25,8 +25,8 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread within this block.
 
-    Only in the main thread: OpenBLAS does not listen to others, and blocks that overlap in time
-    could not put back what was there before.
+    Only in the main thread: OpenBLAS ignores limits set in other threads, and overlapping blocks
+    could not restore the previous limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

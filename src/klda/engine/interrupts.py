@@ -25,13 +25,14 @@ def held_back() -> Iterator[None]:
     if not main or _handler is not None or not callable(handler):
         yield
         return
-    _handler = handler
+    _interrupts.clear()
     signal.signal(signal.SIGINT, lambda *caught: _interrupts.append(caught))
+    _handler = handler
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
         _handler = None
+        signal.signal(signal.SIGINT, handler)
         caught, _interrupts[:] = _interrupts[:], []
         if caught:
             handler(*caught[0])
@@ -40,7 +41,7 @@ def held_back() -> Iterator[None]:
 def let_interrupts_through() -> None:
     """Raise an interrupt that is being held back: called where a change can be undone.
 
-    A handler other than Python's own, which may not raise, is called when the block is done.
+    Any other handler might not raise, so it is called when the block is done.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and _interrupts and _handler is signal.default_int_handler:

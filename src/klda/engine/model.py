@@ -202,7 +202,10 @@ class Model:
         """Let the statistics have the hints that count now, and no others."""
         if not len(self.hints) and not len(self.hinted):
             return
-        counting = useful_hints(self)
+        with held_back():
+            self._exchange_hints(useful_hints(self))
+
+    def _exchange_hints(self, counting: HeldRows) -> None:
         now, then = self.hinted.by_label(), counting.by_label()
         both = [label for label in now if label in then]
         stay = {label for label in both if np.array_equal(now[label], then[label])}

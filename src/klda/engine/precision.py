@@ -116,7 +116,7 @@ class DensePrecision:
 class PlainWeights:
     """``N (mu_m - g) R``: the weights of the plain means, computed for a few classes at a time.
 
-    With a dense precision from ``base``, the rows ``(mu_m - reference) R0``.
+    With a dense precision, ``base`` holds the rows ``(mu_m - reference) R0``.
     """
 
     def __init__(

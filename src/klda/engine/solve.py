@@ -3,10 +3,9 @@
 Scores are relative to a class at the mean of the class means: a constant that all classes share is
 left out, so that float32 spends its digits on the differences between classes.
 
-``P`` is the inverse of the regularised covariance. It is never formed: a Cholesky factor (or, while
-there are few samples, a small system between samples) applies it. After a small change the factor
-stays as it is and the Woodbury identity brings the change in, always from the same factor, so that
-errors don't add up over many changes.
+``P`` is the inverse of the regularised covariance; it is never formed (`klda.engine.precision`).
+After a small change its factor stays as it is and the Woodbury identity brings the change in,
+always from the same factor, so that errors don't add up over many changes.
 
 The ridge is relative to the mean diagonal of the covariance and is rounded to a fixed grid (eight
 steps per octave, at most 4.5% off). A small change then leaves it where it was, a low-rank update
@@ -240,6 +239,9 @@ class Solver:
                     RidgeRaisedWarning,
                     stacklevel=2,
                 )
+            except BaseException:
+                self.reset()  # what was done by half must neither be used nor be done again
+                raise
         raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
     def _absolute(self, ridge: float) -> tuple[float, float]:

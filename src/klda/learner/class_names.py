@@ -65,7 +65,7 @@ class ClassNames:
         return replace(self, declared=kept)
 
     def rename(self, old: Label, new: Label) -> ClassNames:
-        """Return the names, a class having another."""
+        """Return the names with one class renamed."""
         renamed = {new if label == old else label: text for label, text in self.declared.items()}
         return replace(self, declared=renamed)
 

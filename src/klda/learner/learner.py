@@ -257,10 +257,10 @@ class Learner(PersistenceMixin, PredictionMixin):
     ) -> Self:
         """Forget classes, or single samples of them.
 
-        With a ledger (``keep="features"``), or with the samples given, what they did is undone
-        exactly: scores become those of a model that never learned them. With neither, the classes
-        are dropped from the answers, but the covariance that all classes share keeps a trace of
-        them, and a `ForgetTraceWarning` says so.
+        With a ledger (``keep="features"``), with the samples given, or while the model holds its
+        samples, what they did is undone exactly: scores become those of a model that never learned
+        them. Otherwise the classes are dropped from the answers, but the covariance that all
+        classes share keeps a trace of them, and a `ForgetTraceWarning` says so.
 
         Parameters
         ----------
@@ -298,8 +298,8 @@ class Learner(PersistenceMixin, PredictionMixin):
     ) -> Self:
         """Forget samples given by their features; they must have been learned with these labels.
 
-        Otherwise a `NotLearnedError` is raised. A ledger compares each sample; without one, the
-        statistics tell others apart unless they are few and like much that was learned.
+        Otherwise a `NotLearnedError` is raised. Samples in a ledger, or held by the model, are
+        compared; without, the statistics tell others apart unless few and like much learned.
         ``verify=False`` repeats a removal that was verified before: rounding on another machine
         could change the verdict of the statistics.
         """

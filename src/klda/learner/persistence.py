@@ -83,7 +83,7 @@ class PersistenceMixin:
         before = self.classifier.counts_
         with held_back():
             yield
-            self._refresh_hints()
+            trouble = self._refresh_hints()
             after = self.classifier.counts_
             entry: dict[str, Any] = {
                 "when": now(),
@@ -96,24 +96,27 @@ class PersistenceMixin:
             }
             kept = {key: value for key, value in entry.items() if value != []}
             self._history = [*self._history, kept][-HISTORY_LENGTH:]
+        if trouble:
+            warnings.warn(f"The names of classes do not count: {trouble}", stacklevel=4)
 
     @property
     def _reads_names(self) -> bool:
         return self._inputs.modality == "text" and getattr(self.classifier, "rule", "") == "auto"
 
-    def _refresh_hints(self) -> None:
-        """Let the classifier have the names that count now, as hints."""
+    def _refresh_hints(self) -> str:
+        """Let the classifier have the names that count now, as hints; say why not, if so."""
         counts = self.classifier.counts_
         names = self._names = self._names.only(counts)
         if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
-            return
+            return ""
         texts = names.texts(counts)
         try:
             self._names = names.hinted(texts, self.classifier, self._inputs)
-        except KldaError as error:  # rows may be learned where the foundation model is not at hand
-            warnings.warn(f"The names of classes do not count: {error}", stacklevel=4)
+        except Exception as error:  # rows may be learned where the foundation model is not at hand
             texts = {label: text for label, text in texts.items() if label in names.in_use}
             self._names = names.hinted(texts, self.classifier, self._inputs)
+            return str(error) or type(error).__name__
+        return ""
 
     # ---------------------------------------------------------------- model folders
 

@@ -217,7 +217,8 @@ class PredictionMixin:
         inputs : sequence
             Texts, images or feature rows.
         refused : float
-            Fraction of inputs of known classes that may be taken for unknown.
+            Fraction of inputs of known classes that may be taken for unknown; 1.5 times as many
+            are while the model holds its samples.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """

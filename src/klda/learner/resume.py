@@ -133,9 +133,8 @@ class ResumableLearn:
             return
         progress, stored = self._load()
         finished = any(entry.get("run") == progress.run for entry in self._history)
-        if (
-            finished and progress.paths != self._progress.paths
-        ):  # killed after its save, before it could tidy up
+        # Killed after its save, before it could tidy up.
+        if finished and progress.paths != self._progress.paths:
             folders.remove(self._at)
             return
         if not resume:

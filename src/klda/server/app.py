@@ -72,7 +72,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _error_response(request: Request, error: Exception) -> Response:
-    is_page = request.url.path.startswith("/page/")
+    is_page = request.scope["path"].startswith("/page/")
     if isinstance(error, HTTPException) and error.status_code != 400:
         answer = ServiceError(str(error.detail), error.status_code)
         return JSONResponse(answer.body, answer.status, headers=error.headers)

@@ -103,7 +103,8 @@ class Gate:
         return min(most, MAX_SIGN_IN) if path in ("/login", "/logout") else most
 
     def _check(self, request: Request) -> None:
-        headers, path = request.headers, request.url.path
+        # The path that the router sees: an URL is made of the Host header, which anyone can invent.
+        headers, path = request.headers, request.scope["path"]
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self._hosts and name.lower() not in self._hosts and path != HEALTH:
@@ -124,7 +125,7 @@ class Gate:
         keys = self.state.keys
         if wanted is None:
             return
-        if not request.url.path.startswith("/page/"):
+        if not request.scope["path"].startswith("/page/"):
             check_role(keys.role(secret_of(request.headers)), wanted)
             return
         role = keys.session_role(request.cookies.get(SESSION_COOKIE))

@@ -61,6 +61,7 @@ class Writer:
         self._trouble = ""
         self._retry_at = 0.0
         self._stopping = False
+        self._entrance = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
@@ -80,8 +81,9 @@ class Writer:
 
     def stop(self) -> None:
         """Finish what waits, fold the journal, release the folder."""
-        self._stopping = True
-        self._queue.put(None)
+        with self._entrance:
+            self._stopping = True
+            self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
         self._folder.close()
@@ -106,11 +108,12 @@ class Writer:
         return {"writer": ended or self._trouble, "journal": self._journal.trouble}
 
     def _put(self, request: Request) -> Future:
-        if self._stopping:
-            raise ServiceError("The service is stopping: try again in a moment.", 503)
-        if self._queue.qsize() >= self._settings.max_queue:
-            raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
-        self._queue.put(request)
+        with self._entrance:  # nothing comes after the end of the queue, or it would wait forever
+            if self._stopping:
+                raise ServiceError("The service is stopping: try again in a moment.", 503)
+            if self._queue.qsize() >= self._settings.max_queue:
+                raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
+            self._queue.put(request)
         return request.future
 
     # ------------------------------------------------------------------ loading and replay
@@ -206,13 +209,14 @@ class Writer:
         except queue.Empty:
             return []
         rows = 0
-        while group[-1] is not None and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
+        while (last := group[-1]) is not None and len(group) < MAX_GROUP:
+            rows += len(last.change.labels) if last.change else 0
+            if rows >= MAX_GROUP_ROWS:
+                break
             try:
                 group.append(self._queue.get_nowait())
             except queue.Empty:
                 break
-            last = group[-1]
-            rows += len(last.change.labels) if last is not None and last.change else 0
         return group
 
     def _serve(self, group: list[Request]) -> None:
@@ -238,7 +242,8 @@ class Writer:
 
     def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
-        self._journal.purge(time.time() - self._settings.undo_seconds)
+        if self._journal.purge(time.time() - self._settings.undo_seconds):
+            self._next_fold = 0.0
         try:
             outcomes, snapshot = self._make([r.change for r in requests if r.change is not None])
         except Exception as error:
