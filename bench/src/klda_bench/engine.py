@@ -14,7 +14,7 @@ from klda.data import open_table
 from klda.encoders import MODELS, OfflineModelError
 from klda.encoders.cache import default_cache_folder
 from klda.engine.feature_map import GAMMA_SCALE
-from klda.engine.regression import FADES_BELOW, LDA_PART, MOST_FADED, RARE_BELOW
+from klda.engine.regression import FADES_BELOW, LDA_PART, MOST_FADED
 from klda.engine.shrinkage import LEAST_OF_AVERAGE, PRIOR_WEIGHT
 from klda.engine.solve import AUTO_RIDGES
 from klda.errors import MissingDependencyError
@@ -42,7 +42,7 @@ AUTO_MEANINGS: dict[str, Any] = {
     "gamma": GAMMA_SCALE,
     "ridge": list(AUTO_RIDGES),
     "priors": [PRIOR_WEIGHT, LEAST_OF_AVERAGE],
-    "rule": [LDA_PART, FADES_BELOW, MOST_FADED, RARE_BELOW],
+    "rule": [LDA_PART, FADES_BELOW, MOST_FADED],
 }
 """The numbers behind each parameter of KLDA that can be ``"auto"``."""
 

@@ -11,7 +11,7 @@ p being the fractions of the classes. Counts as they are would give large classe
 due, equal ones would trust small classes too much: p is made of the square roots of the counts.
 Even so, the outputs of rare classes are too small. They are divided by what a new sample at the
 mean of their class gets, ``[K G]_mm``; the more samples a class has, the less of that, down to
-nothing at half the usual number. Regression tells classes apart that share directions; LDA does
+nothing at the median number. Regression tells classes apart that share directions; LDA does
 better with few samples of each class and with very uneven ones. Their errors differ, so that the
 sum of both is better than either:
 
@@ -30,7 +30,6 @@ import scipy
 
 LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's outputs
 FADES_BELOW, MOST_FADED = 40, 20  # samples per class; how often LDA's part is added at most
-RARE_BELOW = 0.5  # of the usual number of samples
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3
 
@@ -61,7 +60,7 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
     own = np.einsum("ij,ji->i", inner, inverse)
     of_new = np.maximum(own - excess * inverse.diagonal(), LEAST_OF_OWN * own)
     of_new, usual = np.maximum(of_new, SMALLEST_OUTPUT), max(own.mean(), SMALLEST_OUTPUT)
-    enough = np.minimum(counts / (RARE_BELOW * np.median(counts)), 1.0)
+    enough = np.minimum(counts / np.median(counts), 1.0)
     outputs = of_new ** (1 - enough) * usual**enough
     # Linear scores add up to zero, because the means do. Where they don't (a sample left out, means
     # that were estimated), that is noise, which the inverse would multiply.
