@@ -56,15 +56,15 @@ class Ours:
     """A `Learner` with its default settings.
 
     `names` says what it takes for the names of the classes: nothing, the labels themselves, or
-    codes that mean nothing (c001, c002, ...).
+    codes that mean nothing (c001, c002, ...). ``rule="lda"`` is the rule of version 0.1.0.
     """
 
-    def __init__(self, place: Place, names: str = "") -> None:
+    def __init__(self, place: Place, names: str = "", rule: str = "auto") -> None:
         codes = (f"c{i + 1:03d}" if names == "codes" else c for i, c in enumerate(place.classes))
         self._codes = dict(zip(place.classes, codes, strict=True))
         self._labels = {code: label for label, code in self._codes.items()}
         self._learner = Learner(place.encoder, names=bool(names))
-        self._learner.classifier.set_params(random_state=place.seed)
+        self._learner.classifier.set_params(random_state=place.seed, rule=rule)
 
     def learn(self, X: np.ndarray, y: np.ndarray) -> None:
         """Learn rows; without any, know the classes by their names alone."""
@@ -154,6 +154,7 @@ CONTENDERS = {
     "ours": Contender("klda, no names", Ours, seeded=True),
     "names": Contender("klda, names", partial(Ours, names="labels"), "auto", True, True),
     "cryptic": Contender("klda, cryptic names", partial(Ours, names="codes"), seeded=True),
+    "old-rule": Contender("klda, rule of 0.1.0", partial(Ours, rule="lda"), seeded=True),
     "ncm": _registered("ncm", "last"),
     "lda": _registered("lda", "last"),
     "klda": replace(_registered("klda", "last"), title="KLDA, paper's mode"),

@@ -27,7 +27,7 @@ RARE = 0.1  # fraction of the classes
 ALL = "all"
 NO_ROWS = np.empty((0, 0), dtype=np.float32)
 Shots = int | str
-OURS = ("ours", "names", "cryptic")
+OURS = ("ours", "names", "cryptic", "old-rule")
 
 
 @dataclass(frozen=True)
