@@ -201,7 +201,7 @@ def test_a_table_has_the_names_that_the_api_has(client, label):
     [
         ("a\x07b", "row 1: .* name of a class"),
         ("a\x7f", "row 1: .* name of a class"),
-        ("x" * 201, "line 2: the label has 201 characters"),
+        ("x" * 201, "line 2: the row has a label of 201 characters"),
     ],
 )
 def test_a_table_refuses_the_names_that_the_api_refuses(client, label, refused):

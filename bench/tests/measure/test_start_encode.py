@@ -43,7 +43,9 @@ def test_encode_compares_engines_on_the_same_texts(tmp_path):
     assert rows["klda, onnx, float32"]["largest_difference"] < 1e-5
     assert 1e-5 < rows["klda, torch, bfloat16"]["largest_difference"] < 0.05
     assert rows["klda, ngrams"]["largest_difference"] is None
-    assert all(row["texts_per_second"] > 0 for row in rows.values())
+    measured = [row for row in rows.values() if row["what"] != "not measured"]
+    assert all(row["texts_per_second"] > 0 for row in measured)
+    assert len(measured) >= 5
 
 
 def test_encode_needs_a_model_with_weights(tmp_path):

@@ -52,7 +52,7 @@ class ModelInfo:
     @property
     def built_in(self) -> bool:
         """Whether the model is part of klda, without weights."""
-        return not self.hub_id and not self.package
+        return not (self.hub_id or self.package or self.wheel or self.name in PACKED)
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
