@@ -279,7 +279,7 @@ def test_nothing_is_stored_of_rows_that_were_removed(dtype):
     assert (arrays["learn/0/signs"] > 0).all()
     twin = unpack(arrays, json.loads(json.dumps(meta)))
     never = make(KLDA, n_components=600, dtype=dtype).partial_fit(X[60:], y[60:])
-    tolerance = 1e-3 if dtype == "float32" else 1e-8
+    tolerance = 1e-4 if dtype == "float32" else 1e-8
     scores = never.scores(X)
     for one in (twin, twin.partial_fit(X[:60], y[:60]).remove(X[:60], y[:60])):
         assert np.abs(one.scores(X) - scores).max() / np.abs(scores).max() < tolerance

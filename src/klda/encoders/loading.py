@@ -67,10 +67,10 @@ def load(
     precision : {"auto", "float32", "float16", "bfloat16"}, default="auto"
         Number format of the weights; ``"auto"`` is half precision on a GPU. ``"bfloat16"`` is
         twice as fast on CPUs that compute in it, but forgetting is then less exact: rows differ
-        from batch to batch by up to 0.5%.
+        a little from batch to batch.
     engine : {"auto", "onnx", "torch"}, default="auto"
         What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
-        for everything else. Both give the same features, up to rounding.
+        for all others. The features are the same, up to rounding.
     revision : str, optional
         Branch, tag or commit on the hub.
 

@@ -166,27 +166,32 @@ class KernelMap:
         The samples, scaled, relative to their mean.
     centre, scales : array of shape (d,)
         What is subtracted from a scaled row, and what each feature is multiplied by.
-    width : float
-        The bandwidth in use.
+    scaled_gamma : float
+        The gamma for scaled features.
     gamma : float
-        The bandwidth for features that are not scaled.
+        That of the feature map, for features that are not scaled.
     """
 
     backend: Backend
     support: Array
     centre: Array
     scales: Array
-    width: float
+    scaled_gamma: float
     gamma: float
 
     @classmethod
     def of(
-        cls, backend: Backend, rows: np.ndarray, scales: np.ndarray, width: float, gamma: float
+        cls,
+        backend: Backend,
+        rows: np.ndarray,
+        scales: np.ndarray,
+        scaled_gamma: float,
+        gamma: float,
     ) -> KernelMap:
         """Return the map of samples that are scaled already."""
         centre = rows.mean(axis=0)
         support, middle, factors = map(backend.asarray, (rows - centre, centre, scales))
-        return cls(backend, support, middle, factors, width, gamma)
+        return cls(backend, support, middle, factors, scaled_gamma, gamma)
 
     @property
     def n_features(self) -> int:
@@ -203,13 +208,13 @@ class KernelMap:
         rows = self.backend.asarray(rows) * self.scales - self.centre
         lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
         squares = lengths - 2 * self.backend.linear(rows, self.support)
-        return self.backend.expm1(-self.width * squares.clip(0.0))
+        return self.backend.expm1(-self.scaled_gamma * squares.clip(0.0))
 
     def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
         names = ("support", "centre", "scales")
         arrays = {prefix + name: self.backend.to_numpy(getattr(self, name)) for name in names}
-        return arrays, {"width": self.width, "gamma": self.gamma}
+        return arrays, {"width": self.scaled_gamma, "gamma": self.gamma}
 
     @classmethod
     def unpack(
@@ -222,7 +227,7 @@ class KernelMap:
         """Return the map that `pack` described."""
         names = ("support", "centre", "scales")
         found = {name: backend.asarray(arrays[prefix + name]) for name in names}
-        return cls(backend, **found, width=float(meta["width"]), gamma=float(meta["gamma"]))
+        return cls(backend, **found, scaled_gamma=float(meta["width"]), gamma=float(meta["gamma"]))
 
 
 def _gaussian_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
