@@ -429,3 +429,34 @@ def test_a_new_model_can_be_taught_from_nothing(open_page, tmp_path):
         page.wait_for_load_state("networkidle")
         page.close()
     assert (Path(tmp_path) / "new" / "model.json").is_file()
+
+
+SUBMIT_AT_ONCE = """() => new MutationObserver((_, observer) => {
+  const label = document.querySelector("#label");
+  if (!label) return;
+  observer.disconnect();
+  label.value = "parrots";
+  label.form.requestSubmit();
+}).observe(document.querySelector("#answer"), { childList: true, subtree: true })"""
+
+
+def test_an_answer_can_be_taught_the_moment_it_appears(address, open_page):
+    page = open_page(address)
+    page.evaluate(SUBMIT_AT_ONCE)
+    ask(page, "my parrot has learned to whistle")
+    expect(page.locator("#answer")).to_contain_text("Taught: this is parrots. A new class.")
+    expect(page).to_have_url(re.compile(r"/$"))
+    page.wait_for_load_state("networkidle")
+    page.close()
+
+
+def test_what_is_typed_before_the_scripts_run_stays(address, open_page):
+    page = open_page(address)
+    page.route("**/htmx.min.js", lambda route: route.fulfill(content_type="text/javascript"))
+    page.goto(address)
+    page.fill("#value", "where is my card?")
+    page.click("#ask button")
+    page.wait_for_timeout(200)
+    expect(page).to_have_url(re.compile(r"/$"))
+    expect(page.locator("#value")).to_have_value("where is my card?")
+    page.close()

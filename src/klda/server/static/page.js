@@ -21,6 +21,11 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// htmx sends these forms. Before it runs, the browser would leave the page and what was typed.
+document.addEventListener("submit", (event) => {
+  if (event.target.matches("[hx-post]")) event.preventDefault();
+});
+
 document.addEventListener("click", (event) => {
   if (event.target.matches(".close")) {
     event.target.closest(".message").remove();
