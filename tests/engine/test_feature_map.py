@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from klda import KLDA
 from klda.engine.arrays import NumpyBackend
 from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap, median_squared_distance
 
@@ -82,3 +83,32 @@ def test_median_distance_of_many_samples_is_that_of_all_pairs():
     few = X[:100]
     squared = ((few[:, None] - few[None]) ** 2).sum(-1)[np.triu_indices(100, 1)]
     assert median_squared_distance(few) == pytest.approx(np.median(squared), rel=1e-12)
+
+
+def test_features_that_nothing_was_computed_with_are_not_stored():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 8)), ["a", "b"] * 20
+    whole, first = (KLDA(n_components=60, random_state=0, gamma=0.1) for _ in range(2))
+    arrays, meta = first.partial_fit(X[:10], y[:10]).pack()
+    assert not [name for name in arrays if name.endswith(("frequencies", "phases"))]
+    again = KLDA.unpack(arrays, meta).partial_fit(X[10:], y[10:])
+    whole.partial_fit(X, y)
+    assert not again.model_.is_holding
+    np.testing.assert_array_equal(
+        again.model_.maps[0].spectrum[0], whole.model_.maps[0].spectrum[0]
+    )
+    np.testing.assert_allclose(again.predict_proba(X), whole.predict_proba(X), rtol=1e-4)
+    assert [name for name in again.pack()[0] if name.endswith("frequencies")]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "other"}, {"n_components": 0}, {"n_features": 7}, {"key": 0.5}]
+)
+def test_a_draw_that_can_not_be_is_refused(wrong):
+    backend = NumpyBackend("float64")
+    drawn = FeatureMap.draw(8, 60, gamma=0.1, kind="gaussian", key=3, backend=backend)
+    _, meta = drawn.pack("")
+    assert FeatureMap.unpack("", {}, meta, 8, backend).same_as(drawn)
+    with pytest.raises(ValueError, match="can't be drawn"):
+        FeatureMap.unpack("", {}, meta | {"draw": meta["draw"] | wrong}, 8, backend)
+

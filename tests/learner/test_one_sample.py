@@ -73,3 +73,16 @@ def test_one_class_alone_is_judged_by_nothing():
     learner = Learner("features").learn(np.ones((1, 4), np.float32), ["a"])
     assert learner.threshold() is None
     assert learner.predict_proba(np.zeros((1, 4), np.float32)).tolist() == [[1.0]]
+
+
+def test_few_classes_do_not_make_known_inputs_strange(clinc):
+    rows, labels = clinc["learn"]
+    asked, true = clinc["test"]
+    refused = []
+    for start in range(0, CLASSES, 2):
+        pair = labels[start : start + 2]
+        learner = Learner("features", classifier=KLDA(random_state=0))
+        learner.learn(rows[start : start + 2], pair)
+        refused.append(1 - learner.is_known(asked[np.isin(true, pair)]).mean())
+    assert np.mean(refused) <= 0.1
+

@@ -78,7 +78,7 @@ class TransformerNetwork:
         on_gpu = self.device.type == "cuda"
         if not on_gpu:
             limit_threads()
-        self.batch_size = options.batch_size or (256 if on_gpu else 32)
+        self.batch_size = options.batch_size or (256 if on_gpu else 128)
         self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
         self.pooling = recipe.pooling if options.layers == "last" else "mean+unit"
         self.layers: Layers = options.layers

@@ -9,7 +9,7 @@ and meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,14 @@ class Draw:
     n_features: int
     n_components: int
 
+    def check(self, n_features: int, gamma: float) -> None:
+        """Raise if it can't be what was stored with a map."""
+        sizes = self.key, self.n_features, self.n_components
+        whole = all(isinstance(size, int) and size >= 0 for size in sizes)
+        matching = (self.n_features, self.gamma) == (n_features, gamma)
+        if self.kind not in _DIRECTIONS or not whole or not self.n_components or not matching:
+            raise ValueError(f"random features that can't be drawn: {self}")
+
     def arrays(self, backend: Backend) -> tuple[Array, Array]:
         """Return frequencies and phases."""
         stream = RandomStream(self.key, backend)
@@ -47,8 +55,7 @@ class FeatureMap:
     """A feature map, never changed.
 
     With a gamma, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``. Random features
-    are drawn when they are first needed: a model that holds its samples does without them until it
-    is saved.
+    are drawn when they are first needed: a model that holds its samples does without them.
 
     Attributes
     ----------
@@ -128,12 +135,17 @@ class FeatureMap:
         return all(np.array_equal(mine(one), theirs(two)) for one, two in pairs)
 
     def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return named arrays and JSON-able values."""
+        """Return named arrays and JSON-able values.
+
+        Random features that nothing was computed with yet are not stored, but how to draw them.
+        """
         if self.gamma is None:
             return {}, {}
+        meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
+        if isinstance(self.drawn, Draw) and "spectrum" not in vars(self):
+            return {}, meta | {"draw": asdict(self.drawn)}
         frequencies, phases = map(self.backend.to_numpy, self.spectrum)
         arrays = {"frequencies": frequencies, "phases": phases}
-        meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
         return {prefix + name: array for name, array in arrays.items()}, meta
 
     @classmethod
@@ -148,9 +160,13 @@ class FeatureMap:
         """Return the map that `pack` described."""
         if "gamma" not in meta:
             return cls(backend, n_features, n_features)
+        gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
+        if "draw" in meta:
+            drawn = Draw(**meta["draw"])
+            drawn.check(n_features, gamma)
+            return cls(backend, n_features, drawn.n_components, gamma, drawn, blocks=blocks)
         frequencies = backend.asarray(arrays[prefix + "frequencies"])
         phases = backend.asarray(arrays[prefix + "phases"])
-        gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
         return cls(backend, n_features, len(phases), gamma, (frequencies, phases), blocks=blocks)
 
 

@@ -10,7 +10,7 @@ will; that fades with the square of the number of samples. From three samples pe
 out tells the temperature better.
 
 The constants were chosen by cross-validation within the training rows of the paper's four text
-sets, with 8 to 150 of their classes.
+sets, with 2 to 150 of their classes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ TELLS_FROM, TELLS_ALONE_FROM = 2, 8
 LEFT_OUT_HEAT = 2.0  # logarithm of what leaving out adds at one sample per class
 TRIED_TEMPERATURES = 2.0 ** np.arange(-2, 2.25, 0.25)  # of the usual one
 # Of the median squared length of a class mean: what leaving out adds to the novelty at one sample
-# per class; the novelty of known inputs with one sample of each of M classes, a + b log M, and its
-# standard deviation.
+# per class; the novelty of known inputs with one sample of each of M classes, a + b log M from a few
+# classes on, and its standard deviation.
 LEFT_OUT_EXCESS = 0.6
 USUAL_NOVELTY = (0.32, 0.07)
+FEW_CLASSES = 12
 NOVELTY_SPREAD = 0.19
 REFUSED_MORE = 1.5  # of what is asked for: strangers pass more easily while little is known
 ENOUGH_LEFT_OUT = 30  # samples left out, from which on they alone tell the threshold
@@ -131,7 +132,8 @@ class FewEvidence:
         first, slope = USUAL_NOVELTY
         refused = min(max(REFUSED_MORE * refused, 1e-9), 1 - 1e-9)
         beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - refused)
-        usual = self.length * (first + slope * float(np.log(self.n_classes)) + beyond)
+        grows_with = float(np.log(max(self.n_classes, FEW_CLASSES)))
+        usual = self.length * (first + slope * grows_with + beyond)
         if not len(self.novelty):
             return usual
         trust = min(len(self.novelty) / ENOUGH_LEFT_OUT, 1.0)
