@@ -35,8 +35,8 @@ TELLS_FROM, TELLS_ALONE_FROM = 2, 8
 LEFT_OUT_HEAT = 2.0  # logarithm of what leaving out adds at one sample per class
 TRIED_TEMPERATURES = 2.0 ** np.arange(-2, 2.25, 0.25)  # of the usual one
 # Of the median squared length of a class mean: what leaving out adds to the novelty at one sample
-# per class; the novelty of known inputs with one sample of each of M classes, a + b log M from a few
-# classes on, and its standard deviation.
+# per class; the novelty of known inputs with one sample of each of M classes, a + b log M from a
+# few classes on, and its standard deviation.
 LEFT_OUT_EXCESS = 0.6
 USUAL_NOVELTY = (0.32, 0.07)
 FEW_CLASSES = 12
