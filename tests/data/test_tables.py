@@ -720,7 +720,7 @@ def test_pasted_text_that_can_not_be_read_says_where(content, message):
 
 
 def test_reading_several_files_tells_how_much_of_all_was_read(tmp_path):
-    for name, rows in (("a.csv", 1000), ("b.csv", 3000)):
+    for name, rows in (("a.csv", 4000), ("b.csv", 12000)):
         lines = ["text,label", *(f"text number {i:06d},label" for i in range(rows))]
         (tmp_path / name).write_text("\n".join(lines))
     fractions = [batch.fraction for batch in read(open_tables(tmp_path), labels=True)]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Modality = Literal["text", "image", "features"]
 
 # Rows that are read, encoded and learned at once.
-BATCH_ROWS: dict[Modality, int] = {"text": 512, "image": 256, "features": 8192}
+BATCH_ROWS: dict[Modality, int] = {"text": 2048, "image": 256, "features": 8192}
 
 
 class TableError(KldaError):
