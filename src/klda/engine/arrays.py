@@ -1,4 +1,7 @@
-"""The few array operations that the engine needs: what a backend offers, and NumPy's.
+"""The few array operations that the engine needs, on the CPU.
+
+`klda.engine.arrays_torch` has the same ones for torch devices: what is said here of an operation
+holds there too.
 
 Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``.
 
@@ -17,11 +20,16 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
 
+if TYPE_CHECKING:
+    from klda.engine.arrays_torch import TorchBackend, TorchGrouping
+
+Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floating-point type
+Grouping: TypeAlias = "NumpyGrouping | TorchGrouping"
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 Steps = Generator[None, None, T]  # work that yields where it would wait for a GPU
@@ -51,126 +59,14 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
-class Grouping(Protocol):
-    """Which group each row belongs to, as a backend needs it.
+class NumpyGrouping:
+    """Which group each row belongs to.
 
     Attributes
     ----------
     counts : ndarray of shape (n_groups,)
         Rows of each group.
     """
-
-    counts: np.ndarray
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    def sums(self, rows: Array) -> Array:
-        """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
-
-    def subtract(self, rows: Array, centres: Array) -> None:
-        """Subtract from each row the centre of its group, in place."""
-
-
-class Backend(Protocol):
-    """Array operations of one device and one floating-point type."""
-
-    device: str
-    dtype: np.dtype
-
-    def asarray(self, values: Any) -> Array:
-        """Return the values as a contiguous array of this backend, copied only if needed."""
-
-    def to_numpy(self, array: Array) -> np.ndarray:
-        """Return an array of this backend as a NumPy array."""
-
-    def empty(self, shape: tuple[int, ...]) -> Array:
-        """Return an uninitialised array."""
-
-    def zeros(self, shape: tuple[int, ...]) -> Array:
-        """Return an array of zeros."""
-
-    def copy(self, array: Array) -> Array:
-        """Return a copy that shares no memory."""
-
-    def widen(self, array: Array) -> Array:
-        """Return the array in double precision."""
-
-    def concatenate(self, arrays: list[Array]) -> Array:
-        """Join arrays along the first axis."""
-
-    def index(self, positions: np.ndarray) -> Array:
-        """Return integer positions for indexing arrays of this backend."""
-
-    def room(self, n_rows: int, width: int) -> Array | None:
-        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
-
-    def cosine_map(
-        self,
-        rows: Array,
-        frequencies: Array,
-        phases: Array,
-        scale: float,
-        room: Array | None = None,
-    ) -> Array:
-        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
-
-    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
-        """Return ``rows weights^T``, plus biases if there are any."""
-
-    def sum_of_squares(self, rows: Array) -> Any:
-        """Return the sum of all squared entries: a number, or a scalar still on the device."""
-
-    def grouping(self, groups: np.ndarray, n_groups: int) -> Grouping:
-        """Return what sums by group need to know, once for all who sum such rows."""
-
-    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
-        """Add ``sign * rows^T rows`` to the lower triangle of a square, in place."""
-
-    def add_lower(self, square: Array, other: Array) -> None:
-        """Add the lower triangle of another square, in place."""
-
-    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
-        """Factor ``S + rho I`` into the strict upper triangle.
-
-        Returns what finishes it: that gives the pivots, None on failure. In between, a GPU may do
-        other work. Within either call the diagonal is not that of S: no other thread may read it,
-        and no interrupt may come.
-        """
-
-    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
-        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
-
-    def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
-        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
-
-    def softmax(self, scores: Array) -> Array:
-        """Return probabilities in double precision, each row summing to one."""
-
-    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
-        """Return ``exp(scores - log_total)`` of each row in double precision."""
-
-    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
-        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
-
-    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k largest of each row and their columns; of equals the earlier first."""
-
-    def log(self, probabilities: Array) -> Array:
-        """Return the logarithm, finite at zero."""
-
-    def expm1(self, values: Array) -> Array:
-        """Return ``exp(values) - 1``."""
-
-    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
-        """Do independent jobs and return their results in order."""
-
-    def small_work_on_host(self) -> AbstractContextManager[None]:
-        """Return a block for work on the CPU beside that on the device."""
-
-
-class NumpyGrouping:
-    """Which group each row belongs to, on the CPU."""
 
     def __init__(self, groups: np.ndarray, n_groups: int, dtype: np.dtype) -> None:
         self.groups = groups
@@ -184,7 +80,7 @@ class NumpyGrouping:
         return len(self.groups)
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
-        """Sum the rows of each group."""
+        """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
         return np.asarray(self._indicator @ rows)
 
     def subtract(self, rows: np.ndarray, centres: np.ndarray) -> None:
@@ -218,7 +114,7 @@ class NumpyBackend:
         return np.ascontiguousarray(on_cpu(values), dtype=self.dtype)
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
-        """Return the array itself."""
+        """Return an array of this backend as a NumPy array."""
         return array
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -242,11 +138,11 @@ class NumpyBackend:
         return np.concatenate(arrays)
 
     def index(self, positions: np.ndarray) -> np.ndarray:
-        """Return integer positions for indexing."""
+        """Return integer positions for indexing arrays of this backend."""
         return positions
 
     def room(self, n_rows: int, width: int) -> np.ndarray | None:
-        """Return memory for rows, to be used for one block after another."""
+        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
         return self.empty((n_rows, width))
 
     def cosine_map(
@@ -289,13 +185,13 @@ class NumpyBackend:
         return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
-        """Return the sum of all squared entries."""
+        """Return the sum of all squared entries: a number, or a scalar still on the device."""
         flat = np.ravel(rows)
         dot = np.vdot if flat.size > MOST_COUNTED else self._routine("dot")
         return float(dot(flat, flat))
 
     def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
-        """Return what sums by group need to know."""
+        """Return what sums by group need to know, once for all who sum such rows."""
         return NumpyGrouping(groups, n_groups, self.dtype)
 
     def add_gram(self, square: np.ndarray, rows: np.ndarray, sign: int) -> None:
@@ -312,11 +208,14 @@ class NumpyBackend:
             square[i, : i + 1] += other[i, : i + 1]
 
     def factorise(self, square: np.ndarray, rho: float) -> Callable[[], np.ndarray | None]:
-        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite.
+        """Factor ``S + rho I`` into the strict upper triangle.
 
-        In place, and at once: S is mirrored into the upper triangle and factored there. The two
-        triangles share the diagonal, which is put back at the end.
+        Returns what finishes it: that gives the pivots, None if the matrix is not positive
+        definite. In between, a GPU may do other work. Within either call the diagonal is not that
+        of S: no other thread may read it, and no interrupt may come.
         """
+        # Here it is done at once: S is mirrored into the upper triangle and factored there. The
+        # two triangles share the diagonal, which is put back at the end.
         n = len(square)
 
         def mirror(start: int, stop: int) -> None:
@@ -344,7 +243,7 @@ class NumpyBackend:
         return lambda: roots**2
 
     def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
+        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
         trsm = self._routine("trsm")
         solved = np.array(rows, dtype=self.dtype, order="C")
         trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
@@ -416,11 +315,14 @@ class NumpyBackend:
         return np.expm1(values)
 
     def small_work_on_host(self) -> AbstractContextManager[None]:
-        """Return a block that changes nothing: the device is the host."""
+        """Return a block for work on the CPU beside that on the device; here they are the same."""
         return nullcontext()
 
     def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
-        """Do jobs one after another: each keeps all cores busy."""
+        """Do independent jobs and return their results in order.
+
+        One after another: each keeps all cores busy.
+        """
         results: list[T] = []
         for job in jobs:
             try:

@@ -232,7 +232,8 @@ class Solution:
             probabilities = [self.backend.softmax(part) for part in parts]
         else:
             probabilities = list(map(self.backend.shares, parts, log_totals))
-        return self.backend.log(sum(probabilities) / len(parts))
+        mean: Array = sum(probabilities) / len(parts)
+        return self.backend.log(mean)
 
     def _log_totals(
         self, lifted: Sequence[Array], tiles: Sequence[slice | np.ndarray]

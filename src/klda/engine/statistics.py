@@ -86,7 +86,7 @@ class Scatter:
 
     def _hold(self, square: Array | None) -> None:
         """Hold a square instead of rows, or neither."""
-        self.square = square
+        self.square: Array = square
         self._rows.clear()
         self._gram = self._no_products
         self.signs = np.empty(0, np.int64)
