@@ -102,7 +102,8 @@ def test_features_that_nothing_was_computed_with_are_not_stored():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"kind": "other"}, {"n_components": 0}, {"n_features": 7}, {"key": 0.5}]
+    "wrong",
+    [{"kind": "other"}, {"n_components": 0}, {"n_components": 2.5}, {"key": 0.5}, {"key": -1}],
 )
 def test_a_draw_that_can_not_be_is_refused(wrong):
     backend = NumpyBackend("float64")
@@ -111,4 +112,3 @@ def test_a_draw_that_can_not_be_is_refused(wrong):
     assert FeatureMap.unpack("", {}, meta, 8, backend).same_as(drawn)
     with pytest.raises(ValueError, match="can't be drawn"):
         FeatureMap.unpack("", {}, meta | {"draw": meta["draw"] | wrong}, 8, backend)
-

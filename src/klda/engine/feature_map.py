@@ -25,29 +25,10 @@ GAMMA_SCALE = 0.075
 
 @dataclass(frozen=True)
 class Draw:
-    """What a draw of random features depends on; the same one gives the same on every device."""
+    """How random features are drawn; the same draw gives the same ones on every device."""
 
     kind: str  # "gaussian" or "orthogonal"
     key: int
-    gamma: float
-    n_features: int
-    n_components: int
-
-    def check(self, n_features: int, gamma: float) -> None:
-        """Raise if it can't be what was stored with a map."""
-        sizes = self.key, self.n_features, self.n_components
-        whole = all(isinstance(size, int) and size >= 0 for size in sizes)
-        matching = (self.n_features, self.gamma) == (n_features, gamma)
-        if self.kind not in _DIRECTIONS or not whole or not self.n_components or not matching:
-            raise ValueError(f"random features that can't be drawn: {self}")
-
-    def arrays(self, backend: Backend) -> tuple[Array, Array]:
-        """Return frequencies and phases."""
-        stream = RandomStream(self.key, backend)
-        phases = backend.asarray(2 * np.pi * stream.uniform(self.n_components))
-        directions = _DIRECTIONS[self.kind](self.n_features, self.n_components, stream)
-        directions *= float(np.sqrt(2 * self.gamma))
-        return directions, phases
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +81,21 @@ class FeatureMap:
 
         The same key gives the same features on every device.
         """
-        drawn = Draw(kind, key, float(gamma), n_features, n_components)
+        drawn = Draw(kind, key)
         return cls(backend, n_features, n_components, float(gamma), drawn, blocks=blocks)
 
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Frequencies and phases."""
         assert self.drawn is not None
-        return self.drawn.arrays(self.backend) if isinstance(self.drawn, Draw) else self.drawn
+        assert self.gamma is not None
+        if not isinstance(self.drawn, Draw):
+            return self.drawn
+        stream = RandomStream(self.drawn.key, self.backend)
+        phases = self.backend.asarray(2 * np.pi * stream.uniform(self.n_components))
+        directions = _DIRECTIONS[self.drawn.kind](self.n_features, self.n_components, stream)
+        directions *= float(np.sqrt(2 * self.gamma))
+        return directions, phases
 
     def lift(self, rows: Array, out: Array | None = None) -> Array:
         """Map rows ``(n, d)`` to ``(n, D)``: into ``out`` if it is given, never into ``rows``."""
@@ -128,7 +116,8 @@ class FeatureMap:
         """Whether two maps give the same features."""
         if self.gamma is None or other.gamma is None:
             return self.n_features == other.n_features
-        if isinstance(self.drawn, Draw) and self.drawn == other.drawn:
+        sizes = [(each.n_features, each.n_components, each.gamma) for each in (self, other)]
+        if isinstance(self.drawn, Draw) and self.drawn == other.drawn and sizes[0] == sizes[1]:
             return True
         pairs = zip(self.spectrum, other.spectrum, strict=True)
         mine, theirs = self.backend.to_numpy, other.backend.to_numpy
@@ -143,7 +132,7 @@ class FeatureMap:
             return {}, {}
         meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
         if isinstance(self.drawn, Draw) and "spectrum" not in vars(self):
-            return {}, meta | {"draw": asdict(self.drawn)}
+            return {}, meta | {"draw": asdict(self.drawn) | {"n_components": self.n_components}}
         frequencies, phases = map(self.backend.to_numpy, self.spectrum)
         arrays = {"frequencies": frequencies, "phases": phases}
         return {prefix + name: array for name, array in arrays.items()}, meta
@@ -162,9 +151,11 @@ class FeatureMap:
             return cls(backend, n_features, n_features)
         gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
         if "draw" in meta:
-            drawn = Draw(**meta["draw"])
-            drawn.check(n_features, gamma)
-            return cls(backend, n_features, drawn.n_components, gamma, drawn, blocks=blocks)
+            kind, key, size = (meta["draw"][name] for name in ("kind", "key", "n_components"))
+            whole = isinstance(key, int) and isinstance(size, int)
+            if kind not in RANDOM_FEATURES or not whole or key < 0 or size < 1:
+                raise ValueError(f"random features that can't be drawn: {meta['draw']}")
+            return cls(backend, n_features, size, gamma, Draw(kind, key), blocks=blocks)
         frequencies = backend.asarray(arrays[prefix + "frequencies"])
         phases = backend.asarray(arrays[prefix + "phases"])
         return cls(backend, n_features, len(phases), gamma, (frequencies, phases), blocks=blocks)
