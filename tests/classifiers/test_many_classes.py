@@ -1,4 +1,4 @@
-"""Many classes: answers a tile at a time are those of all at once, and growing copies nothing."""
+"""Many classes: answers in blocks are those of all at once, and growing copies nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from klda import KLDA, LDA, NCM, KLDAEnsemble
 from klda.engine import evidence, shrinkage, solution, statistics
 from klda.engine.arrays import NumpyBackend
 from klda.engine.model import choose_backend
-from klda.engine.solution import RunningTop
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import grouped
@@ -38,9 +37,10 @@ def model(request):
 
 
 @pytest.fixture
-def small_tiles(monkeypatch):
-    monkeypatch.setattr(solution, "TILE_BYTES", {"cpu": 1, "gpu": 1})
-    monkeypatch.setattr(solution, "FEWEST_IN_TILE", 4)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(solution, "BLOCK_BYTES", {"cpu": 1, "gpu": 1})
+    monkeypatch.setattr(solution, "FEWEST_ROWS", 40)
+    monkeypatch.setattr(solution, "ANSWERED_BYTES", {"cpu": 7 * 23 * 4, "gpu": 7 * 23 * 4})
 
 
 def dense_top(scores, k):
@@ -63,26 +63,13 @@ def test_the_top_of_scores_with_many_ties_is_that_of_a_stable_sort(device, k):
     np.testing.assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
 
 
-@pytest.mark.parametrize("k", [1, 3, 50])
-@pytest.mark.parametrize("width", [1, 4, 40])
-def test_a_running_top_is_that_of_all_scores_at_once(k, width):
-    rng, backend = np.random.default_rng(width), NumpyBackend("float64")
-    scores = rng.integers(-5, 6, (60, 40)) / 2
-    running = RunningTop(len(scores), k)
-    for start in range(0, 40, width):
-        tile = scores[:, start : start + width]
-        running.add(start, *backend.top(tile, k), backend.log_total(tile, 2.0))
-    np.testing.assert_array_equal(running.positions, dense_top(scores, k))
-    np.testing.assert_allclose(running.log_total, np.log(np.exp(scores / 2).sum(axis=1)))
-
-
-# ---------------------------------------------------------------- answers in tiles
+# ---------------------------------------------------------------- answers in blocks
 
 
 @pytest.mark.parametrize("k", [1, 3, 100])
 @pytest.mark.parametrize("among", [None, [f"class {i:02d}" for i in (7, 2, 19, 0, 11, 3)]])
-@pytest.mark.usefixtures("small_tiles")
-def test_top_classes_in_tiles_are_those_of_all_probabilities(model, k, among):
+@pytest.mark.usefixtures("small_blocks")
+def test_top_classes_in_blocks_are_those_of_all_probabilities(model, k, among):
     X, _ = samples(seed=1)
     probabilities = model.predict_proba(X, among=among)
     names = model.classes_ if among is None else np.array(among)
@@ -99,8 +86,8 @@ def test_top_classes_in_tiles_are_those_of_all_probabilities(model, k, among):
     np.testing.assert_array_equal(labels[clear], names[expected][clear])
 
 
-@pytest.mark.usefixtures("small_tiles")
-def test_predictions_in_tiles_are_the_largest_scores(model):
+@pytest.mark.usefixtures("small_blocks")
+def test_predictions_in_blocks_are_the_largest_scores(model):
     X, _ = samples(seed=2)
     best = model.classes_[model.scores(X).argmax(axis=1)]
     np.testing.assert_array_equal(model.predict(X), best)
@@ -110,13 +97,12 @@ def test_predictions_in_tiles_are_the_largest_scores(model):
 
 
 @pytest.mark.parametrize("name", ["KLDA", "scores", "LDA"])
-def test_novelty_in_tiles_is_that_of_all_scores(name, monkeypatch):
+def test_novelty_in_blocks_is_that_of_all_scores(name, request):
     model = MODELS[name]().fit(*samples())
     X = np.concatenate([samples(seed=3)[0], 9 * np.ones((5, 8))])
     _, expected = model.solution_.assess(X)
     known = model.is_known(X, by_class=True)
-    monkeypatch.setattr(solution, "TILE_BYTES", {"cpu": 1, "gpu": 1})
-    monkeypatch.setattr(solution, "FEWEST_IN_TILE", 4)
+    request.getfixturevalue("small_blocks")
     np.testing.assert_allclose(model.novelty(X), expected, rtol=1e-3)
     np.testing.assert_array_equal(model.is_known(X, by_class=True), known)
 
@@ -229,7 +215,7 @@ def test_classes_are_sorted_again_only_when_their_labels_change():
 
 
 @pytest.mark.parametrize("name", ["KLDA", "scores", "probabilities", "NCM"])
-@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.usefixtures("small_blocks")
 def test_torch_and_numpy_give_the_same_top_and_novelty(name, monkeypatch):
     torch = pytest.importorskip("torch")
     X, y = samples(n_classes=40, rows=10)

@@ -222,7 +222,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n_samples,)
         """
         solution, columns = self._ask(among)
-        positions = solution.best(checked_samples(self, X), 1, columns)[0][:, 0]
+        positions = solution.best(checked_samples(self, X), columns)
         return solution.classes[positions if columns is None else columns[positions]]
 
     def predict_top(
@@ -294,7 +294,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         limit: Any = self.threshold(refused)
         if by_class:
             own = solution.class_thresholds(refused)
-            answers = solution.classes[solution.best(samples, 1)[0][:, 0]].tolist()
+            answers = solution.classes[solution.best(samples)].tolist()
             limit = np.array([own.get(label, limit) for label in answers])
         return solution.novelty(samples) <= limit
 

@@ -276,10 +276,6 @@ class NumpyBackend:
         shifted /= shifted.sum(axis=1, keepdims=True)
         return shifted
 
-    def shares(self, scores: np.ndarray, log_totals: np.ndarray) -> np.ndarray:
-        """Return ``exp(scores - log_total)`` of each row in double precision."""
-        return np.exp(np.asarray(scores, dtype=np.float64) - log_totals[:, None])
-
     def log_total(self, scores: np.ndarray, temperature: float) -> np.ndarray:
         """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
         largest = scores.max(axis=1).astype(np.float64)

@@ -220,11 +220,6 @@ class TorchBackend:
         """Return probabilities in double precision, each row summing to one."""
         return self._torch.softmax(scores, dim=1, dtype=self._torch.float64)
 
-    def shares(self, scores: Array, log_totals: np.ndarray) -> Array:
-        """Return ``exp(scores - log_total)`` of each row in double precision."""
-        totals = self._torch.as_tensor(log_totals, device=self.device)
-        return (scores.double() - totals[:, None]).exp_()
-
     def log_total(self, scores: Array, temperature: float) -> np.ndarray:
         """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
         return self.to_numpy(self._torch.logsumexp(scores.double() / temperature, dim=1))

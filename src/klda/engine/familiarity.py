@@ -111,21 +111,14 @@ class Familiarity:
 
     def novelty_of_lda(self, scores: np.ndarray) -> np.ndarray:
         """Return the same from scores of LDA's rule, whatever the rule is."""
-        nearest = self.nearest(scores, slice(None))
-        return nearest + self.beyond_nearest(scores[:, self.anchors])
-
-    def nearest(self, scores: np.ndarray, classes: slice) -> np.ndarray:
-        """Return the part of the nearest of some classes, from the scores of just these."""
-        linear = scores.astype(np.float64) - self.offsets[classes]
-        return np.asarray((self.lengths[classes] - 2 * linear).min(axis=1))
-
-    def beyond_nearest(self, scores: np.ndarray) -> np.ndarray:
-        """Return the part of all classes together, from the scores ``(n, A)`` of the anchors."""
-        linear = scores.astype(np.float64) - self.offsets[self.anchors]
+        linear = scores.astype(np.float64)
+        linear -= self.offsets
+        nearest = (self.lengths - 2 * linear).min(axis=1)
+        linear = linear[:, self.anchors]
         of_mean = linear @ self.shares
         mean_length = self.shares @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
         weighted = (centred * np.sqrt(self.shares)).T
         solve = scipy.linalg.solve_triangular
         between = solve(self.factor, weighted, lower=True, check_finite=False)
-        return 2 * of_mean - mean_length + (between**2).sum(axis=0)
+        return np.asarray(nearest + (2 * of_mean - mean_length + (between**2).sum(axis=0)))

@@ -17,28 +17,22 @@ from klda.engine.few_evidence import FewEvidence, usual_temperature
 from klda.errors import KldaError
 from klda.labels import Label
 
-BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features computed at once
+BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
-TILE_BYTES = {"cpu": 32 << 20, "gpu": 1 << 30}  # of scores computed at once
-FEWEST_IN_TILE = 256  # classes
+FEWEST_ROWS = 64  # in a block: all weights are read once per block
+# Scores that answers are made of at once, because that takes several arrays of their size.
+ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
 # With one sample of each class, relative to their mean squared distance from their centre. On
 # CLINC150 with 2 to 150 classes the mean confidence is then at most 0.04 above the accuracy.
 GUESSED_TEMPERATURE = 1 / 16
 
 
-def row_blocks(n_rows: int, n_components: int, backend: Backend) -> list[slice]:
-    """Split rows into blocks whose features are computed at once."""
+def row_blocks(n_rows: int, width: int, backend: Backend) -> list[slice]:
+    """Split rows into blocks, for each of which an array of this width is computed at once."""
     kind = "cpu" if backend.device == "cpu" else "gpu"
-    size = max(64, BLOCK_BYTES[kind] // (n_components * backend.dtype.itemsize))
+    size = max(FEWEST_ROWS, BLOCK_BYTES[kind] // (width * backend.dtype.itemsize))
     size = min(size, BLOCK_ROWS[kind])
     return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
-
-
-def class_tiles(n_rows: int, n_classes: int, backend: Backend) -> list[slice]:
-    """Split classes into tiles whose scores are computed at once."""
-    budget = TILE_BYTES["cpu" if backend.device == "cpu" else "gpu"]
-    size = max(FEWEST_IN_TILE, budget // (n_rows * backend.dtype.itemsize))
-    return [slice(i, min(i + size, n_classes)) for i in range(0, n_classes, size)]
 
 
 @dataclass(frozen=True)
@@ -89,44 +83,6 @@ class LinearRule:
     familiarity: Familiarity | None = None
 
 
-class RunningTop:
-    """The k best of scores that come in tiles of classes, in the order of the classes.
-
-    Of equal scores the earlier class comes first. Never more than one tile of scores is held.
-
-    Attributes
-    ----------
-    scores, positions : ndarray of shape (n, k)
-        The best so far, the best first, and the classes they belong to.
-    log_total : ndarray of shape (n,)
-        Logarithm of the sum of the exponentials of all scores, if tiles came with theirs.
-    """
-
-    def __init__(self, n_rows: int, k: int) -> None:
-        self.k = k
-        self.scores = np.empty((n_rows, 0))
-        self.positions = np.empty((n_rows, 0), np.int64)
-        self.log_total = np.full(n_rows, -np.inf)
-
-    def add(
-        self,
-        start: int,
-        scores: np.ndarray,
-        positions: np.ndarray,
-        log_total: np.ndarray | None = None,
-    ) -> None:
-        """Take in the best of the tile that begins with class `start`, ties in class order."""
-        if self.scores.shape[1]:
-            scores = np.concatenate([self.scores, scores], axis=1)
-            positions = np.concatenate([self.positions, positions + start], axis=1)
-            order = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
-            scores = np.take_along_axis(scores, order, axis=1)
-            positions = np.take_along_axis(positions, order, axis=1)
-        self.scores, self.positions = scores, positions
-        if log_total is not None:
-            self.log_total = np.logaddexp(self.log_total, log_total)
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
     """A solved classifier, immutable: any number of threads may ask it while a model changes.
@@ -161,91 +117,65 @@ class Solution:
 
     def scores(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
         """Return the scores ``(n, M)`` of rows; with ``columns``, of these classes."""
-        parts, wanted = [], slice(None) if columns is None else columns
-        for lifted in self._lifted_blocks(rows):
-            scores = self.combined(self._member_scores(lifted, wanted))
-            parts.append(self.backend.to_numpy(scores))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        blocks = self._score_blocks(rows, columns)
+        found = [self.backend.to_numpy(self.combined(parts)) for parts in blocks]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def best(
-        self,
-        rows: Array,
-        k: int,
-        columns: np.ndarray | None = None,
-        temperature: float | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return positions and scores ``(n, k)`` of the best classes.
+    def best(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
+        """Return the position of the best class of each row.
 
-        With ``columns`` among these classes, positions being those in ``columns``. With a
-        temperature also the logarithm of the softmax's denominator. Classes are scored in tiles:
-        memory does not grow with rows times classes.
+        With ``columns`` among these classes, positions being those in ``columns``.
         """
-        n_classes = len(self.classes) if columns is None else len(columns)
-        found = []
-        for lifted in self._lifted_blocks(rows):
-            running = RunningTop(len(lifted[0]), k)
-            slices = class_tiles(len(lifted[0]), n_classes, self.backend)
-            tiles = [part if columns is None else columns[part] for part in slices]
-            log_totals = self._log_totals(lifted, tiles)
-            for part, tile in zip(slices, tiles, strict=True):
-                scores = self.combined(self._member_scores(lifted, tile), log_totals)
-                total = None if temperature is None else self.backend.log_total(scores, temperature)
-                running.add(part.start, *self.backend.top(scores, k), total)
-            found.append(running)
-        return (
-            np.concatenate([top.positions for top in found]),
-            np.concatenate([top.scores for top in found]),
-            np.concatenate([top.log_total for top in found]),
-        )
+        blocks = self._score_blocks(rows, columns)
+        found = [self.backend.top(self.combined(parts), 1)[1][:, 0] for parts in blocks]
+        return np.concatenate(found)
 
     def likeliest(
         self, rows: Array, k: int, columns: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return labels and probabilities ``(n, k)`` of the likeliest classes, as `best` does."""
-        positions, scores, log_total = self.best(rows, k, columns, self.temperature)
-        labels = self.classes[positions if columns is None else columns[positions]]
-        # In float32 some probabilities would exceed one.
-        return labels, np.exp(scores.astype(np.float64) / self.temperature - log_total[:, None])
+        """Return labels and probabilities ``(n, k)`` of the likeliest classes.
 
-    def _lifted_blocks(self, rows: Array) -> Iterator[list[Array]]:
-        """Lift rows block by block, through the map of every member."""
-        for part in row_blocks(len(rows), self.maps[0].n_components, self.backend):
-            block = self.backend.asarray(rows[part])
-            yield [each.lift(block) for each in self.maps]
+        With ``columns`` among these classes. Of classes that tie, the first comes first.
+        """
+        labels = self.classes if columns is None else self.classes[columns]
+        found, probabilities = [], []
+        for parts in self._score_blocks(rows, columns):
+            scores = self.combined(parts)
+            best, positions = self.backend.top(scores, k)
+            log_total = self.backend.log_total(scores, self.temperature)
+            found.append(labels[positions])
+            # In float32 some probabilities would exceed one.
+            exponents = best.astype(np.float64) / self.temperature - log_total[:, None]
+            probabilities.append(np.exp(exponents))
+        return np.concatenate(found), np.concatenate(probabilities)
 
-    def _member_scores(self, lifted: Sequence[Array], columns: slice | np.ndarray) -> list[Array]:
-        at = columns if isinstance(columns, slice) else self.backend.index(columns)
-        return [
-            self.backend.linear(features, rule.weights[at], rule.biases[at])
-            for rule, features in zip(self.rules, lifted, strict=True)
-        ]
+    def _score_blocks(
+        self, rows: Array, columns: np.ndarray | None = None
+    ) -> Iterator[list[Array]]:
+        """Score rows block by block: yield the scores of each member.
 
-    def combined(
-        self, parts: Sequence[Array], log_totals: Sequence[np.ndarray] | None = None
-    ) -> Array:
+        Memory does not grow with rows times classes.
+        """
+        backend = self.backend
+        at = slice(None) if columns is None else backend.index(columns)
+        weights = [(rule.weights[at], rule.biases[at]) for rule in self.rules]
+        n_classes = len(weights[0][1])
+        budget = ANSWERED_BYTES["cpu" if backend.device == "cpu" else "gpu"]
+        step = max(1, budget // (n_classes * backend.dtype.itemsize))
+        for block in row_blocks(len(rows), max(self.maps[0].n_components, n_classes), backend):
+            own_rows, pairs = backend.asarray(rows[block]), zip(self.maps, weights, strict=True)
+            found = [backend.linear(own_map.lift(own_rows), *own) for own_map, own in pairs]
+            for start in range(0, len(own_rows), step):
+                yield [scores[start : start + step] for scores in found]
+
+    def combined(self, parts: Sequence[Array]) -> Array:
         """Return one score per class from those of all members."""
         if len(parts) == 1 and self.combine == "scores":
             return parts[0]
         if self.combine == "scores":
             return sum(parts) / len(parts)
-        if log_totals is None:
-            probabilities = [self.backend.softmax(part) for part in parts]
-        else:
-            probabilities = list(map(self.backend.shares, parts, log_totals))
-        mean: Array = sum(probabilities) / len(parts)
+        mean: Array = sum(self.backend.softmax(part) for part in parts) / len(parts)
         return self.backend.log(mean)
-
-    def _log_totals(
-        self, lifted: Sequence[Array], tiles: Sequence[slice | np.ndarray]
-    ) -> Sequence[np.ndarray] | None:
-        """Return what averaging the probabilities of a tile needs to know of all classes."""
-        if self.combine == "scores" or len(tiles) == 1:
-            return None
-        totals = [np.full(len(features), -np.inf) for features in lifted]
-        for tile in tiles:
-            for i, scores in enumerate(self._member_scores(lifted, tile)):
-                totals[i] = np.logaddexp(totals[i], self.backend.log_total(scores, 1.0))
-        return totals
 
     # ---------------------------------------------------------------- doubt
 
@@ -301,38 +231,21 @@ class Solution:
         return self.evidence.class_thresholds(refused, self.scale)
 
     def novelty(self, rows: Array) -> np.ndarray:
-        """Return how unlike anything learned rows are, scoring classes in tiles."""
-        backend, known = self.backend, self._familiarities()
-        if any(len(each.unblend) for each in known):  # few classes: all at once
-            return self.assess(rows)[1]
-        found = []
-        for lifted in self._lifted_blocks(rows):
-            nearest = np.full((len(known), len(lifted[0])), np.inf)
-            for tile in class_tiles(len(lifted[0]), len(self.classes), backend):
-                for i, scores in enumerate(self._member_scores(lifted, tile)):
-                    near = known[i].nearest(backend.to_numpy(scores), tile)
-                    nearest[i] = np.minimum(nearest[i], near)
-            for i, scores in enumerate(self._member_scores(lifted, known[0].anchors)):
-                nearest[i] += known[i].beyond_nearest(backend.to_numpy(scores))
-            found.append(nearest.mean(axis=0))
-        return np.concatenate(found)
+        """Return how unlike anything learned rows are."""
+        return np.concatenate([self._novelty(parts) for parts in self._score_blocks(rows)])
 
     def assess(self, rows: Array) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and novelty, for the cost of one of them."""
-        backend = self.backend
         scores, novelty = [], []
-        for lifted in self._lifted_blocks(rows):
-            parts = [backend.to_numpy(part) for part in self._member_scores(lifted, slice(None))]
-            together = self.combined([backend.asarray(part) for part in parts])
-            scores.append(backend.to_numpy(together))
-            novelty.append(self.mean_novelty(parts))
+        for parts in self._score_blocks(rows):
+            scores.append(self.backend.to_numpy(self.combined(parts)))
+            novelty.append(self._novelty(parts))
         return np.concatenate(scores), np.concatenate(novelty)
 
-    def mean_novelty(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+    def _novelty(self, parts: Sequence[Array]) -> np.ndarray:
         """Return the novelty of rows from the scores ``(n, M)`` of each member."""
-        each = [
-            known.novelty(part) for known, part in zip(self._familiarities(), parts, strict=True)
-        ]
+        pairs = zip(self._familiarities(), parts, strict=True)
+        each = [known.novelty(self.backend.to_numpy(part)) for known, part in pairs]
         return np.asarray(sum(each) / len(each))
 
     def _familiarities(self) -> list[Familiarity]:
