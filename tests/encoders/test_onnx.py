@@ -14,7 +14,6 @@ import torch
 import transformers
 
 from klda import encoders
-from klda.encoders.cpus import container_quota, usable_cpus
 from klda.encoders.onnx_graph import Graph
 from klda.errors import KldaError
 
@@ -197,27 +196,3 @@ def test_the_graph_computes_what_its_operators_say():
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     (given,) = session.run(None, {"x": np.array([[1.0, 300.0]], dtype=np.float32)})
     np.testing.assert_array_equal(given, [[5.5, 599.0, 7.0]])
-
-
-@pytest.mark.parametrize(
-    "files, expected",
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({}, None),
-    ],
-)
-def test_the_quota_of_a_container_is_read(files, expected, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    assert container_quota(tmp_path) == expected
-
-
-def test_omp_num_threads_sets_the_number_of_threads(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert usable_cpus() == 3
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)

@@ -13,9 +13,10 @@ import numpy as np
 
 from klda.encoders.base import FrozenModel, Network
 from klda.encoders.files import ModelFiles
+from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
-_READERS = min(8, os.cpu_count() or 1)
+_READERS = min(8, usable_cpus())
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
 
 

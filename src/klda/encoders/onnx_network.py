@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from klda.encoders.base import Layers
-from klda.encoders.cpus import usable_cpus
 from klda.encoders.files import ModelFiles
 from klda.encoders.onnx_graph import MICROSOFT, Graph
 from klda.encoders.pretrained import Options, resolve_layers
 from klda.encoders.recipes import Recipe, padded
+from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix their weights may have, and the

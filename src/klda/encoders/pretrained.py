@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from klda.encoders.base import Layers, Precision
-from klda.encoders.cpus import usable_cpus
+from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Heads that features never pass through, and parameters that are copies of others.

@@ -13,7 +13,6 @@ diagonal of ones needs no memory. So a model at rest holds one square and nothin
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -24,6 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
+
+from klda.engine.cpus import usable_cpus
 
 if TYPE_CHECKING:
     from klda.engine.arrays_torch import TorchBackend, TorchGrouping
@@ -342,7 +343,7 @@ def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_va
     BLAS has threads of its own; what NumPy does to each value has not.
     """
     starts = range(0, n_rows, step)
-    n_threads = min(_n_cores(), len(starts)) if n_values >= WORTH_THREADS else 1
+    n_threads = min(usable_cpus(), len(starts)) if n_values >= WORTH_THREADS else 1
     if n_threads == 1:
         for start in starts:
             action(start, min(start + step, n_rows))
@@ -351,10 +352,3 @@ def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_va
         stops = [min(start + step, n_rows) for start in starts]
         for _ in pool.map(action, starts, stops):  # raises what an action raised
             pass
-
-
-def _n_cores() -> int:
-    """Cores that this process may use; as for BLAS, OMP_NUM_THREADS asks for fewer."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores or 1, int(wanted)) if wanted.isdigit() and int(wanted) else cores or 1

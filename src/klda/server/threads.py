@@ -10,6 +10,8 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
+from klda.engine.cpus import usable_cpus
+
 LOW_PRIORITY = 5
 
 
@@ -25,7 +27,7 @@ def divide_processors(workers: int) -> None:
 
     With more threads than processors they would mostly wait for each other.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // workers)))
 
 
 def limit_blas_threads() -> None:
@@ -35,7 +37,7 @@ def limit_blas_threads() -> None:
     gets one thread, which waits for nobody, and SciPy's, which factorises, leaves one processor
     free.
     """
-    spare = max(1, (os.cpu_count() or 2) - 1)
+    spare = max(1, usable_cpus() - 1)
     for library in ThreadpoolController().lib_controllers:
         if library.user_api == "blas":
             most = 1 if "numpy" in library.filepath else spare
