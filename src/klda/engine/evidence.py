@@ -252,10 +252,10 @@ def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     own = shifted[np.arange(len(truth)), truth]
     losses = np.empty((len(truth), len(TEMPERATURES)))
     for hottest in (len(TEMPERATURES) - 1, len(TEMPERATURES) - 2):
-        shares = np.exp(shifted / TEMPERATURES[hottest])
+        exponentials = np.exp(shifted / TEMPERATURES[hottest])
         for i in range(hottest, -1, -2):
-            losses[:, i] = np.log(shares.sum(axis=1)) - own / TEMPERATURES[i]
-            np.square(shares, out=shares)
+            losses[:, i] = np.log(exponentials.sum(axis=1)) - own / TEMPERATURES[i]
+            np.square(exponentials, out=exponentials)
     return np.minimum(losses, -np.log(np.finfo(np.float64).tiny))
 
 

@@ -45,8 +45,8 @@ MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked
 def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     """Return the backend for a device: ``"cpu"``, a torch device such as ``"cuda:1"``, or "auto".
 
-    ``"auto"`` is the device of ``values``, the first input, if they are a tensor on a GPU, else
-    the GPU if torch is already imported and sees one, else the CPU.
+    ``"auto"`` is the device of ``values``, the first input, if they are a tensor; otherwise the GPU
+    if torch is already imported and sees one, else the CPU.
     """
     if dtype not in ("float32", "float64"):
         raise KldaError(f"dtype={dtype!r} is not known; use 'float32' or 'float64'.")

@@ -16,9 +16,9 @@ under a normal prior with the covariance of the other means (empirical Bayes). `
 of a new sample along a whitened direction and n the average number of samples: the other means
 carry noise, too, so that only the noise beyond theirs counts, and a class with as many samples as
 most or more keeps its mean as it is. Relative means add up to zero, so that a class's own part,
-what the others can't say, is one more direction of small variance and is kept in a share ``own_m``
-that grows with n_m. A share of just ``signal / (signal + noise)`` makes the scores right on
-average; noise that a larger share lets through is made up for in the biases.
+what the others can't say, is one more direction of small variance; of it the fraction ``own_m`` is
+kept, which grows with n_m. A fraction of just ``signal / (signal + noise)`` makes the scores right
+on average; noise that a larger one lets through is made up for in the biases.
 
 All of it needs inner products of class means only, no samples.
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from klda.engine.host_blas import product
+from klda.engine.arrays import NumpyBackend
 
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
@@ -51,7 +51,7 @@ class Mixing:
         ``C``. In single precision where there are more classes than anchors, because it is then
         the largest array there is beside the means.
     kept : ndarray of shape (M,)
-        ``w``: the share of its residual that a class keeps beside the prediction; 0 for anchors,
+        ``w``: the fraction of its residual that a class keeps beside the prediction; 0 for anchors,
         whose own part is in ``C``.
     correction : ndarray of shape (M,)
         What makes up for the noise left in the squared lengths, to be added to the biases.
@@ -73,7 +73,7 @@ class Mixing:
         if not len(self.anchors):
             return inner
         combination = self.combination[self.anchors]
-        mixed = product(product(combination, inner), combination.T)
+        mixed = _times(_times(combination, inner), combination)
         return np.asarray((mixed + mixed.T) / 2)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
@@ -161,7 +161,8 @@ class Shrinkage:
         if not self.active:
             return np.empty((len(lengths), 0)), np.ones(len(lengths)), lengths.copy()
         rare = np.flatnonzero(self._ridges[self.anchors])
-        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors[rare]])  # a column a class
+        # One column per class.
+        inverse = 1 / (self._values[:, None] + self._ridges[self.anchors[rare]])
         weights = self.basis @ (self.basis.T[:, rare] * inverse)
         weights /= -weights[rare, np.arange(len(rare))]
         weights[rare, np.arange(len(rare))] = 0.0
@@ -169,7 +170,7 @@ class Shrinkage:
         combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
         kept = np.zeros(len(lengths))
         self._enter(self.anchors, combination, kept, own)
-        return combination, kept, _row_products(product(combination, self.inner), combination)
+        return combination, kept, _row_products(_times(combination, self.inner), combination)
 
     def _with_own_part(
         self, rare: np.ndarray, predicted: np.ndarray, lengths: np.ndarray
@@ -255,6 +256,9 @@ class Shrinkage:
         self.mixing.combination[positions] = combination
         self.mixing.kept[positions] = kept
         self.mixing.correction[positions] = 0.5 * own * excess
+
+
+_times = NumpyBackend("float64").linear  # ``A B^T``; inner products are symmetric
 
 
 def _row_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:

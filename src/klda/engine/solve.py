@@ -240,7 +240,7 @@ class Solver:
                     stacklevel=2,
                 )
             except BaseException:
-                self.reset()  # what was done by half must neither be used nor be done again
+                self.reset()  # a half-made update must not be used, nor applied again
                 raise
         raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
