@@ -108,7 +108,7 @@ def test_features_that_nothing_was_computed_with_are_not_stored():
 def test_a_draw_that_can_not_be_is_refused(wrong):
     backend = NumpyBackend("float64")
     drawn = FeatureMap.draw(8, 60, gamma=0.1, kind="gaussian", key=3, backend=backend)
-    _, meta = drawn.pack("")
-    assert FeatureMap.unpack("", {}, meta, 8, backend).same_as(drawn)
+    _, meta = drawn.pack()
+    assert FeatureMap.unpack({}, meta, 8, backend).same_as(drawn)
     with pytest.raises(ValueError, match="can't be drawn"):
-        FeatureMap.unpack("", {}, meta | {"draw": meta["draw"] | wrong}, 8, backend)
+        FeatureMap.unpack({}, meta | {"draw": meta["draw"] | wrong}, 8, backend)

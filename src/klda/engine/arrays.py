@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -51,6 +51,17 @@ def is_torch(values: Any) -> bool:
 def on_cpu(values: Array) -> np.ndarray:
     """Return an array of whatever kind as a NumPy array."""
     return np.asarray(values.detach().cpu().numpy() if is_torch(values) else values)
+
+
+def under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays with a prefix before their names."""
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def inside(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays whose names have a prefix, without it: what `under` was given."""
+    names = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): np.asarray(arrays[name]) for name in names}
 
 
 def is_finite(array: np.ndarray) -> bool:

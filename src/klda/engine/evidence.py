@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from klda.engine.arrays import Array
+from klda.engine.arrays import Array, inside, under
 from klda.engine.statistics import class_blocks
 from klda.labels import Label
 
@@ -185,18 +185,19 @@ class Evidence:
             "novelty": self.novelty,
             "losses": self.losses,
         }
-        return {PREFIX + name: array for name, array in arrays.items()}
+        return under(PREFIX, arrays)
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Evidence | None:
         """Return the probes that `pack` described; None if there are no such arrays."""
-        if PREFIX + "filed" not in arrays:
+        own = inside(PREFIX, arrays)
+        if "filed" not in own:
             return None
         found = cls(
-            np.array(arrays[PREFIX + "filed"], np.int64),
-            [names[i] for i in np.asarray(arrays[PREFIX + "labels"]).tolist()],
-            np.array(arrays[PREFIX + "novelty"], np.float64),
-            np.array(arrays[PREFIX + "losses"], np.float32),
+            np.array(own["filed"], np.int64),
+            [names[i] for i in own["labels"].tolist()],
+            np.array(own["novelty"], np.float64),
+            np.array(own["losses"], np.float32),
         )
         if len({len(found), len(found.buckets), len(found.novelty), len(found.losses)}) > 1:
             raise ValueError("the arrays of the evidence differ in length")

@@ -21,6 +21,7 @@ from klda.engine.random_numbers import RandomStream
 MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
+KERNEL_ARRAYS = ("support", "centre", "scales")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class FeatureMap:
         mine, theirs = self.backend.to_numpy, other.backend.to_numpy
         return all(np.array_equal(mine(one), theirs(two)) for one, two in pairs)
 
-    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values.
 
         Random features that nothing was computed with yet are not stored, but how to draw them.
@@ -134,13 +135,11 @@ class FeatureMap:
         if isinstance(self.drawn, Draw) and "spectrum" not in vars(self):
             return {}, meta | {"draw": asdict(self.drawn) | {"n_components": self.n_components}}
         frequencies, phases = map(self.backend.to_numpy, self.spectrum)
-        arrays = {"frequencies": frequencies, "phases": phases}
-        return {prefix + name: array for name, array in arrays.items()}, meta
+        return {"frequencies": frequencies, "phases": phases}, meta
 
     @classmethod
     def unpack(
         cls,
-        prefix: str,
         arrays: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         n_features: int,
@@ -156,8 +155,8 @@ class FeatureMap:
             if kind not in RANDOM_FEATURES or not whole or key < 0 or size < 1:
                 raise ValueError(f"random features that can't be drawn: {meta['draw']}")
             return cls(backend, n_features, size, gamma, Draw(kind, key), blocks=blocks)
-        frequencies = backend.asarray(arrays[prefix + "frequencies"])
-        phases = backend.asarray(arrays[prefix + "phases"])
+        frequencies = backend.asarray(arrays["frequencies"])
+        phases = backend.asarray(arrays["phases"])
         return cls(backend, n_features, len(phases), gamma, (frequencies, phases), blocks=blocks)
 
 
@@ -217,23 +216,20 @@ class KernelMap:
         squares = lengths - 2 * self.backend.linear(rows, self.support)
         return self.backend.expm1(-self.scaled_gamma * squares.clip(0.0))
 
-    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
-        names = ("support", "centre", "scales")
-        arrays = {prefix + name: self.backend.to_numpy(getattr(self, name)) for name in names}
+        arrays = {name: self.backend.to_numpy(getattr(self, name)) for name in KERNEL_ARRAYS}
         return arrays, {"width": self.scaled_gamma, "gamma": self.gamma}
 
     @classmethod
     def unpack(
         cls,
-        prefix: str,
         arrays: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         backend: Backend,
     ) -> KernelMap:
         """Return the map that `pack` described."""
-        names = ("support", "centre", "scales")
-        found = {name: backend.asarray(arrays[prefix + name]) for name in names}
+        found = {name: backend.asarray(arrays[name]) for name in KERNEL_ARRAYS}
         return cls(backend, **found, scaled_gamma=float(meta["width"]), gamma=float(meta["gamma"]))
 
 

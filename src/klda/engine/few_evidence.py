@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
+from klda.engine.arrays import inside, under
 from klda.engine.evidence import ENOUGH_FOR_A_CLASS, Scale
 from klda.engine.regression import LDA_PART, lda_part
 from klda.labels import Label
@@ -158,21 +158,23 @@ class FewEvidence:
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
         """Return it as named arrays; labels as positions in ``names``."""
         positions = {name: i for i, name in enumerate(names)}
-        arrays: dict[str, Any] = {
-            "scales": [self.fitted_temperature, self.length, self.n_classes, self.errors],
+        scales = [self.fitted_temperature, self.length, self.n_classes, self.errors]
+        arrays = {
+            "scales": np.array(scales),
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
         }
-        return {PREFIX + name: np.asarray(array) for name, array in arrays.items()}
+        return under(PREFIX, arrays)
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> FewEvidence | None:
         """Return what `pack` described; None if there are no such arrays."""
-        if PREFIX + "scales" not in arrays:
+        own = inside(PREFIX, arrays)
+        if "scales" not in own:
             return None
-        temperature, length, n_classes, errors = np.asarray(arrays[PREFIX + "scales"]).tolist()
-        labels = [names[i] for i in np.asarray(arrays[PREFIX + "labels"]).tolist()]
-        novelty = np.array(arrays[PREFIX + "novelty"], np.float64)
+        temperature, length, n_classes, errors = own["scales"].tolist()
+        labels = [names[i] for i in own["labels"].tolist()]
+        novelty = np.array(own["novelty"], np.float64)
         if len(labels) != len(novelty):
             raise ValueError("the arrays of the evidence differ in length")
         return cls(temperature, length, int(n_classes), labels, novelty, errors)

@@ -173,14 +173,7 @@ class Fitted:
         """Return what `pack` described, or `Model.pack`: a model that was not solved."""
         if "predict/0/weights" not in arrays:
             return cls(Model.unpack(arrays, meta, backend), None, settings)
-        solution = Solution.unpack(
-            arrays,
-            meta,
-            backend,
-            combine=settings.combine,
-            unit_length=settings.nearest_mean,
-            calibrated=settings.calibrated,
-        )
+        solution = Solution.unpack(arrays, meta, backend, settings)
         return cls(None, solution, settings, None if meta["compact"] else (arrays, meta))
 
 

@@ -24,7 +24,9 @@ from klda.engine.arrays import (
     Grouping,
     NumpyBackend,
     Steps,
+    inside,
     is_torch,
+    under,
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
@@ -373,9 +375,9 @@ class Model:
         arrays: dict[str, np.ndarray] = {}
         members = []
         for i, member in enumerate(self.members):
-            of_map, map_meta = member.map.pack(f"predict/{i}/") if maps else ({}, {})
-            learned, meta = member.statistics.pack(f"learn/{i}/")
-            arrays |= of_map | learned
+            of_map, map_meta = member.map.pack() if maps else ({}, {})
+            learned, meta = member.statistics.pack()
+            arrays |= under(f"predict/{i}/", of_map) | under(f"learn/{i}/", learned)
             members.append(map_meta | meta)
         classes = self.classes.tolist()
         arrays |= self.evidence.pack(classes)
@@ -415,10 +417,10 @@ class Model:
         counts = {label: n for label, n in sorted(counts.items()) if n}
         members = []
         for i, entry in enumerate(meta["members"]):
-            size = meta["n_features"]
-            unpacked = maps or [FeatureMap.unpack(f"predict/{i}/", arrays, entry, size, backend)]
-            own_map = unpacked[i if maps else 0]
-            own = ClassStatistics.unpack(f"learn/{i}/", arrays, entry, counts, backend)
+            of_map, size = inside(f"predict/{i}/", arrays), meta["n_features"]
+            own_map = maps[i] if maps else FeatureMap.unpack(of_map, entry, size, backend)
+            learned = inside(f"learn/{i}/", arrays)
+            own = ClassStatistics.unpack(learned, entry, counts, backend)
             members.append(Member(own_map, own))
         waiting = None
         labels = meta.get("waiting", {}).get("pending", [])

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, NumpyBackend
+from klda.engine.arrays import Array, Backend, NumpyBackend, inside, under
 from klda.engine.evidence import USUAL_TEMPERATURE, Evidence, Scale
 from klda.engine.familiarity import Familiarity
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import FewEvidence, usual_temperature
 from klda.errors import KldaError
 from klda.labels import Label
+
+if TYPE_CHECKING:
+    from klda.engine.solve import Settings
 
 BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
@@ -284,14 +287,12 @@ class Solution:
         arrays: dict[str, np.ndarray] = {}
         members = []
         for i, (rule, own_map) in enumerate(zip(self.rules, self.maps, strict=True)):
-            prefix = f"predict/{i}/"
-            of_map, meta = own_map.pack(prefix)
-            arrays |= of_map
-            arrays[prefix + "weights"] = self.backend.to_numpy(rule.weights)
-            arrays[prefix + "biases"] = self.backend.to_numpy(rule.biases)
+            own, meta = own_map.pack()
+            own["weights"] = self.backend.to_numpy(rule.weights)
+            own["biases"] = self.backend.to_numpy(rule.biases)
             if rule.familiarity is not None:
-                known = rule.familiarity.pack()
-                arrays |= {f"{prefix}familiarity/{name}": known[name] for name in known}
+                own |= under("familiarity/", rule.familiarity.pack())
+            arrays |= under(f"predict/{i}/", own)
             scales = {"rho": rule.rho, "spread": rule.spread, "inflation": rule.inflation}
             members.append(meta | scales)
         if self.evidence is not None:
@@ -310,35 +311,26 @@ class Solution:
         arrays: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         backend: Backend,
-        *,
-        combine: str = "scores",
-        unit_length: bool = False,
-        calibrated: bool = True,
+        settings: Settings,
     ) -> Solution:
         """Return the solution that `pack` described; arrays are shared where they can be."""
         maps: list[FeatureMap | KernelMap] = []
         rules = []
         for i, entry in enumerate(meta.get("few", meta["members"])):
-            prefix = f"predict/{i}/"
-            if prefix + "support" in arrays:
-                maps.append(KernelMap.unpack(prefix, arrays, entry, backend))
+            own = inside(f"predict/{i}/", arrays)
+            if "support" in own:
+                maps.append(KernelMap.unpack(own, entry, backend))
             else:
-                own_map = FeatureMap.unpack(prefix, arrays, entry, meta["n_features"], backend)
-                maps.append(own_map.with_unit_length() if unit_length else own_map)
-            familiarity = None
-            if f"{prefix}familiarity/offsets" in arrays:
-                start = f"{prefix}familiarity/"
-                known = {
-                    name.removeprefix(start): np.asarray(arrays[name])
-                    for name in arrays
-                    if name.startswith(start)
-                }
+                own_map = FeatureMap.unpack(own, entry, meta["n_features"], backend)
+                maps.append(own_map.with_unit_length() if settings.nearest_mean else own_map)
+            familiarity, known = None, inside("familiarity/", own)
+            if "offsets" in known:
                 familiarity = Familiarity.unpack(known)
                 np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
             rules.append(
                 LinearRule(
-                    backend.asarray(arrays[prefix + "weights"]),
-                    backend.asarray(arrays[prefix + "biases"]),
+                    backend.asarray(own["weights"]),
+                    backend.asarray(own["biases"]),
                     float(entry["rho"]),
                     float(entry["spread"]),
                     float(entry.get("inflation", 1.0)),
@@ -351,8 +343,8 @@ class Solution:
             np.array(meta["classes"]),
             np.array(meta["counts"], np.int64),
             tuple(rules),
-            combine,
-            _evidence(arrays, meta["classes"]) if calibrated else None,
+            settings.combine,
+            _evidence(arrays, meta["classes"]) if settings.calibrated else None,
         )
 
 

@@ -200,20 +200,18 @@ class Scatter:
         twin.signs, twin.turnover = self.signs.copy(), self.turnover
         return twin
 
-    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values; nothing that was removed is among them."""
         meta = {"turnover": float(self.turnover)}
         if self.square is not None:
             square = self.backend.to_numpy(self.square)
-            return {prefix + "triangle": pack_triangle(square)}, meta
+            return {"triangle": pack_triangle(square)}, meta
         rows = self.settled_rows()
-        arrays = {prefix + "rows": rows.copy(), prefix + "signs": np.ones(len(rows), np.int8)}
-        return arrays, meta
+        return {"rows": rows.copy(), "signs": np.ones(len(rows), np.int8)}, meta
 
     @classmethod
     def unpack(
         cls,
-        prefix: str,
         arrays: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         n_components: int,
@@ -221,12 +219,11 @@ class Scatter:
     ) -> Scatter:
         """Return the scatter that `pack` described."""
         scatter = cls(n_components, backend)
-        if prefix + "rows" in arrays:
-            scatter._rows.replace(backend.copy(backend.asarray(arrays[prefix + "rows"])))
-            scatter.signs = np.asarray(arrays[prefix + "signs"]).astype(np.int64)
+        if "rows" in arrays:
+            scatter._rows.replace(backend.copy(backend.asarray(arrays["rows"])))
+            scatter.signs = arrays["signs"].astype(np.int64)
         else:
-            triangle = np.asarray(arrays[prefix + "triangle"])
-            scatter.square = backend.asarray(unpack_triangle(triangle, n_components))
+            scatter.square = backend.asarray(unpack_triangle(arrays["triangle"], n_components))
         scatter.turnover = float(meta["turnover"])
         return scatter
 
@@ -399,36 +396,34 @@ class ClassStatistics:
         twin.n_scattered = self.n_scattered
         return twin
 
-    def pack(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays, classes in the order of their labels, and JSON-able values."""
-        arrays = {prefix + "means": self.backend.to_numpy(self.means)[self.order]}
+        arrays = {"means": self.backend.to_numpy(self.means)[self.order]}
         if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
-            arrays[prefix + "order"] = self.order.astype(np.int32)
+            arrays["order"] = self.order.astype(np.int32)
         meta: dict[str, Any] = {"n_scattered": self.n_scattered}
         if self.scatter is not None:
-            of_scatter, values = self.scatter.pack(prefix)
+            of_scatter, values = self.scatter.pack()
             arrays, meta = arrays | of_scatter, meta | values
         return arrays, meta
 
     @classmethod
     def unpack(
         cls,
-        prefix: str,
         arrays: Mapping[str, np.ndarray],
         meta: Mapping[str, Any],
         counts: Mapping[Label, int],
         backend: Backend,
     ) -> ClassStatistics:
         """Return the statistics that `pack` described, in memory of their own."""
-        means = backend.copy(backend.asarray(arrays[prefix + "means"]))
+        means = backend.copy(backend.asarray(arrays["means"]))
         statistics = cls(means.shape[1], backend, with_scatter=False)
-        came = np.argsort(arrays.get(prefix + "order", np.arange(len(means))))
+        came = np.argsort(arrays.get("order", np.arange(len(means))))
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
         statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
         statistics.n_scattered = int(meta["n_scattered"])
         if "turnover" in meta:
-            size = means.shape[1]
-            statistics.scatter = Scatter.unpack(prefix, arrays, meta, size, backend)
+            statistics.scatter = Scatter.unpack(arrays, meta, means.shape[1], backend)
         return statistics
 
     def _restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:
