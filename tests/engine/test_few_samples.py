@@ -11,7 +11,7 @@ from klda import KLDA, KLDAEnsemble, KldaError
 from klda.classifiers import unpack
 from klda.engine.few_samples import ExactFit, Kernels, choose_weight
 from klda.engine.held_rows import NotLearnedError
-from klda.engine.solve import Settings
+from klda.engine.solve import RidgeRaisedWarning, Settings
 from tests import reference
 from tests.reference import DEVICE
 
@@ -54,6 +54,15 @@ def test_scores_left_out_equal_those_of_a_fit_that_never_saw_the_sample():
         theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=ours.rho)[0]
         mine = ours.scores_left_out[1][i] * 59 / 60
         np.testing.assert_allclose(mine - mine.mean(), theirs - theirs.mean(), atol=1e-5)
+
+
+def test_a_kernel_that_is_not_positive_definite_gets_a_larger_ridge():
+    X, y = sorted_blobs(60, 6, 4)
+    kernel = Kernels(X, (6,), 0.05).matrix(1.0)
+    usual = fit(kernel, y).rho
+    broken = kernel - 2 * usual * np.eye(60)  # its smallest eigenvalues are below minus the ridge
+    with pytest.warns(RidgeRaisedWarning, match="60 samples .* ridge raised to"):
+        assert fit(broken, y).rho > 5 * usual
 
 
 @pytest.mark.parametrize("kind", [KLDA, KLDAEnsemble])

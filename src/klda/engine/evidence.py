@@ -155,14 +155,9 @@ class Evidence:
 
     def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough probes."""
-        values: dict[Label, list[float]] = {}
-        for i in self._in_use(scale):
-            values.setdefault(self.labels[i], []).append(self.novelty[i])
-        return {
-            label: scale.restore(np.quantile(found, 1 - refused))
-            for label, found in values.items()
-            if len(found) >= ENOUGH_FOR_A_CLASS
-        }
+        probes = self._at(self._in_use(scale))
+        found = quantiles(probes.labels, probes.novelty, 1 - refused)
+        return {label: scale.restore(novelty) for label, novelty in found.items()}
 
     def error_rate(self, scale: Scale) -> float:
         """Return the fraction of probes whose class is not the likeliest; 0 without probes."""
@@ -241,6 +236,15 @@ class Evidence:
         """Return all buckets, the nearest first; of two as near the larger first."""
         buckets = np.unique(self.buckets)[::-1]
         return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
+
+
+def quantiles(labels: Sequence[Label], novelty: np.ndarray, q: float) -> dict[Label, float]:
+    """Return a quantile of the novelty of each class, for those with enough values."""
+    values: dict[Label, list[float]] = {}
+    for label, value in zip(labels, novelty.tolist(), strict=True):
+        values.setdefault(label, []).append(value)
+    enough = {label: own for label, own in values.items() if len(own) >= ENOUGH_FOR_A_CLASS}
+    return {label: float(np.quantile(own, q)) for label, own in enough.items()}
 
 
 def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

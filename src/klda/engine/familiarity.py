@@ -66,8 +66,7 @@ class Familiarity:
         centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
         root = np.sqrt(shares)
         system = np.eye(len(anchors)) + root[:, None] * centred * root
-        if blend is None:
-            return cls(offsets, lengths, anchors, shares, of_mean, system)
+        blend = np.empty((0, 0)) if blend is None else blend
         return cls(offsets, lengths, anchors, shares, of_mean, system, blend)
 
     # Predicting a class needs neither of these two: they are made when first asked for.

@@ -22,7 +22,7 @@ from statistics import NormalDist
 import numpy as np
 
 from klda.engine.arrays import inside, under
-from klda.engine.evidence import ENOUGH_FOR_A_CLASS, Scale
+from klda.engine.evidence import Scale, quantiles
 from klda.engine.regression import LDA_PART, lda_part
 from klda.labels import Label
 
@@ -141,15 +141,7 @@ class FewEvidence:
 
     def class_thresholds(self, refused: float, scale: Scale) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough samples."""
-        refused = min(REFUSED_MORE * refused, 1.0)
-        values: dict[Label, list[float]] = {}
-        for label, novelty in zip(self.labels, self.novelty, strict=True):
-            values.setdefault(label, []).append(novelty)
-        return {
-            label: float(np.quantile(found, 1 - refused))
-            for label, found in values.items()
-            if len(found) >= ENOUGH_FOR_A_CLASS
-        }
+        return quantiles(self.labels, self.novelty, 1 - min(REFUSED_MORE * refused, 1.0))
 
     def error_rate(self, scale: Scale) -> float:
         """Return the fraction of inputs that are probably mistaken."""

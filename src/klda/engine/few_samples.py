@@ -15,8 +15,8 @@ ahead by two standard errors; with more samples, one is enough.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,13 +31,7 @@ from klda.engine.hints import useful_hints
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import (
-    MOST_RAISES,
-    SMALLEST_SLACK,
-    RidgeRaisedWarning,
-    RuleTerms,
-    Settings,
-)
+from klda.engine.solve import RuleTerms, Settings, out_of_sample, rising_ridges
 from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.4  # of the blocks before the last
@@ -228,22 +222,15 @@ class ExactFit:
         lengths = of_means.diagonal() - 2 * of_means.mean(axis=0) + of_means.mean()
         usual = max(float(np.abs(lengths).mean()) * self.n / size, 1e-12)
         rho = usual if scale <= 1e-12 * usual else relative * scale
-        for _ in range(MOST_RAISES):
+        least = float(np.finfo(float).eps * max(scale, trace / self.n))
+        why = f"{self.n} samples is not positive definite with ridge={relative:g}"
+        for raised in rising_ridges(rho, scale, least, why):
             system = within.copy()
-            system[np.arange(self.n), np.arange(self.n)] += rho
-            try:
+            system[np.arange(self.n), np.arange(self.n)] += raised
+            with suppress(scipy.linalg.LinAlgError):
                 factor = scipy.linalg.cho_factor(system, lower=True, check_finite=False)
-            except scipy.linalg.LinAlgError:
-                rho = max(rho, np.finfo(float).eps * max(scale, trace / self.n)) * 10
-                warnings.warn(
-                    f"The scatter of {self.n} samples is not positive definite with "
-                    f"ridge={relative:g}; solving with {rho:.1e} added to its diagonal. A larger "
-                    "ridge avoids this.",
-                    RidgeRaisedWarning,
-                    stacklevel=2,
-                )
-                continue
-            return rho, scipy.linalg.cho_solve(factor, np.eye(self.n), check_finite=False)
+                identity = np.eye(self.n)
+                return raised, scipy.linalg.cho_solve(factor, identity, check_finite=False)
         raise KldaError("The kernel between the samples can't be factorised with any ridge.")
 
     def _spread(self) -> tuple[float, float]:
@@ -251,9 +238,7 @@ class ExactFit:
         freedom = self.n - len(self.counts)
         if not self.settings.small_sample_correction or freedom <= 0:
             return 0.0, 1.0
-        inside = max(self.n - self.rho * float(self.inverse.trace()), 0.0)
-        inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
-        return inside * inflation, inflation
+        return out_of_sample(self.n - self.rho * float(self.inverse.trace()), freedom)
 
     @cached_property
     def weights(self) -> np.ndarray:

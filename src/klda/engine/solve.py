@@ -15,7 +15,7 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -223,22 +223,14 @@ class Solver:
 
     def solve(self, ridge: float, settings: Settings) -> Steps[LinearRule]:
         """Solve for the classifier of the statistics as they are now."""
-        rho = nominal = self._absolute(ridge)[0]
-        for attempt in range(MOST_RAISES + 1):
+        nominal, scale = self._absolute(ridge)
+        dtype, n_samples = self.backend.dtype, self.statistics.n_scattered
+        why = f"{n_samples} samples is not positive definite in {dtype.name} with ridge={ridge:g}"
+        for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
             try:
                 return (yield from self._solve_with(rho, nominal, settings))
             except NotPositiveDefiniteError:
                 self.reset()
-                scale = self._absolute(ridge)[1]
-                rho = max(rho, np.finfo(self.backend.dtype).eps * scale) * 10
-                warnings.warn(
-                    f"The scatter of {self.statistics.n_scattered} samples is not positive "
-                    f"definite in {self.backend.dtype.name} with ridge={ridge:g}; solving with a "
-                    f"ridge raised to {rho / max(scale, np.finfo(float).tiny):.1e} (step "
-                    f"{attempt + 1}). A larger ridge, or dtype='float64', avoids this.",
-                    RidgeRaisedWarning,
-                    stacklevel=2,
-                )
             except BaseException:
                 self.reset()  # a half-made update must not be used, nor applied again
                 raise
@@ -337,9 +329,7 @@ class Solver:
         else:
             solved = precision.apply_updates(self._probed, probes)
         trace = float((solved * probes).sum()) / (1 if len(probes) == size else N_PROBES)
-        inside = max(size - precision.rho * trace, 0.0)
-        inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
-        return inside * inflation, inflation
+        return out_of_sample(size - precision.rho * trace, freedom)
 
     def _rule(
         self, plain: PlainWeights, spread: float, inflation: float, settings: Settings
@@ -412,6 +402,34 @@ class Solver:
         own *= self.backend.asarray(kept[:, None])
         own += predicted
         return own
+
+
+def rising_ridges(rho: float, scale: float, least: float, why: str) -> Iterator[float]:
+    """Yield a ridge and then larger ones, to be tried until one is enough; warn of each of those.
+
+    ``scale`` is the mean diagonal of the scatter, ``least`` what rounding alone may leave on it.
+    """
+    yield rho
+    for _ in range(MOST_RAISES):
+        rho = max(rho, least) * 10
+        relative = rho / max(scale, np.finfo(float).tiny)
+        warnings.warn(
+            f"The scatter of {why}; solving with a ridge raised to {relative:.1e}. A larger ridge "
+            "avoids this, and so may dtype='float64'.",
+            RidgeRaisedWarning,
+            stacklevel=2,
+        )
+        yield rho
+
+
+def out_of_sample(inside: float, freedom: int) -> tuple[float, float]:
+    """Return ``tr(P Sigma)`` as a new sample sees it, and how many times the in-sample one it is.
+
+    ``inside`` is the in-sample trace, ``freedom`` the degrees of freedom within classes.
+    """
+    inside = max(inside, 0.0)
+    inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
+    return inside * inflation, inflation
 
 
 @lru_cache(maxsize=4)
