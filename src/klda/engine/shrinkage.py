@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from klda.engine.arrays import NumpyBackend
+from klda.engine.host_blas import product
 
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3
@@ -73,7 +73,7 @@ class Mixing:
         if not len(self.anchors):
             return inner
         combination = self.combination[self.anchors]
-        mixed = _times(_times(combination, inner), combination)
+        mixed = product(product(combination, inner), combination.T)
         return np.asarray((mixed + mixed.T) / 2)
 
     def column(self, positions: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ class Shrinkage:
         combination[rare], own[rare] = self._with_own_part(rare, weights.T, lengths[rare])
         kept = np.zeros(len(lengths))
         self._enter(self.anchors, combination, kept, own)
-        return combination, kept, _row_products(_times(combination, self.inner), combination)
+        return combination, kept, _row_products(product(combination, self.inner), combination)
 
     def _with_own_part(
         self, rare: np.ndarray, predicted: np.ndarray, lengths: np.ndarray
@@ -256,9 +256,6 @@ class Shrinkage:
         self.mixing.combination[positions] = combination
         self.mixing.kept[positions] = kept
         self.mixing.correction[positions] = 0.5 * own * excess
-
-
-_times = NumpyBackend("float64").linear  # ``A B^T``; inner products are symmetric
 
 
 def _row_products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
