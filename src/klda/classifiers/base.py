@@ -24,6 +24,7 @@ from klda.classifiers.validation import (
     checked_name,
     checked_samples,
     columns_of,
+    stored_parameters,
 )
 from klda.engine.arrays import Array, Backend
 from klda.engine.check_learned import check_learned
@@ -33,7 +34,7 @@ from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
 from klda.errors import KldaError
-from klda.labels import Label, plain
+from klda.labels import Label
 
 
 def _has_scatter(estimator: ContinualClassifier) -> bool:
@@ -399,6 +400,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """Return a classifier that answers as this one does now, by the same solution, forever."""
         return clone(self)._take_over(self, Fitted(None, self.solution_, self._settings()))
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as they are stored: JSON-able."""
+        return stored_parameters(self)
+
     def pack(
         self, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -408,13 +414,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._known(with_classes=solved)
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        parameters = {name: plain(value) for name, value in self.get_params().items()}
-        if not isinstance(parameters.get("random_state"), int | None):
-            parameters["random_state"] = None  # the features drawn with it are stored
         names = getattr(self, "feature_names_in_", None)
         own = {
             "kind": type(self).__name__,
-            "parameters": parameters,
+            "parameters": self.parameters,
             "feature_names": None if names is None else names.tolist(),
         }
         return arrays, own | meta
@@ -423,7 +426,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def unpack(
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
-        """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
+        """Return what `pack` described; see `klda.classifiers.unpack`."""
         parameters = dict(meta["parameters"])
         unknown = sorted(set(parameters) - set(cls._get_param_names()))
         if unknown:

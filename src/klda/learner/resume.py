@@ -241,7 +241,7 @@ class ResumableLearn:
         if ("ledger" in document) != (learner.ledger is not None):
             raise self._refused("it was begun with another choice of what to keep. Give the same")
         then = document["classifier"]["parameters"]
-        now = learner.classifier.get_params()
+        now = learner.classifier.parameters
         kinds = document["classifier"]["kind"], type(learner.classifier).__name__
         differing = [
             (name, then.get(name), now.get(name))
