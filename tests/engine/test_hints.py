@@ -137,4 +137,3 @@ def test_samples_of_a_class_with_a_hint_are_checked_like_others():
     assert model.model_.hinted.labels
     with pytest.raises(NotLearnedError, match="class 0"):
         model.check_learned(X[y == 0][3:6], [0, 0, 0])
-

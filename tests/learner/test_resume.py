@@ -484,4 +484,3 @@ def test_the_first_learn_of_the_default_model_is_resumed(tmp_path, monkeypatch):
     cut_off(Learner("minilm"), [path], tmp_path / "cut", pieces=2)
     learn(Learner("minilm"), [path], tmp_path / "cut", resume=True)
     assert Learner.load(tmp_path / "cut").classes == {"card": 24, "loan": 24}
-

@@ -288,8 +288,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned; ``refused`` as for `threshold`.
 
-        With ``by_class``, by the threshold of the class that a sample would be given, if it has
-        one.
+        With ``by_class``, by the threshold of the predicted class, if it has one.
         """
         solution, samples = self.solution_, checked_samples(self, X)
         limit: Any = self.threshold(refused)
@@ -346,7 +345,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def leaves_trace(self) -> bool:
         """Whether a class that is dropped leaves a trace in the covariance."""
-        return not self.nearest_mean and not self.model_.is_holding
+        return not self.nearest_mean and not self.holds_samples
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether it consists of the samples themselves, because they are few."""
+        return self.__sklearn_is_fitted__() and self._fitted.holds_samples
 
     @property
     def temperature_(self) -> float:
@@ -400,11 +404,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """Return a classifier that answers as this one does now, by the same solution, forever."""
         return clone(self)._take_over(self, Fitted(None, self.solution_, self._settings()))
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters as they are stored: JSON-able."""
-        return stored_parameters(self)
-
     def pack(
         self, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -417,7 +416,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         own = {
             "kind": type(self).__name__,
-            "parameters": self.parameters,
+            "parameters": stored_parameters(self),
             "feature_names": None if names is None else names.tolist(),
         }
         return arrays, own | meta

@@ -188,8 +188,9 @@ class Learner(PersistenceMixin, PredictionMixin):
 
         def learn(batch: EncodedBatch) -> None:
             rows, labels, ids = batch
-            self._ledger, rows = self._entered(rows, labels, ids)
+            ledger, rows = self._entered(rows, labels, ids)
             self.classifier.partial_fit(rows, labels)
+            self._ledger = ledger
             if after is not None:
                 after()
 
