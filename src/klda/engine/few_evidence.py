@@ -4,9 +4,10 @@ With one sample of each class nothing tells how far others may be; with a few, l
 leaves its class with less than the others have. What can be relied on is the scale of the scores:
 divided by the median squared length of a class mean, the temperature that makes probabilities
 honest is nearly the same for all classes that are told apart well, from the first sample on. It is
-higher where the lengths differ much: classes are crowded then. Where classes are hard to tell
-apart, it is higher by up to a hundred times; only samples left out tell that. They are weighed
-against the usual temperature, and count more the more there are of each class.
+higher where the lengths differ much, because classes are crowded then, and with fewer than 20
+classes, which tend to be wider. Where classes are hard to tell apart, it is higher by up to a
+hundred times; only samples left out tell that. They are weighed against the usual temperature, and
+count more the more there are of each class.
 
 With one sample of each class the novelty of known inputs depends on the number of classes alone.
 Leaving a sample out makes it look more novel than an input will, and its class less likely; both
@@ -33,6 +34,7 @@ USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
 # How much squared lengths usually differ (standard deviation by mean, by the root of the number of
 # samples per class), how much hotter more of it makes the scores of single samples, and its limit.
 USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
+FEW, FEW_HEAT = 20, 0.375  # classes; fewer are hotter, by the power of how many times fewer
 OCTAVES = np.arange(-4, 9.5, 0.5)  # temperatures that are tried, relative to the usual one
 # What is expected of the temperature before leaving out tells it, in octaves from the usual one:
 # probability, mean and standard deviation, for classes that are told apart well and for others.
@@ -59,6 +61,7 @@ def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) ->
     crowding = lengths.std() / max(lengths.mean(), 1e-12) / np.sqrt(n)
     heat = CROWDED_HEAT * (crowding - USUAL_CROWDING) / n
     part *= np.exp(np.clip(heat, -MOST_CROWDED_HEAT, MOST_CROWDED_HEAT))
+    part *= max(FEW / len(counts), 1.0) ** FEW_HEAT
     return float(USUAL_TEMPERATURE * part * np.median(lengths)) or 1.0
 
 
