@@ -237,7 +237,7 @@ class Learner(PersistenceMixin, PredictionMixin):
         check_label_kind(np.array(list(known)), list(names.declared))
         texts = names.texts(dict.fromkeys(names.declared, 0) | known)
         with self.changing("declare"):
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
         return self
 
     @property

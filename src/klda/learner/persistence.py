@@ -111,10 +111,10 @@ class PersistenceMixin:
             return ""
         texts = names.texts(counts)
         try:
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
         except Exception as error:  # rows may be learned where the foundation model is not at hand
             texts = {label: text for label, text in texts.items() if label in names.in_use}
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
             return str(error) or type(error).__name__
         return ""
 
