@@ -31,7 +31,7 @@ def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
 def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, rows, how, share):
     model, ask = make("m", "abc"), rows("ask", "a", count=1)
     said = words(cli("predict", ask, "--model", model, *how, "--refused", share, code=1))
-    assert f"--refused {share} can't be used; give a fraction between 0 and 1" in said
+    assert f"--refused={float(share)} can't be used; give a fraction between 0 and 1" in said
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):

@@ -14,11 +14,9 @@ from sklearn.utils.validation import validate_data
 
 from klda import __version__
 from klda.classifiers.validation import (
-    check_count,
     check_labels_known,
     check_mergeable,
     check_parameters,
-    check_refused,
     check_removable,
     checked_batch,
     checked_name,
@@ -32,7 +30,7 @@ from klda.engine.fitted import Fitted
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count, check_fraction
 from klda.labels import Label, plain
 
 
@@ -274,7 +272,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ``refused`` is the fraction of samples of known classes that may be taken for unknown; 1.5
         times as many are while the model holds its samples.
         """
-        check_refused(refused)
+        check_fraction("refused", refused)
         solution = self.solution_
         if solution.evidence is None:
             raise KldaError(
@@ -303,7 +301,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         ``refused`` as for `threshold`.
         """
-        check_refused(refused)
+        check_fraction("refused", refused)
         return self.solution_.answer(checked_samples(self, X), top, refused)
 
     # ---------------------------------------------------------------- what it knows

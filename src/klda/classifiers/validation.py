@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count
 from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
 
 if TYPE_CHECKING:
@@ -51,22 +51,6 @@ def check_parameters(estimator: BaseEstimator) -> None:
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if value != "auto" and not (is_number and np.isfinite(value) and value > 0):
             raise KldaError(f"{name}={value!r} can't be used; give a number above 0, or 'auto'.")
-
-
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise if a parameter is not an integer from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        what = "a positive integer" if least else "an integer from 0 on"
-        raise KldaError(f"{name}={value!r} can't be used; give {what}.")
-
-
-def check_refused(refused: float, parameter: str = "refused") -> None:
-    """Raise if this is no fraction of inputs that may be refused."""
-    is_number = isinstance(refused, float | int | np.number) and not isinstance(refused, bool)
-    if not is_number or not 0 < refused < 1:
-        raise KldaError(
-            f"{parameter}={refused!r} can't be used; give a fraction between 0 and 1, such as 0.05."
-        )
 
 
 # ---------------------------------------------------------------- samples and labels

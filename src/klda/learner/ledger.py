@@ -19,7 +19,7 @@ import numpy as np
 
 from klda.engine.held_rows import match_rows
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, plain
 
 SampleId = str | int
 
@@ -122,8 +122,8 @@ class Ledger:
         """Positions of samples given by their ids or running numbers, in the order of `ids`."""
         numbers = []
         for one in ids:
-            plain = one.item() if isinstance(one, np.generic) else one
-            number = self.names.get(plain) if isinstance(plain, str) else plain
+            name = plain(one)
+            number = self.names.get(name) if isinstance(name, str) else name
             if isinstance(number, bool) or not isinstance(number, int):
                 raise KldaError(f"ids names sample {one!r}, which is not in the ledger.")
             numbers.append(number)
@@ -262,7 +262,7 @@ class Ledger:
         )
 
     def _check_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
-        given = [one.item() if isinstance(one, np.generic) else one for one in ids]
+        given = [plain(one) for one in ids]
         if len(given) != expected:
             raise KldaError(f"ids has {len(given)} ids for {expected} inputs; give one for each.")
         seen: set[str] = set()

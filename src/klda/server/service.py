@@ -12,7 +12,7 @@ import numpy as np
 
 from klda.engine.solution import Answer
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_one_each
 from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
@@ -192,7 +192,7 @@ class Service:
         A second learn with the same idempotency key counts once; `content` is what the key stands
         for, JSON-able.
         """
-        _check_lengths(inputs, labels)
+        check_one_each(inputs, labels)
         mark = digest("learn", content) if key else ""
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
@@ -210,7 +210,7 @@ class Service:
         mark = digest("forget", content) if key else ""
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
-        _check_lengths(inputs, labels)
+        check_one_each(inputs, labels)
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
@@ -236,13 +236,6 @@ class Service:
     async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
-
-
-def _check_lengths(inputs: Any, labels: Sequence[Label]) -> None:
-    if len(inputs) != len(labels):
-        raise ServiceError(
-            f"There are {len(inputs)} inputs and {len(labels)} labels: give one label per input."
-        )
 
 
 def _neighbourhood(learner: Learner) -> Neighbourhood | None:
