@@ -278,12 +278,14 @@ class Ledger:
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values."""
-        arrays = {f"features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
-        arrays |= {"exponents": self.exponents, "labels": self.codes, "numbers": self.numbers}
+        arrays = {f"ledger/features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
+        arrays["ledger/exponents"] = self.exponents
+        arrays["ledger/labels"] = self.codes
+        arrays["ledger/numbers"] = self.numbers
         if self.names:
             text = json.dumps(list(self.names), ensure_ascii=False).encode()
-            arrays["names"] = np.frombuffer(text, np.uint8)
-            arrays["named"] = np.array(list(self.names.values()), np.int64)
+            arrays["ledger/names"] = np.frombuffer(text, np.uint8)
+            arrays["ledger/named"] = np.array(list(self.names.values()), np.int64)
         meta = {
             "samples": len(self),
             "chunks": len(self.chunks),
@@ -296,15 +298,15 @@ class Ledger:
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `pack` described; chunks may be lazy mappings of files."""
         names: dict[str, int] = {}
-        if "names" in arrays:
-            texts = json.loads(np.asarray(arrays["names"]).tobytes())
-            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
+        if "ledger/names" in arrays:
+            texts = json.loads(np.asarray(arrays["ledger/names"]).tobytes())
+            names = dict(zip(texts, np.asarray(arrays["ledger/named"]).tolist(), strict=True))
         ledger = cls(
-            tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
-            np.asarray(arrays["exponents"]),
+            tuple(arrays[f"ledger/features/{i:06}"] for i in range(meta["chunks"])),
+            np.asarray(arrays["ledger/exponents"]),
             tuple(meta["labels"]),
-            np.asarray(arrays["labels"]),
-            np.asarray(arrays["numbers"]),
+            np.asarray(arrays["ledger/labels"]),
+            np.asarray(arrays["ledger/numbers"]),
             names,
             meta["next_number"],
         )
