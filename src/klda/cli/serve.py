@@ -72,11 +72,10 @@ def serve(
     Keys are also read from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys
     the service listens on this computer only, and everyone on it may teach.
     """
-    from klda.learner import folder
     from klda.server.run import serve as run
     from klda.server.settings import ServiceSettings
 
-    if new is None and not model.exists() and not folder.exists(model):
+    if new is None and not model.exists():
         raise KldaError(
             f"There is no model folder {model}. Start one with: "
             f"klda serve --model {model} --new minilm"

@@ -148,11 +148,6 @@ class Ledger:
         for label in dict.fromkeys(names.tolist()):
             wanted = np.flatnonzero(names == label)
             mine = self.of_class(label)
-            if len(wanted) > len(mine):
-                raise KldaError(
-                    f"inputs has {len(wanted)} samples of class {label!r}, of which the ledger has "
-                    f"{len(mine)}; give samples that were learned."
-                )
             rounded = restore(*halve(rows[wanted]))
             positions[wanted] = mine[match_rows(rounded, self.rows_at(mine), label)]
         return positions
@@ -184,8 +179,6 @@ class Ledger:
 
         It is these features that are to be learned. A sample without an id goes by its number.
         """
-        if not np.isfinite(rows).all():
-            raise KldaError("inputs has features that are not finite; leave such samples out.")
         halves, exponents = halve(rows)
         numbers = self.next_number + np.arange(len(rows))
         names = dict(self.names)

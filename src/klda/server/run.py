@@ -70,7 +70,7 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def uvicorn_server(app: Any, **options: Any) -> Any:
+def uvicorn_server(app: Any) -> Any:
     """Return a Uvicorn server for an application."""
     uvicorn = require("uvicorn", "server")
     config = uvicorn.Config(
@@ -81,6 +81,5 @@ def uvicorn_server(app: Any, **options: Any) -> Any:
         proxy_headers=False,
         lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS,
-        **options,
     )
     return uvicorn.Server(config)
