@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -480,8 +479,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _settings(self) -> Settings:
         """Return what the user chose; raise if a parameter can't be used."""
         check_parameters(self)
-        known = {each.name for each in fields(Settings)}
-        return Settings(**{name: getattr(self, name) for name in known if hasattr(self, name)})
+        return Settings.of(vars(self), nearest_mean=self.nearest_mean)
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""
