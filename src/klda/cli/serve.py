@@ -83,6 +83,9 @@ def serve(
     known = _keys(keys)
     settings = ServiceSettings(
         model=model,
+        new=new,
+        device=device,
+        workers=workers,
         host=host,
         port=port,
         keys=known,
@@ -94,13 +97,7 @@ def serve(
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )
-    run(
-        settings,
-        new=new,
-        options={} if device == "auto" else {"device": device},
-        workers=workers,
-        on_listen=lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"),
-    )
+    run(settings, lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"))
 
 
 def _keys(file: Path | None) -> tuple[ApiKey, ...]:

@@ -21,7 +21,6 @@ from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServiceError
 from klda.server.journal import Tally
-from klda.server.locked_folder import LockedFolder
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
@@ -45,19 +44,10 @@ class ClassOverview:
 class Service:
     """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        *,
-        new: str | None = None,
-        options: dict[str, Any] | None = None,
-        workers: int = 1,
-    ) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self._source = (settings.model, new, options or {})
-        self._workers = workers
         self._processes: list[EncoderProcess] = []
-        self.writer = Writer(settings, LockedFolder(*self._source))
+        self.writer = Writer(settings)
         self.batcher = Batcher(
             lambda: self.snapshot,
             max_batch=settings.max_batch,
@@ -80,10 +70,11 @@ class Service:
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        encoders: list[Encode] = [learner.encoder.encode] * self._workers
-        if self._workers > 1 and self.modality != "features":
-            divide_processors(self._workers)
-            self._processes = [EncoderProcess(*self._source) for _ in range(self._workers)]
+        workers = self.settings.workers
+        encoders: list[Encode] = [learner.encoder.encode] * workers
+        if workers > 1 and self.modality != "features":
+            divide_processors(workers)
+            self._processes = [EncoderProcess(self.settings) for _ in range(workers)]
             encoders = [process.encode for process in self._processes]
         self.batcher.start(encoders)
         self.ready = True

@@ -33,6 +33,9 @@ class ServiceSettings:
     """How the service runs."""
 
     model: Path  # the model folder
+    new: str | None = None  # foundation model of a new one, if the folder has no model yet
+    device: str = "auto"  # of the foundation model and the classifier
+    workers: int = 1  # processes that encode inputs; 1 encodes in the service itself
     host: str = "127.0.0.1"
     port: int = 8000
     keys: tuple[ApiKey, ...] = ()  # without any, everyone who reaches the service may teach
