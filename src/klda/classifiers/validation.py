@@ -153,13 +153,13 @@ def _unusable(samples: Array) -> KldaError:
 # ---------------------------------------------------------------- known classes
 
 
-def check_label_kind(classes: np.ndarray, labels: Sequence[Label]) -> None:
+def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
     if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
         known = classes[0].item()
         raise KldaError(
-            f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the known "
-            f"classes are such as {known!r} ({type(known).__name__}); use one kind."
+            f"{parameter} has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the "
+            f"known classes are such as {known!r} ({type(known).__name__}); use one kind."
         )
 
 
@@ -192,7 +192,7 @@ def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
     """Return a class's new name; raise if it can't have that one."""
     check_labels_known(classes, [old], "old")
     new = checked_label("new", new)
-    check_label_kind(classes, [new])
+    check_label_kind(classes, [new], "new")
     if new in classes.tolist():
         raise KldaError(f"new={new!r} is already a class; choose another name.")
     return new
@@ -224,7 +224,7 @@ def check_mergeable(estimator: ContinualClassifier, other: Any) -> None:
         _check_same_parameters(estimator, other)
         return
     _check_same_features(estimator, other)
-    check_label_kind(estimator.classes_, other.classes_.tolist())
+    check_label_kind(estimator.classes_, other.classes_.tolist(), "other")
 
 
 def _check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:

@@ -233,7 +233,7 @@ class Learner(PersistenceMixin, PredictionMixin):
                 f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
             )
         names, known = self._names.declare(classes), self.classes
-        check_label_kind(np.array(list(known)), list(names.declared))
+        check_label_kind(np.array(list(known)), list(names.declared), "classes")
         texts = names.texts(dict.fromkeys(names.declared, 0) | known)
         with self.changing("declare"):
             self._names = names.give_to(self.classifier, texts, self._inputs)
