@@ -65,7 +65,7 @@ def test_a_part_of_a_class_is_forgotten_only_where_asked_for(
     assert found["exact"]
     assert found["forgotten_classes"] == []
     assert found["left"] == {"a": 17}
-    assert found["checked"] == ("--keep" in options)
+    assert found["checked"] == ("--classifier" not in options)  # held, or in the ledger
     rest = write("rest", model.parent / "m-rows.npz", np.arange(8, 75))
     said = cli("forget", "b", "--model", model, "--rows", rest).stderr
     assert "as if it had never seen what was forgotten" in said
@@ -81,6 +81,13 @@ def test_a_part_that_stays_is_named(cli, make, rows, write):
     said = cli("forget", "a", "--model", model, "--rows", part, "--partly").stderr
     assert "a is still known, from 1 sample." in said
     assert "2 classes" in said
+    assert "This assumes that the rows were learned" not in said  # they were compared
+
+
+def test_a_part_that_can_not_be_compared_is_said_to_be_unchecked(cli, make, rows, write):
+    model = make("m", "abcdefgh")  # 200 samples, more than half of 300 components
+    part = write("part", rows("again", "abcdefgh"), np.arange(4))
+    said = cli("forget", "a", "--model", model, "--rows", part, "--partly").stderr
     assert "This assumes that the rows were learned" in said
 
 

@@ -200,8 +200,10 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
     assert expected in kept(few)
     many, compact = make("many", "abcdefgh"), tmp_path / "compact"
     assert "statistics only" in kept(many)
-    Learner.load(few).save(compact, compact=True)
+    Learner.load(many).save(compact, compact=True)
     assert "statistics only" in kept(compact)
+    Learner.load(few).save(tmp_path / "both", compact=True)  # answers are computed from samples
+    assert "one row of numbers per sample" in kept(tmp_path / "both")
     only, ncm = make("only", "a"), tmp_path / "ncm"
     assert "one row of numbers per sample" in kept(only)
     cli("learn", rows("rows", "abc"), "--model", ncm, "--classifier", "ncm")

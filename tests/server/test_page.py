@@ -388,3 +388,15 @@ def test_names_on_the_map_stay_inside_and_apart(size):
         for other in boxes[:i]:
             apart = one[1] <= other[0] or other[1] <= one[0]
             assert apart or one[3] <= other[2] or other[3] <= one[2]
+
+
+def test_a_young_model_forgets_without_a_trace(tmp_path):
+    learner = Learner("features", classifier=KLDA(n_components=500, random_state=0))
+    for label in CENTRES:
+        learner.learn(samples(label, 10), [label] * 10)
+    learner.save(tmp_path / "young")
+    with serving(tmp_path / "young") as client:
+        assert "trace" not in client.get("/page/forgotten").text
+        assert "trace" not in client.post("/page/forget", data={"label": "bees"}).text
+        answer = client.post("/v1/forget", json={"labels": ["cats"]})
+        assert answer.json()["exact"]

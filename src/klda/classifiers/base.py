@@ -21,6 +21,7 @@ from klda.classifiers.validation import (
     checked_name,
     checked_samples,
     columns_of,
+    stored_parameters,
 )
 from klda.engine.arrays import Array, Backend
 from klda.engine.check_learned import check_learned
@@ -30,7 +31,7 @@ from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
 from klda.errors import KldaError, check_count, check_fraction
-from klda.labels import Label, plain
+from klda.labels import Label
 
 
 def _has_scatter(estimator: ContinualClassifier) -> bool:
@@ -284,8 +285,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned; ``refused`` as for `threshold`.
 
-        With ``by_class``, by the threshold of the class that a sample would be given, if it has
-        one.
+        With ``by_class``, by the threshold of the predicted class, if it has one.
         """
         solution, samples = self.solution_, checked_samples(self, X)
         limit: Any = self.threshold(refused)
@@ -342,7 +342,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def leaves_trace(self) -> bool:
         """Whether a class that is dropped leaves a trace in the covariance."""
-        return not self.nearest_mean and not self.model_.is_holding
+        return not self.nearest_mean and not self.holds_samples
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether it consists of the samples themselves, because they are few."""
+        return self.__sklearn_is_fitted__() and self._fitted.holds_samples
 
     @property
     def temperature_(self) -> float:
@@ -405,13 +410,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         self._known(with_classes=solved)
         arrays, meta = self._fitted.pack(self._settings(), compact=compact, solved=solved)
-        parameters = {name: plain(value) for name, value in self.get_params().items()}
-        if not isinstance(parameters.get("random_state"), int | None):
-            parameters["random_state"] = None  # the features drawn with it are stored
         names = getattr(self, "feature_names_in_", None)
         own = {
             "kind": type(self).__name__,
-            "parameters": parameters,
+            "parameters": stored_parameters(self),
             "feature_names": None if names is None else names.tolist(),
         }
         return arrays, own | meta
@@ -420,7 +422,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def unpack(
         cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], device: str | None = None
     ) -> Self:
-        """Return the classifier that `pack` described; see `klda.classifiers.unpack`."""
+        """Return what `pack` described; see `klda.classifiers.unpack`."""
         parameters = dict(meta["parameters"])
         unknown = sorted(set(parameters) - set(cls._get_param_names()))
         if unknown:

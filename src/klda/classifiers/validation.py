@@ -53,6 +53,17 @@ def check_parameters(estimator: BaseEstimator) -> None:
             raise KldaError(f"{name}={value!r} can't be used; give a number above 0, or 'auto'.")
 
 
+def stored_parameters(estimator: BaseEstimator) -> dict[str, Any]:
+    """Return an estimator's parameters as JSON has them."""
+    parameters = {
+        name: list(value) if isinstance(value, tuple) else plain(value)
+        for name, value in estimator.get_params().items()
+    }
+    if not isinstance(parameters.get("random_state"), int | None):
+        parameters["random_state"] = None  # the features drawn with it are stored
+    return parameters
+
+
 # ---------------------------------------------------------------- samples and labels
 
 

@@ -80,7 +80,7 @@ def forget(
     with changed(
         model, wait, **options.encoding(device, batch_size, cache, engine, precision)
     ) as learner:
-        before = learner.classes
+        before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
         exact = True
         if ids:
@@ -97,7 +97,9 @@ def forget(
                 "These are all classes of the model, and a model without classes can't be saved: "
                 f"nothing was forgotten. To forget everything, delete the folder {model}."
             )
-    _report(learner, before, exact, model, json)
+    # All rows were compared, or they have the mean of their class; some rows of it may be any.
+    checked = learner.ledger is not None or holding or not _left(learner, before)
+    _report(learner, before, exact, checked, model, json)
 
 
 def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
@@ -164,15 +166,23 @@ def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) 
         )
 
 
-def _report(
-    learner: Learner, before: dict[Any, int], exact: bool, model: Path, as_json: bool
-) -> None:
+def _left(learner: Learner, before: dict[Any, int]) -> dict[Any, int]:
+    """Return the classes that lost some of their samples, with what they have left."""
     after = learner.classes
+    return {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
+
+
+def _report(
+    learner: Learner,
+    before: dict[Any, int],
+    exact: bool,
+    checked: bool,
+    model: Path,
+    as_json: bool,
+) -> None:
+    after, left = learner.classes, _left(learner, before)
     gone = [label for label in before if label not in after]
-    left = {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
     samples = sum(before.values()) - sum(after.values())
-    # A ledger compares every row, and a whole class has its mean; some rows of it may be any.
-    checked = learner.ledger is not None or not left
     done = {
         "model": str(model),
         "forgotten_classes": gone,

@@ -102,12 +102,12 @@ def _kept(stored: StoredModel) -> str:
     if "ledger" in stored.document:
         samples = counted(stored.document["ledger"]["samples"], "sample")
         return f"the features of {samples} (--keep features), no text, no image"
+    few = "one row of numbers per sample, no text, no image"
+    if any(name.endswith("/support") for name in stored.arrays) and stored.document["compact"]:
+        return few
     rows = next((a for n, a in stored.arrays.items() if n.endswith("/rows")), None)
-    if rows is not None:
-        return (
-            "one row of numbers per sample, no text, no image; with more than "
-            f"{rows.shape[1] // 2:,} samples only statistics"
-        )
+    if rows is not None:  # as long as there is no scatter of all samples
+        return f"{few}; with more than {rows.shape[1] // 2:,} samples only statistics"
     pending = stored.arrays.get("learn/pending")
     if pending is not None:
         samples = counted(len(pending), "sample")

@@ -16,9 +16,9 @@ import numpy as np
 
 from klda.cluster.connection import ClusterError
 from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
-from klda.data.arrow import input_values
+from klda.data.arrow import input_columns, input_values
 from klda.data.batch import RawBatch
-from klda.data.columns import check_label_type, choose_columns
+from klda.data.columns import check_label_type
 from klda.errors import KldaError, require
 from klda.labels import Label
 
@@ -178,19 +178,20 @@ class BlockReader:
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(block)
             rows = accessor.to_arrow().slice(start, stop - start).combine_chunks()
             table = Table(Path("dataset"), "dataset", self.modality, self.columns)
-            column, label = choose_columns(table, rows.column_names, self.labels)
-            inputs = self._inputs(rows, column, table, first_row)
+            columns, label = input_columns(table, rows.schema, self.labels)
+            inputs = self._inputs(rows, columns, table, first_row)
             labels = self._labels(rows.column(label), table, first_row) if self.labels else []
         if self.modality == "image":
             _check_visible(inputs)
         return inputs, labels, rows
 
-    def _inputs(self, rows: Any, name: str, table: Table, first_row: int) -> Any:
-        column = rows.column(name)
-        if self.modality == "image" and str(column.type) not in ("string", "large_string", "null"):
+    def _inputs(self, rows: Any, names: list[str], table: Table, first_row: int) -> Any:
+        columns = [rows.column(name) for name in names]
+        kind = str(columns[0].type)
+        if self.modality == "image" and kind not in ("string", "large_string", "null"):
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(rows)
-            return list(accessor.to_numpy(name))
-        values = input_values([column], table, first_row)
+            return list(accessor.to_numpy(names[0]))
+        values = input_values(columns, table, first_row)
         return table.check(RawBatch(values, None), first_row).inputs
 
     def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,8 @@ class Worker:
                 "Install the same one on all machines of the cluster."
             ) from error
         threadpool_limits(self._threads)
-        if self._foundation["modality"] != "features":
-            require("torch", "text").set_num_threads(self._threads)
+        if torch := sys.modules.get("torch"):  # an encoder that runs on it has imported it
+            torch.set_num_threads(self._threads)
         return WorkerInfo(os.getpid(), host, self._device)
 
     def learn(

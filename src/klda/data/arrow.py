@@ -11,9 +11,8 @@ import numpy as np
 from klda.data.batch import Modality, RawBatch, TableError
 from klda.data.columns import (
     FEATURE_COLUMNS,
-    GUESSED,
     TEXT_COLUMNS,
-    Columns,
+    asked_for,
     choose_columns,
     choose_label,
 )
@@ -27,7 +26,7 @@ def parquet_modalities(path: Path) -> tuple[Modality, ...]:
     """Tell what a parquet file can hold, the likeliest first."""
     with _open(path) as file:
         schema = file.schema_arrow
-    if _feature_columns(schema, GUESSED) and not any(
+    if _feature_columns(schema) and not any(
         str(schema.field(name).type) in ("string", "large_string")
         for name in schema.names
         if name.lower() in TEXT_COLUMNS
@@ -40,17 +39,7 @@ def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[R
     """Read the rows of a parquet file."""
     with _open(table.path) as file:
         schema = file.schema_arrow
-        if table.modality == "features":
-            inputs = _feature_columns(schema, table.columns)
-            label = choose_label(table, schema.names, labels)
-            if not inputs:
-                raise TableError(
-                    f"{table.path}: found neither a column of lists nor columns of floating-point "
-                    f"numbers to use as features; its columns are: {', '.join(schema.names)}."
-                )
-        else:
-            name, label = choose_columns(table, schema.names, labels)
-            inputs = [name]
+        inputs, label = input_columns(table, schema, labels)
         done, total = skip, max(file.metadata.num_rows, 1)
         wanted = [*inputs, *([] if label is None else [label])]
         for part in _record_batches(file, wanted, rows, skip):
@@ -59,6 +48,21 @@ def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[R
             done += len(values)
             if len(values):
                 yield RawBatch(values, names, done / total)
+
+
+def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:
+    """Return the columns that hold the inputs, and the one that holds the labels."""
+    if table.modality != "features":
+        name, label = choose_columns(table, schema.names, labels)
+        return [name], label
+    asked = asked_for(table, schema.names)
+    inputs = [asked] if asked else _feature_columns(schema)
+    if not inputs:
+        raise TableError(
+            f"{table.path}: found neither a column of lists nor columns of floating-point numbers "
+            f"to use as features; its columns are: {', '.join(schema.names)}."
+        )
+    return inputs, choose_label(table, schema.names, labels)
 
 
 def input_values(columns: Sequence[Any], table: Table, before: int) -> Any:
@@ -98,14 +102,14 @@ def _plain(column: Any) -> Any:
 
 
 def _is_list(kind: Any) -> bool:
-    types = require("pyarrow.types", "parquet")
+    types, arrow = require("pyarrow.types", "parquet"), require("pyarrow", "parquet")
+    if isinstance(kind, arrow.BaseExtensionType):  # a tensor column
+        kind = kind.storage_type
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _feature_columns(schema: Any, columns: Columns) -> list[str]:
+def _feature_columns(schema: Any) -> list[str]:
     """Return one column of lists, or all columns of floating-point numbers."""
-    if columns.input is not None:
-        return [columns.input]
     lists = [name for name in schema.names if _is_list(schema.field(name).type)]
     if lists:
         named = [name for name in lists if name.lower() in FEATURE_COLUMNS]

@@ -74,6 +74,11 @@ def choose_label(table: Table, names: Sequence[str], need_labels: bool = True) -
     return label
 
 
+def asked_for(table: Table, names: Sequence[str]) -> str | None:
+    """Return the input column that was asked for, if one was."""
+    return _find(table, names, "input_column", ())
+
+
 def _find(table: Table, names: Sequence[str], parameter: str, guesses: Sequence[str]) -> str | None:
     asked = table.columns.input if parameter == "input_column" else table.columns.label
     if asked is None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
+from klda.engine.feature_map import KernelMap
 from klda.engine.few_samples import solve_few
 from klda.engine.held_rows import Waiting
 from klda.engine.interrupts import held_back
@@ -74,6 +75,13 @@ class Fitted:
     def predicts_only(self) -> bool:
         """Whether there is no model to learn with."""
         return self._model is None and self._stored is None
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether there are the samples themselves, without reading a stored model."""
+        if self._model is not None:
+            return self._model.is_holding
+        return self._solution is not None and isinstance(self._solution.maps[0], KernelMap)
 
     @property
     def known(self) -> Model | Solution:

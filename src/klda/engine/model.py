@@ -165,7 +165,7 @@ class Model:
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
-        if len(self.hints) or self.is_holding:
+        if len(self.hints) or len(self.hinted) or self.is_holding:
             return np.array([n for _, n in sorted(self.counts.items())], np.int64)
         return self.statistics.counts[self.statistics.order]
 
@@ -385,7 +385,9 @@ class Model:
             "counts": self.class_counts.tolist(),
             "members": members,
         }
-        kept = {"hints": self.hints, "hinted": self.hinted} if len(self.hints) else {}
+        kept = {}
+        if len(self.hints) or len(self.hinted):
+            kept = {"hints": self.hints, "hinted": self.hinted}
         if self.held is not None:
             kept["held"] = self.held
         arrays |= {f"learn/{name}": own.rows for name, own in kept.items()}

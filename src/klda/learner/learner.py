@@ -186,9 +186,9 @@ class Learner(PersistenceMixin, PredictionMixin):
         """
 
         def learn(batch: EncodedBatch) -> None:
-            rows, labels, ids = batch
-            self._ledger, rows = self._entered(rows, labels, ids)
-            self.classifier.partial_fit(rows, labels)
+            ledger, rows = self._entered(*batch)
+            self.classifier.partial_fit(rows, batch[1])
+            self._ledger = ledger
             if after is not None:
                 after()
 

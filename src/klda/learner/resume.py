@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from klda import __version__, encoders
+from klda.classifiers.validation import stored_parameters
 from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
 from klda.learner import folder as folders
@@ -241,7 +242,7 @@ class ResumableLearn:
         if ("ledger" in document) != (learner.ledger is not None):
             raise self._refused("it was begun with another choice of what to keep. Give the same")
         then = document["classifier"]["parameters"]
-        now = learner.classifier.get_params()
+        now = stored_parameters(learner.classifier)
         kinds = document["classifier"]["kind"], type(learner.classifier).__name__
         differing = [
             (name, then.get(name), now.get(name))

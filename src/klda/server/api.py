@@ -96,16 +96,18 @@ async def forget(
 ) -> schemas.ForgetAnswer:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
-    Classes are forgotten exactly if the model keeps a ledger of what it learned.
+    Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
+    samples because they are few.
     """
     inputs = await inputs_of(service, body) if body.given() else None
     content = body.model_dump(exclude_none=True) if idempotency_key else None
+    exact = inputs is not None or service.forgets_exactly
     done = await service.forget(body.labels, inputs, idempotency_key or "", content)
     return schemas.ForgetAnswer.of(
         done,
         forgotten=list(dict.fromkeys(body.labels)),
         undo=done.sequence if inputs is None else None,
-        exact=inputs is not None or service.keeps_ledger,
+        exact=exact,
     )
 
 

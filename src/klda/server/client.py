@@ -343,7 +343,9 @@ def _one_each(inputs: Any, labels: Any) -> list[Label]:
 
 def _encode_image(image: Any) -> str:
     if isinstance(image, str | Path):
-        return base64.b64encode(Path(image).read_bytes()).decode()
+        image = Path(image).read_bytes()
+    if isinstance(image, bytes):
+        return base64.b64encode(image).decode()
     pillow = require("PIL.Image", "images")
     if isinstance(image, np.ndarray):
         image = pillow.fromarray(image)

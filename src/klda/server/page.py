@@ -28,7 +28,7 @@ MANY_NEW = 10  # a table with more new classes than this is shown before it is t
 PREVIEWED = 4
 TRACE = (
     "The covariance that all classes share keeps a trace of the forgotten class, because this "
-    "model keeps no ledger."
+    "model keeps neither its samples nor a ledger."
 )
 
 STATIC = StaticFiles(directory=Path(__file__).parent / "static")
@@ -286,10 +286,9 @@ async def rename(request: Request, service: The, old: Field, new: Field) -> Resp
 @router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
+    trace = "" if service.forgets_exactly else f" {TRACE}"
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
-    text = f"Forgot {label}: it is no longer predicted."
-    if not service.keeps_ledger:
-        text += f" {TRACE}"
+    text = f"Forgot {label}: it is no longer predicted.{trace}"
     return _message(request, text, undo=done.sequence)
 
 
@@ -301,7 +300,7 @@ async def forgotten(request: Request, service: The) -> Response:
         "forgotten.html",
         forgotten=sorted((await service.forgotten()).items(), reverse=True),
         minutes=math.ceil(service.settings.undo_seconds / 60),
-        trace="" if service.keeps_ledger else TRACE,
+        trace="" if service.forgets_exactly else TRACE,
     )
 
 

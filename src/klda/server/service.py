@@ -95,9 +95,10 @@ class Service:
         return {"inference": self.batcher.trouble, **self.writer.trouble}
 
     @property
-    def keeps_ledger(self) -> bool:
-        """Whether the model keeps the features it learned, and can forget classes exactly."""
-        return self.writer.learner.ledger is not None
+    def forgets_exactly(self) -> bool:
+        """Whether the model has its samples, as a ledger or while they are few."""
+        learner = self.writer.learner
+        return learner.ledger is not None or not learner.classifier.leaves_trace
 
     @property
     def snapshot(self) -> Snapshot:
