@@ -141,3 +141,21 @@ def test_blocks_that_do_not_fit_are_named():
 def test_a_kernel_of_equal_samples_can_be_solved():
     X, y = np.ones((6, 4)), [0, 0, 1, 1, 2, 2]
     assert np.isfinite(make().partial_fit(X, y).predict_proba(X)).all()
+
+
+@pytest.mark.parametrize(("m", "per_class", "most"), [(2, 20, 0.75), (5, 5, 0.4), (5, 20, 0.35)])
+def test_labels_that_say_nothing_make_no_answer_sure(m, per_class, most):
+    confidence = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(per_class * m + 300, 12)), np.tile(np.arange(m), per_class)
+        model = make().fit(X[: len(y)], y)
+        confidence.append(model.predict_proba(X[len(y) :]).max(axis=1).mean())
+    assert np.mean(confidence) < most
+
+
+def test_classes_that_are_far_apart_make_answers_sure():
+    X, y = reference.blobs(400, 12, 5, spread=0.3)
+    model = make().fit(X[:50], y[:50])
+    assert (model.predict(X[50:]) == y[50:]).mean() > 0.98
+    assert model.predict_proba(X[50:]).max(axis=1).mean() > 0.95

@@ -137,14 +137,7 @@ class Evidence:
             return 1.0
         unusual = np.log2(TEMPERATURES / USUAL_TEMPERATURE) / LOG2_SPREAD
         loss = self.losses[rows].sum(axis=0, dtype=np.float64) + 0.5 * unusual**2
-        best = int(loss.argmin())
-        shift = 0.0
-        if 0 < best < len(loss) - 1:  # the vertex of the parabola through three points
-            left, here, right = loss[best - 1 : best + 2]
-            curvature = left - 2 * here + right
-            shift = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
-        step = TEMPERATURES[1] / TEMPERATURES[0]
-        return float(scale.heat * TEMPERATURES[best] * step**shift)
+        return float(scale.heat * 2.0 ** lowest(np.log2(TEMPERATURES), loss))
 
     def threshold(self, refused: float, scale: Scale) -> float:
         """Return the novelty that a fraction of known inputs exceeds; infinite without probes."""
@@ -240,6 +233,16 @@ class Evidence:
         """Return all buckets, the nearest first; of two as near the larger first."""
         buckets = np.unique(self.buckets)[::-1]
         return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
+
+
+def lowest(places: np.ndarray, losses: np.ndarray) -> float:
+    """Return where losses at evenly spaced places are lowest: the vertex through three of them."""
+    best, shift = int(losses.argmin()), 0.0
+    if 0 < best < len(losses) - 1:
+        left, here, right = losses[best - 1 : best + 2]
+        curvature = left - 2 * here + right
+        shift = 0.5 * (left - right) / curvature if curvature > 0 else 0.0
+    return float(places[best] + shift * (places[1] - places[0]))
 
 
 def _losses(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:

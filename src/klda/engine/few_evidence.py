@@ -3,14 +3,17 @@
 With one sample of each class nothing tells how far others may be; with a few, leaving one out
 leaves its class with less than the others have. What can be relied on is the scale of the scores:
 divided by the median squared length of a class mean, the temperature that makes probabilities
-honest is nearly the same for all texts, from the first sample on. It is higher where the lengths
-differ much: classes are crowded then. With one sample of each class the novelty of known inputs
-depends on the number of classes alone. Leaving a sample out makes it look more novel than an input
-will; that fades with the square of the number of samples. From three samples per class on, leaving
-out tells the temperature better.
+honest is nearly the same for all classes that are told apart well, from the first sample on. It is
+higher where the lengths differ much: classes are crowded then. Where classes are hard to tell
+apart, it is higher by up to a hundred times; only samples left out tell that. They are weighed
+against the usual temperature, and count more the more there are of each class.
+
+With one sample of each class the novelty of known inputs depends on the number of classes alone.
+Leaving a sample out makes it look more novel than an input will, and its class less likely; both
+fade with the square of the number of samples.
 
 The constants were chosen by cross-validation within the training rows of the paper's four text
-sets, with 2 to 150 of their classes.
+sets, with 2 to 150 of their classes, among them similar ones, and with classes joined at random.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.evidence import ENOUGH_FOR_A_CLASS, Scale
+from klda.engine.evidence import ENOUGH_FOR_A_CLASS, Scale, lowest
 from klda.engine.regression import LDA_PART, lda_part
 from klda.labels import Label
 
@@ -30,10 +33,10 @@ USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
 # How much squared lengths usually differ (standard deviation by mean, by the root of the number of
 # samples per class), how much hotter more of it makes the scores of single samples, and its limit.
 USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
-# Leaving out tells the temperature from a few samples per class on, after a correction.
-TELLS_FROM, TELLS_ALONE_FROM = 2, 8
-LEFT_OUT_HEAT = 2.0  # logarithm of what leaving out adds at one sample per class
-TRIED_TEMPERATURES = 2.0 ** np.arange(-2, 2.25, 0.25)  # of the usual one
+OCTAVES = np.arange(-4, 9.5, 0.5)  # temperatures that are tried, relative to the usual one
+SPREAD = 1.5  # in octaves, of the temperature about the usual one, before leaving out tells it
+TELLS_FULLY_FROM = 5.5  # samples per class, from which on each sample left out counts as one
+LEFT_OUT_HEAT = 2.25  # logarithm of what leaving out adds at one sample per class
 # Of the median squared length of a class mean: what leaving out adds to the novelty at one sample
 # per class; the novelty of known inputs with one sample of each of M classes, a + b log M from a
 # few classes on, and its standard deviation.
@@ -59,21 +62,19 @@ def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) ->
 def refined_temperature(
     usual: float, scores: np.ndarray, own: np.ndarray, counts: np.ndarray
 ) -> float:
-    """Return the temperature that samples left out favour, as far as they tell.
+    """Return the likeliest temperature, given samples left out and what is usual.
 
     ``scores`` are theirs, ``own`` the column of each one's class.
     """
     n = float(counts.mean())
-    trust = min(max((n - TELLS_FROM) / (TELLS_ALONE_FROM - TELLS_FROM), 0.0), 1.0)
-    if not trust:
-        return usual
-    shifted = (scores - scores.max(axis=1, keepdims=True)) / usual
+    weight = min(((n - 1) / (TELLS_FULLY_FROM - 1)) ** 2, 1.0)
+    heated = usual * np.exp(LEFT_OUT_HEAT / n**2)
+    shifted = (scores - scores.max(axis=1, keepdims=True)) / heated
     of_own = shifted[np.arange(len(own)), own]
-    losses = [
-        (np.log(np.exp(shifted / t).sum(axis=1)) - of_own / t).mean() for t in TRIED_TEMPERATURES
-    ]
-    best = float(np.log(TRIED_TEMPERATURES[int(np.argmin(losses))]))
-    return float(usual * np.exp(trust * (best - LEFT_OUT_HEAT / n**2)))
+    losses = 0.5 * (OCTAVES / SPREAD) ** 2
+    for i, t in enumerate(2.0**OCTAVES):
+        losses[i] += weight * (np.log(np.exp(shifted / t).sum(axis=1)) - of_own / t).sum()
+    return float(usual * 2.0 ** lowest(OCTAVES, losses))
 
 
 @dataclass(frozen=True, eq=False)
