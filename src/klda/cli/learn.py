@@ -134,6 +134,8 @@ def learn(
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = open_existing(model, given, encoding) if folder.exists(model) else None
+        if existing and not resume:
+            _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
         classes = existing.classes if existing else ()
         tables = reading.open_tables(files, modality, input_column, label_column, classes)
@@ -158,12 +160,12 @@ def _learn_and_save(
     where: dict[str, Any] | None,
 ) -> tuple[Learner, dict[Any, int]]:
     """Learn what is left, here or on a cluster; return the learner, and its classes before."""
-    if job.samples:
-        say(f"Continuing after {job.samples:,} rows.")
-    elif existing:  # a resumed learn of a new model repeats its options
-        _check_fixed(job.folder, existing, given)
     if job.learned_before:
         say("These files were learned before; from now on each of their rows counts once more.")
+    if job.samples:
+        say(f"Continuing after {job.samples:,} rows.")
+    elif existing:  # there was nothing to resume
+        _check_fixed(job.folder, existing, given)
     if where is None:
         learner, before = _learn_here(job, existing, given, encoding)
     else:
