@@ -167,6 +167,23 @@ def test_names_help_most_at_one_sample_and_codes_do_not_hurt(folder, tmp_path):
     assert means["cryptic"] > means["ours"] - 5
 
 
+def test_joined_classes_are_as_many_as_asked_for():
+    y = np.array(sorted("abcdefg" * 3))
+    joined = draws.join_classes(y, 3, seed=0)
+    assert sorted(set(joined)) == ["group 1", "group 2", "group 3"]
+    assert all(len(set(joined[y == name])) == 1 for name in "abcdefg")
+    assert (draws.join_classes(y, 3, seed=1) != joined).any()
+
+
+def test_joined_classes_are_learned_and_told_in_files_of_their_own(folder, tmp_path):
+    output = tmp_path / "out"
+    arguments = ("--datasets", folder, "--draws", 1, "--shots", "2", "--output", output)
+    answer = call(*arguments, "--joined", 2, "--methods", "ncm,lr")
+    assert answer.exit_code == 0, answer.output
+    assert "joined at random to 2" in (output / "joined-2.md").read_text()
+    assert all(row["samples"] == 2 * 2 for row in rows_of(output))
+
+
 def test_rare_mode_tells_the_recall_of_the_rare_classes(folder, tmp_path):
     output = tmp_path / "out"
     arguments = ("--datasets", folder, "--draws", 1, "--shots", "1", "--output", output)

@@ -4,9 +4,10 @@ With one sample of each class nothing tells how far others may be; with a few, l
 leaves its class with less than the others have. What can be relied on is the scale of the scores:
 divided by the median squared length of a class mean, the temperature that makes probabilities
 honest is nearly the same for all classes that are told apart well, from the first sample on. It is
-higher where the lengths differ much: classes are crowded then. Where classes are hard to tell
-apart, it is higher by up to a hundred times; only samples left out tell that. They are weighed
-against the usual temperature, and count more the more there are of each class.
+higher where the lengths differ much, because classes are crowded then, and with fewer than 20
+classes, which tend to be wider. Where classes are hard to tell apart, it is higher by up to a
+hundred times; only samples left out tell that. They are weighed against the usual temperature, and
+count more the more there are of each class.
 
 With one sample of each class the novelty of known inputs depends on the number of classes alone.
 Leaving a sample out makes it look more novel than an input will, and its class less likely; both
@@ -33,9 +34,13 @@ USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
 # How much squared lengths usually differ (standard deviation by mean, by the root of the number of
 # samples per class), how much hotter more of it makes the scores of single samples, and its limit.
 USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
+FEW, FEW_HEAT = 20, 0.375  # classes; fewer are hotter, by the power of how many times fewer
 OCTAVES = np.arange(-4, 9.5, 0.5)  # temperatures that are tried, relative to the usual one
-SPREAD = 1.5  # in octaves, of the temperature about the usual one, before leaving out tells it
-TELLS_FULLY_FROM = 5.5  # samples per class, from which on each sample left out counts as one
+# What is expected of the temperature before leaving out tells it, in octaves from the usual one:
+# probability, mean and standard deviation, for classes that are told apart well and for others.
+EXPECTED = ((0.7, 0.0, 0.4), (0.3, 1.0, 2.0))
+TELLS_FULLY_FROM = 9  # samples per class, from which on each sample left out counts as one
+MOST_TELLING = 3  # samples left out that count at most, for each sample that a class has
 LEFT_OUT_HEAT = 2.25  # logarithm of what leaving out adds at one sample per class
 # Of the median squared length of a class mean: what leaving out adds to the novelty at one sample
 # per class; the novelty of known inputs with one sample of each of M classes, a + b log M from a
@@ -56,6 +61,7 @@ def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) ->
     crowding = lengths.std() / max(lengths.mean(), 1e-12) / np.sqrt(n)
     heat = CROWDED_HEAT * (crowding - USUAL_CROWDING) / n
     part *= np.exp(np.clip(heat, -MOST_CROWDED_HEAT, MOST_CROWDED_HEAT))
+    part *= max(FEW / len(counts), 1.0) ** FEW_HEAT
     return float(USUAL_TEMPERATURE * part * np.median(lengths)) or 1.0
 
 
@@ -67,11 +73,16 @@ def refined_temperature(
     ``scores`` are theirs, ``own`` the column of each one's class.
     """
     n = float(counts.mean())
-    weight = min(((n - 1) / (TELLS_FULLY_FROM - 1)) ** 2, 1.0)
+    weight = min((n - 1) / (TELLS_FULLY_FROM - 1), 1.0, MOST_TELLING * n / len(own))
     heated = usual * np.exp(LEFT_OUT_HEAT / n**2)
     shifted = (scores - scores.max(axis=1, keepdims=True)) / heated
     of_own = shifted[np.arange(len(own)), own]
-    losses = 0.5 * (OCTAVES / SPREAD) ** 2
+    losses = -np.log(
+        sum(
+            p / spread * np.exp(-0.5 * ((OCTAVES - mean) / spread) ** 2)
+            for p, mean, spread in EXPECTED
+        )
+    )
     for i, t in enumerate(2.0**OCTAVES):
         losses[i] += weight * (np.log(np.exp(shifted / t).sum(axis=1)) - of_own / t).sum()
     return float(usual * 2.0 ** lowest(OCTAVES, losses))

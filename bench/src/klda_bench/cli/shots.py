@@ -30,6 +30,9 @@ def shots(
     rare: Annotated[
         bool, typer.Option("--rare", help="Only a tenth of the classes has few samples.")
     ] = False,
+    joined: Annotated[
+        int, typer.Option(help="Join the classes at random to so many, hard to tell apart.", min=0)
+    ] = 0,
     backbone: Annotated[str, typer.Option(help="Foundation model of texts.")] = "minilm",
     data: Data = None,
     output: Annotated[Path, typer.Option(help="Folder of rows, tables and plot.")] = Path(
@@ -50,14 +53,16 @@ def shots(
             rare,
             backbone,
             data,
+            joined,
         )
         with progress() as notify:
             rows = measure(plan, Results.of(output), notify)
-        name = "rare" if rare else "shots"
+        name = f"joined-{joined}" if joined else "rare" if rare else "shots"
         found = list(summary.tables(rows))
         for title, frame in found:
             show(frame, title)
         page = output / f"{name}.md"
         heading = "A tenth of the classes has k samples" if rare else "k samples of every class"
+        heading += f"; all classes joined at random to {joined}" if joined else ""
         page.write_text(summary.markdown(found, heading), encoding="utf-8")
         wrote([page, summary.draw(rows, draws, output / f"{name}.png", heading)])

@@ -34,7 +34,8 @@ OURS = ("ours", "names", "cryptic", "old-rule")
 class Plan:
     """What to measure: methods x data sets x samples per class x draws.
 
-    With `rare`, a tenth of the classes has so few samples and the others have all of theirs.
+    With `rare`, a tenth of the classes has so few samples and the others have all of theirs. With
+    `joined`, each draw joins the classes at random to so many, which are hard to tell apart.
     """
 
     methods: Sequence[str]
@@ -44,6 +45,7 @@ class Plan:
     rare: bool = False
     backbone: str = "minilm"
     data: str | None = None
+    joined: int = 0
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -70,6 +72,13 @@ def parse_shots(text: str) -> list[Shots]:
     if not parts or not all(part == ALL or part.isdecimal() for part in parts):
         raise KldaError(f"shots={text!r} must be whole numbers or 'all', separated by commas.")
     return [part if part == ALL else int(part) for part in parts]
+
+
+def join_classes(y: np.ndarray, into: int, seed: int) -> np.ndarray:
+    """Return other labels, those of so many classes that the classes of `y` are joined to."""
+    classes = np.unique(y)
+    groups = np.random.default_rng(seed).permutation(len(classes)) % into
+    return np.array([f"group {group + 1}" for group in groups])[np.searchsorted(classes, y)]
 
 
 def draw_rows(
@@ -125,23 +134,34 @@ class Arena:
             "shots": shots,
             "draw": draw,
             **(ours if method in OURS else {}),
+            **({"joined": self._plan.joined} if self._plan.joined else {}),
         }
+
+    def _labels(self, draw: int) -> tuple[np.ndarray, np.ndarray]:
+        """Labels of the rows to learn and of those to test on."""
+        y, y_test = self.dataset.train.y, self.dataset.test.y
+        if not self._plan.joined:
+            return y, y_test
+        both = join_classes(np.concatenate([y, y_test]), self._plan.joined, draw)
+        return both[: len(y)], both[len(y) :]
 
     def run(self, method: str, shots: Shots, draw: int) -> Row:
         """Teach a method one draw and measure its answers."""
-        plan, train, test = self._plan, self.dataset.train, self.dataset.test
+        plan = self._plan
+        y, y_test = self._labels(draw)
         X, X_test, X_unknown = self.features(CONTENDERS[method].layers)
         encoder = _encoder(plan.backbone, "auto")
-        rows, few = draw_rows(train.y, shots, draw, plan.rare)
-        model = CONTENDERS[method].make(Place(plan.backbone, encoder, self.dataset.classes, draw))
+        rows, few = draw_rows(y, shots, draw, plan.rare)
+        classes = np.unique(y).tolist() if plan.joined else self.dataset.classes
+        model = CONTENDERS[method].make(Place(plan.backbone, encoder, classes, draw))
         start = time.perf_counter()
-        model.learn(X[rows], train.y[rows])
+        model.learn(X[rows], y[rows])
         answers = model.answer(X_test)
         row: Row = {"samples": len(rows), "seconds": time.perf_counter() - start}
-        row |= measured(answers, test.y)
+        row |= measured(answers, y_test)
         if plan.rare:
-            rare = np.isin(test.y, few)
-            row["rare_recall"] = accuracy(test.y[rare], answers.labels[rare])
+            rare = np.isin(y_test, few)
+            row["rare_recall"] = accuracy(y_test[rare], answers.labels[rare])
         if len(X_unknown) and answers.novelty is not None:
             row |= told_apart(answers, model.answer(X_unknown))
         return {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
