@@ -1,8 +1,9 @@
-"""Errors that klda raises on bad input or a missing package."""
+"""Errors that klda raises on bad input or a missing package, and the checks that rooms share."""
 
 from __future__ import annotations
 
 import importlib
+import numbers
 from typing import Any
 
 
@@ -12,6 +13,22 @@ class KldaError(ValueError):
 
 class MissingDependencyError(KldaError, ImportError):
     """A part of klda needs a package that is not installed."""
+
+
+def check_count(parameter: str, value: Any, least: int = 1) -> None:
+    """Raise if a parameter is not an integer from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        what = "a positive integer" if least else "an integer from 0 on"
+        raise KldaError(f"{parameter}={value!r} can't be used; give {what}.")
+
+
+def check_fraction(parameter: str, value: Any) -> None:
+    """Raise if a parameter is not a number between 0 and 1."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1:
+        raise KldaError(
+            f"{parameter}={value!r} can't be used; give a fraction between 0 and 1, such as 0.05."
+        )
 
 
 def require(module: str, extra: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,15 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
             f"({parameter}[{row}] is {values[row]!r}); use strings only or integers only."
         )
     check_lengths(values, parameter)
+
+
+def check_one_each(inputs: Sized, labels: Sized) -> None:
+    """Raise if there are not as many labels as inputs."""
+    if len(labels) != len(inputs):
+        raise KldaError(
+            f"inputs has {len(inputs)} samples and labels has {len(labels)}; give one label for "
+            "each input."
+        )
 
 
 def _is_missing(value: Any) -> bool:

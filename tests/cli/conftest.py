@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ class Cli:
 
     def __call__(self, *arguments, code=0, stdin=None):
         words = [str(word) for word in arguments]
+        heard = signal.getsignal(signal.SIGINT)  # a command ignores it from its save on
         result = self.runner.invoke(app, words, input=stdin, prog_name="klda")
+        signal.signal(signal.SIGINT, heard)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code, result.output

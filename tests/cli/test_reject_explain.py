@@ -75,7 +75,7 @@ def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
     assert refused() == 0
     assert refused("--refused", 0.01) <= refused("--reject") < refused("--refused", 0.4)
     wrong = cli("predict", questions, "--model", model, "--refused", 0, code=1)
-    assert "--refused 0" in wrong.stderr
+    assert "--refused=0" in wrong.stderr
 
 
 def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions):

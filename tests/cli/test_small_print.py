@@ -31,7 +31,7 @@ def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
 def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, rows, how, share):
     model, ask = make("m", "abc"), rows("ask", "a", count=1)
     said = words(cli("predict", ask, "--model", model, *how, "--refused", share, code=1))
-    assert f"--refused {share} can't be used; give a fraction between 0 and 1" in said
+    assert f"--refused={float(share)} can't be used; give a fraction between 0 and 1" in said
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
@@ -174,12 +174,12 @@ def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
 def test_names_on_a_map_cover_nothing_while_there_is_room():
     points = np.array([[30.0, 20], [40, 20], [36, 26], [95, 55]])
     widths = np.array([name_width(name) * 8 for name in ("one", "two", "three", "edge")])
-    corners, covered = place_names(
-        points, np.full(4, 2.0), widths, 9.0, page=np.array([100.0, 60.0])
-    )
+    page = np.array([100.0, 60.0])
+    corners, covered = place_names(points, np.full(4, 2.0), widths, 9.0, page)
     assert not covered.any()
     assert (corners >= 0).all()
     assert (corners[:, 0] + widths <= 100).all()
     assert (corners[:, 1] + 9 <= 60).all()
-    _, crowded = place_names(np.zeros((20, 2)), np.full(20, 2.0), np.full(20, 30.0), 9.0)
+    middle = np.tile(page / 2, (20, 1))
+    _, crowded = place_names(middle, np.full(20, 2.0), np.full(20, 30.0), 9.0, page)
     assert crowded[0] == 0 < crowded[-1]

@@ -11,7 +11,13 @@ import pytest
 
 from klda import encoders
 from klda.encoders import unpacking
-from klda.encoders.unpacking import PACKED, PackedModel, bert_from_onnx, folder_from_zip
+from klda.encoders.unpacking import (
+    ALL_MPNET_BASE_V2,
+    PARAPHRASE_MINILM_L3,
+    PackedModel,
+    bert_from_onnx,
+    folder_from_zip,
+)
 from klda.errors import KldaError
 
 transformers = pytest.importorskip("transformers")
@@ -123,20 +129,21 @@ def test_changed_parts_are_refused(plain_paths, tmp_path):
 
 
 def test_without_its_packages_a_model_is_not_here(plain_paths):
-    assert not any(model.is_installed() for model in PACKED.values())
+    assert not PARAPHRASE_MINILM_L3.is_installed()
+    assert not ALL_MPNET_BASE_V2.is_installed()
     info = dataclasses.replace(encoders.MODELS["paraphrase-minilm-l3"], hub_id="")
     assert not info.available_offline()
     assert info.how_to_get == 'pip install "klda[minilm-l3]"'
 
 
 def test_the_real_model_gives_the_graphs_own_features():
-    if not PACKED["paraphrase-minilm-l3"].is_installed():
+    if not PARAPHRASE_MINILM_L3.is_installed():
         pytest.skip("the packages of klda[minilm-l3] are not installed")
     onnx = pytest.importorskip("onnx", reason="onnx is not installed (klda[minilm-l3])")
     from onnx.reference import ReferenceEvaluator
 
     encoder = encoders.load("paraphrase-minilm-l3", device="cpu")
-    graph = ReferenceEvaluator(onnx.load(PACKED["paraphrase-minilm-l3"].paths()[0]))
+    graph = ReferenceEvaluator(onnx.load(PARAPHRASE_MINILM_L3.paths()[0]))
     texts = [*TEXTS, "longer than the model reads " * 50]
     for text, row in zip(texts, encoder.encode(texts), strict=True):
         ids = np.array(encoder.prepare([text]).ids, dtype=np.int64)
@@ -146,7 +153,7 @@ def test_the_real_model_gives_the_graphs_own_features():
 
 
 def test_mpnet_is_the_published_folder():
-    if not PACKED["all-mpnet-base-v2"].is_installed():
+    if not ALL_MPNET_BASE_V2.is_installed():
         pytest.skip("the packages of klda[mpnet] are not installed")
     rows = encoders.load("all-mpnet-base-v2", device="cpu").encode(TEXTS)
     assert rows.shape == (3, 768)

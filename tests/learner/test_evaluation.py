@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import LDA, Learner
-from klda.learner.evaluation import Evaluation, Reliability
+from klda.learner.evaluation import Reliability
 
 
 def test_the_calibration_error_is_the_weighted_gap_between_promise_and_truth():
@@ -44,9 +44,3 @@ def test_evaluate_reports_reliability_and_the_same_answers_as_predict():
     content = json.loads(json.dumps(found.to_dict()))
     assert content["expected_calibration_error"] == found.reliability.error
     assert sum(one["samples"] for one in content["reliability"]) == 300
-
-
-def test_an_evaluation_without_probabilities_says_nothing_of_them():
-    found = Evaluation.of(["a", "b"], ["a", "a"])
-    assert found.reliability is None
-    assert "expected_calibration_error" not in found.to_dict()

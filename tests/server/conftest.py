@@ -103,10 +103,9 @@ def client(features_model: Path) -> Iterator[TestClient]:
 @contextmanager
 def listening(folder: Path, **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
-    new = changes.pop("new", None)
     settings = replace(ServiceSettings(model=folder), **changes)
     listener = listen("127.0.0.1", 0)
-    server = uvicorn_server(create_app(Service(settings, new=new)))
+    server = uvicorn_server(create_app(Service(settings)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 60

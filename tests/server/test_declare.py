@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 @contextmanager
 def new_service(folder):
-    app = create_app(Service(ServiceSettings(model=folder), new="minilm"))
+    app = create_app(Service(ServiceSettings(model=folder, new="minilm")))
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         yield client
 

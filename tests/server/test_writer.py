@@ -129,7 +129,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
 
 def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
     running = Running.__new__(Running)
-    running.service = Service(ServiceSettings(model=tmp_path / "new"), new="features")
+    running.service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
     running.service.start()
     first, second = at_once(
         running,
@@ -252,7 +252,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
 
 def test_the_key_of_the_first_learn_of_a_model_survives_a_kill(tmp_path):
     folder = tmp_path / "new"
-    service = Service(ServiceSettings(model=folder), new="features")
+    service = Service(ServiceSettings(model=folder, new="features"))
     service.start()
     first = (samples("ants", 5), ["ants"] * 5, "key", 1)
     asyncio.run(service.learn(*first))

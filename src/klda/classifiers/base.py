@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,11 +13,9 @@ from sklearn.utils.validation import validate_data
 
 from klda import __version__
 from klda.classifiers.validation import (
-    check_count,
     check_labels_known,
     check_mergeable,
     check_parameters,
-    check_refused,
     check_removable,
     checked_batch,
     checked_name,
@@ -33,7 +30,7 @@ from klda.engine.fitted import Fitted
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count, check_fraction
 from klda.labels import Label
 
 
@@ -275,7 +272,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ``refused`` is the fraction of samples of known classes that may be taken for unknown; 1.5
         times as many are while the model holds its samples.
         """
-        check_refused(refused)
+        check_fraction("refused", refused)
         solution = self.solution_
         if solution.evidence is None:
             raise KldaError(
@@ -303,7 +300,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         ``refused`` as for `threshold`.
         """
-        check_refused(refused)
+        check_fraction("refused", refused)
         return self.solution_.answer(checked_samples(self, X), top, refused)
 
     # ---------------------------------------------------------------- what it knows
@@ -484,8 +481,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _settings(self) -> Settings:
         """Return what the user chose; raise if a parameter can't be used."""
         check_parameters(self)
-        known = {each.name for each in fields(Settings)}
-        return Settings(**{name: getattr(self, name) for name in known if hasattr(self, name)})
+        return Settings.of(vars(self), nearest_mean=self.nearest_mean)
 
     def _take_over(self, other: Self, fitted: Fitted) -> Self:
         """Become fitted, to the features of another classifier."""

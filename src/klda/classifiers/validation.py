@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.solution import Solution
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count
 from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
 
 if TYPE_CHECKING:
@@ -62,22 +62,6 @@ def stored_parameters(estimator: BaseEstimator) -> dict[str, Any]:
     if not isinstance(parameters.get("random_state"), int | None):
         parameters["random_state"] = None  # the features drawn with it are stored
     return parameters
-
-
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise if a parameter is not an integer from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        what = "a positive integer" if least else "an integer from 0 on"
-        raise KldaError(f"{name}={value!r} can't be used; give {what}.")
-
-
-def check_refused(refused: float, parameter: str = "refused") -> None:
-    """Raise if this is no fraction of inputs that may be refused."""
-    is_number = isinstance(refused, float | int | np.number) and not isinstance(refused, bool)
-    if not is_number or not 0 < refused < 1:
-        raise KldaError(
-            f"{parameter}={refused!r} can't be used; give a fraction between 0 and 1, such as 0.05."
-        )
 
 
 # ---------------------------------------------------------------- samples and labels
@@ -180,13 +164,13 @@ def _unusable(samples: Array) -> KldaError:
 # ---------------------------------------------------------------- known classes
 
 
-def check_label_kind(classes: np.ndarray, labels: Sequence[Label]) -> None:
+def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
     if len(classes) and labels and (classes.dtype.kind == "U") != isinstance(labels[0], str):
         known = classes[0].item()
         raise KldaError(
-            f"y has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the known "
-            f"classes are such as {known!r} ({type(known).__name__}); use one kind."
+            f"{parameter} has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the "
+            f"known classes are such as {known!r} ({type(known).__name__}); use one kind."
         )
 
 
@@ -219,7 +203,7 @@ def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
     """Return a class's new name; raise if it can't have that one."""
     check_labels_known(classes, [old], "old")
     new = checked_label("new", new)
-    check_label_kind(classes, [new])
+    check_label_kind(classes, [new], "new")
     if new in classes.tolist():
         raise KldaError(f"new={new!r} is already a class; choose another name.")
     return new
@@ -251,7 +235,7 @@ def check_mergeable(estimator: ContinualClassifier, other: Any) -> None:
         _check_same_parameters(estimator, other)
         return
     _check_same_features(estimator, other)
-    check_label_kind(estimator.classes_, other.classes_.tolist())
+    check_label_kind(estimator.classes_, other.classes_.tolist(), "other")
 
 
 def _check_same_parameters(estimator: ContinualClassifier, other: ContinualClassifier) -> None:

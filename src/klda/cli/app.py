@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
-from klda.cli.console import complain, interrupts_restored, say
+from klda.cli.console import complain, say
 from klda.errors import KldaError
 
 # Installed packages add commands under this group of entry points: name = "module:typer_app".
@@ -74,8 +74,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with interrupts_restored():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except KeyboardInterrupt:
             say("Interrupted. The model is as it was before.")
             raise typer.Exit(130) from None

@@ -91,7 +91,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C while a model is saved, and from then on until the command ends.
+    """Ignore Ctrl-C while a model is saved, and from then on until the process ends.
 
     An interrupt after the save would leave the model changed by a command that says it was
     interrupted.
@@ -105,17 +105,6 @@ def interrupts_ignored() -> Iterator[None]:
     except BaseException:
         signal.signal(signal.SIGINT, previous)
         raise
-
-
-@contextmanager
-def interrupts_restored() -> Iterator[None]:
-    """Hear Ctrl-C again after a command, as before it."""
-    previous = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

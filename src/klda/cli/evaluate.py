@@ -79,9 +79,8 @@ def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
         f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of "
         f"{counted(result.samples, 'sample')}, {seconds:.1f} s)"
     )
-    if result.reliability is not None:
-        error = result.reliability.error
-        console.print(f"Probabilities are off by {error:.1%} (expected calibration error)")
+    error = result.reliability.error
+    console.print(f"Probabilities are off by {error:.1%} (expected calibration error)")
     console.print()
     # Classes that occur only as wrong answers have no recall; they come last.
     ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))

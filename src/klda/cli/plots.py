@@ -54,8 +54,6 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
     found = result.reliability
-    if found is None:
-        raise KldaError("--reliability: the answers have no probabilities.")
     pyplot = _pyplot()
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
@@ -130,7 +128,7 @@ def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
     points = page / 2 + classes.places * inches * 72 / 2.3  # as far out as the axes' margins let
     widths = np.array([name_width(name) * size for name in names])
     height = 1.15 * size
-    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height, page=page)
+    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height, page)
     for name, place, offset in zip(names, classes.places, corners - points, strict=True):
         axes.annotate(
             name,

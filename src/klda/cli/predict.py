@@ -17,7 +17,7 @@ from rich.text import Text
 from klda.cli import explanations, options, reading
 from klda.cli.console import output, results, table
 from klda.cli.options import option
-from klda.errors import KldaError
+from klda.errors import check_fraction
 
 if TYPE_CHECKING:
     from klda.data import Batch
@@ -106,10 +106,8 @@ def predict(
         raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
-    if refused is not None and not 0 < refused < 1:
-        raise KldaError(
-            f"--refused {refused:g} can't be used; give a fraction between 0 and 1, such as 0.05."
-        )
+    if refused is not None:
+        check_fraction("--refused", refused)
     encoding = options.encoding(device, batch_size, cache, engine, precision)
     judged = reject or refused is not None
     if cluster is not None:

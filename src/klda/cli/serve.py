@@ -72,11 +72,10 @@ def serve(
     Keys are also read from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys
     the service listens on this computer only, and everyone on it may teach.
     """
-    from klda.learner import folder
     from klda.server.run import serve as run
     from klda.server.settings import ServiceSettings
 
-    if new is None and not model.exists() and not folder.exists(model):
+    if new is None and not model.exists():
         raise KldaError(
             f"There is no model folder {model}. Start one with: "
             f"klda serve --model {model} --new minilm"
@@ -84,6 +83,9 @@ def serve(
     known = _keys(keys)
     settings = ServiceSettings(
         model=model,
+        new=new,
+        device=device,
+        workers=workers,
         host=host,
         port=port,
         keys=known,
@@ -95,13 +97,7 @@ def serve(
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )
-    run(
-        settings,
-        new=new,
-        options={} if device == "auto" else {"device": device},
-        workers=workers,
-        on_listen=lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"),
-    )
+    run(settings, lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"))
 
 
 def _keys(file: Path | None) -> tuple[ApiKey, ...]:

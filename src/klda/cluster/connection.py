@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from klda.errors import KldaError, require
+from klda.errors import KldaError, check_count, require
 
 LOCAL = "local"
 CONNECT_SECONDS = 5.0
@@ -31,9 +31,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            check_integer("workers", self.workers)
-        check_integer("cpus_per_worker", self.cpus_per_worker)
-        check_integer("retries", self.retries, least=0)
+            check_count("workers", self.workers)
+        check_count("cpus_per_worker", self.cpus_per_worker)
+        check_count("retries", self.retries, least=0)
         gpus = self.gpus_per_worker
         if gpus != "auto" and (isinstance(gpus, bool | str) or gpus < 0):
             raise KldaError(f"gpus_per_worker={gpus!r} can't be used; give a number or 'auto'.")
@@ -59,12 +59,6 @@ class Resources:
         if per_cpu > cpus:
             raise ClusterError(f"cpus_per_worker={per_cpu:g}, but the cluster has {cpus:g} CPUs.")
         return workers, per_cpu, per_gpu
-
-
-def check_integer(name: str, value: Any, least: int = 1) -> None:
-    """Raise if a parameter is not an integer from ``least`` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise KldaError(f"{name}={value!r} can't be used; give an integer from {least} on.")
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from klda.classifiers.validation import check_label_kind, check_refused
-from klda.cluster.connection import ClusterError, Resources, check_integer, connected
+from klda.classifiers.validation import check_label_kind
+from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Block, BlockReader, Part, Source, cut
 from klda.cluster.workers import PredictionWriter
@@ -20,7 +20,7 @@ from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count, check_fraction
 from klda.learner import REFUSED, Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
@@ -95,7 +95,7 @@ def learn(
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
     if rows_per_part is not None:
-        check_integer("rows_per_part", rows_per_part)
+        check_count("rows_per_part", rows_per_part)
     taught = Learner(model, classifier=classifier, **options) if learner is None else learner
     if taught.ledger is not None:
         raise KldaError(
@@ -203,7 +203,7 @@ def predict(
         The folder.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
-    check_refused(refused)
+    check_fraction("refused", refused)
     folder = Path(output).resolve()
     if folder.exists():
         raise KldaError(f"output={str(output)!r} exists already: name a new folder.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from klda.data.batch import RawBatch, TableError
 from klda.data.columns import LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
-from klda.data.lines import TextFile, grouped
+from klda.data.lines import TextFile, batched
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -31,7 +31,7 @@ def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator
         inputs, label = choose_columns(table, names, labels)
         i, j = names.index(inputs), -1 if label is None else names.index(label)
         cells = ((line, values[i], values[j]) for line, values in lines)
-        yield from grouped(cells, file, label is not None, rows, skip)
+        yield from batched(cells, file, label is not None, rows, skip)
 
 
 def find_header(table: Table) -> bool:

@@ -81,7 +81,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
             ) from error
 
 
-def grouped(
+def batched(
     rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int, skip: int
 ) -> Iterator[RawBatch]:
     """Put rows into batches."""
@@ -104,7 +104,7 @@ def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Raw
             (line, values.get(inputs), None if label is None else values.get(label))
             for line, values in itertools.chain([first], parsed)
         )
-        yield from grouped(cells, file, label is not None, rows, skip)
+        yield from batched(cells, file, label is not None, rows, skip)
 
 
 def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -134,7 +134,7 @@ def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawB
         )
     with TextFile(table) as file:
         cells = ((line, text.rstrip("\r\n"), None) for line, text in file if text.strip())
-        yield from grouped(cells, file, False, rows, skip)
+        yield from batched(cells, file, False, rows, skip)
 
 
 def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from klda.encoders.files import ModelFiles
 from klda.encoders.progress import progress_bar
 from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.encoders.image_networks import ImageNetwork
+    from klda.encoders.text_networks import TextNetwork
 
 Modality = Literal["text", "image", "features"]
 Layers = tuple[int, ...] | Literal["last"]
@@ -90,40 +94,30 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return True
 
 
-def fingerprint_without_weights(encoder: Encoder, revision: str = "") -> dict[str, Any]:
-    """Describe the features of an encoder that has no weights."""
+def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
+    """Return the fingerprint of an encoder that has no weights, but for what `about` says."""
     return {
         "name": encoder.name,
         "modality": encoder.modality,
         "source": encoder.name,
-        "revision": revision,
+        "revision": "",
         "pooling": "none",
         "layers": "last",
         "dimension": encoder.dimension,
-    }
-
-
-class Network(Protocol):
-    """What a network says about its rows.
-
-    `layers` are counted from 0; `pooling` says how token or pixel features become one row;
-    `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
-    runs it.
-    """
-
-    layers: Layers
-    pooling: str
-    dimension: int
-    precision: str
-    engine: str
+    } | about
 
 
 class FrozenModel:
-    """What the encoders that run a network have in common: identity and bookkeeping."""
+    """What the encoders that run a network have in common: identity and bookkeeping.
+
+    `layers` are counted from 0; `pooling` says how token or pixel features become one row;
+    `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
+    runs the network.
+    """
 
     modality: Modality
 
-    def __init__(self, name: str, files: ModelFiles, network: Network) -> None:
+    def __init__(self, name: str, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
         self.name = name
         self.files = files
         self.layers = network.layers
@@ -136,15 +130,13 @@ class FrozenModel:
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; see :meth:`Encoder.fingerprint`."""
-        return {
-            "name": self.name,
-            "modality": self.modality,
-            "source": self.files.source,
-            "revision": self.files.revision,
-            "pooling": self.pooling,
-            "layers": self.layers if isinstance(self.layers, str) else list(self.layers),
-            "dimension": self.dimension,
-        }
+        return describe(
+            self,
+            source=self.files.source,
+            revision=self.files.revision,
+            pooling=self.pooling,
+            layers=self.layers if isinstance(self.layers, str) else list(self.layers),
+        )
 
     def cache_key(self) -> dict[str, Any]:
         """Describe what the features depend on bit by bit, tokenizer and precision included."""

@@ -7,6 +7,8 @@ import importlib.util
 import json
 import os
 import re
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,6 +138,24 @@ def package_path(package: str, inside: str) -> Path | None:
         if Path(place, inside).exists():
             return Path(place, inside)
     return None
+
+
+def made_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder; if it does not exist, `make` fills it first."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Filled beside and renamed: whoever finds the folder finds all of it.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
+        folder = Path(beside) / "made"
+        folder.mkdir()
+        make(folder)
+        try:
+            folder.rename(target)
+        except OSError:
+            if not target.is_dir():  # no other process was faster
+                raise
+    return target
 
 
 def hub_cache(hub_id: str = "") -> Path:

@@ -8,7 +8,6 @@ import numpy as np
 
 from klda.encoders.base import Layers
 from klda.encoders.files import ModelFiles
-from klda.encoders.images import ImageNetwork
 from klda.encoders.pretrained import (
     Options,
     choose_device,
@@ -146,6 +145,9 @@ class EfficientNetLite:
 
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         return self.model.extract_features(pixels).mean(dim=(2, 3))
+
+
+ImageNetwork = VisionNetwork | EfficientNetLite
 
 
 def _fold_batch_norms(network: Any) -> None:

@@ -7,31 +7,20 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Network
+from klda.encoders.base import FrozenModel
 from klda.encoders.files import ModelFiles
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
+if TYPE_CHECKING:
+    from klda.encoders.image_networks import ImageNetwork
+
 _READERS = min(8, usable_cpus())
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
-
-
-class ImageNetwork(Network, Protocol):
-    """What :class:`ImageEncoder` needs from a network."""
-
-    batch_size: int
-    device: Any
-    dtype: Any
-
-    def pixels(self, image: Any) -> np.ndarray:
-        """Resize and scale an RGB image."""
-
-    def forward(self, pixels: Any) -> Any:
-        """Return one row per image, given a tensor of pixels."""
 
 
 class ImageEncoder(FrozenModel):

@@ -23,7 +23,7 @@ from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.precomputed import PrecomputedFeatures
 from klda.encoders.pretrained import Options
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -88,7 +88,8 @@ def load(
     """
     name = os.fspath(name_or_path)
     layers = _parse_layers(layers)
-    _check_batch_size(batch_size)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
     if modality == "features" or (name == "features" and modality is None):
         return PrecomputedFeatures()
     if name == NgramEncoder.name:
@@ -189,12 +190,6 @@ def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
             '(4, 5, 6), "4,5,6" or (-3, -2, -1).'
         )
     return numbers
-
-
-def _check_batch_size(batch_size: Any) -> None:
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if batch_size is not None and not (whole and batch_size >= 1):
-        raise KldaError(f"batch_size={batch_size!r} must be a positive integer.")
 
 
 def _locate(name: str, revision: str | None) -> ModelFiles:

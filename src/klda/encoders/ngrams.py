@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Modality, fingerprint_without_weights
+from klda.encoders.base import Modality, describe
 from klda.encoders.progress import progress_bar
 from klda.encoders.text import check_texts
 
@@ -57,7 +57,7 @@ class NgramEncoder:
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; the revision is that of the hash."""
-        return fingerprint_without_weights(self, revision="1")
+        return describe(self, revision="1")
 
 
 def _projected(texts: Sequence[str]) -> np.ndarray:

@@ -17,12 +17,10 @@ from klda.encoders.recipes import Recipe, padded
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
-# Architectures that are BERT under another name, with the prefix their weights may have, and the
-# number of rows of the position table that come before the first token's.
+# Architectures that are BERT under another name, with the prefix that their weights may have.
 _ARCHITECTURES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-_NO_LENGTH = 10**9  # tokenizers without a limit say 1e30
 
 
 def why_not(files: ModelFiles, recipe: Recipe | None) -> str | None:
@@ -78,9 +76,9 @@ class OnnxNetwork:
         self.dimension = config["hidden_size"] * (1 if self.layers == "last" else len(self.layers))
         self._words = weights["embeddings.word_embeddings.weight"]
         self._positions = _position_rows(weights, config)
-        self.max_length = recipe.max_length or min(
-            len(self._positions), int(min(settings.get("model_max_length") or _NO_LENGTH, 1e9))
-        )
+        most = len(self._positions)
+        limit = settings.get("model_max_length") or most  # 1e30 means none
+        self.max_length = recipe.max_length or int(min(limit, most))
         self._recipe = recipe
         self._tokenizer = _tokenizer(name, files.folder / recipe.folder, self.max_length)
         self.batch_size = options.batch_size or 64

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Modality, fingerprint_without_weights
+from klda.encoders.base import Modality, describe
 from klda.errors import KldaError
 
 
@@ -43,7 +43,7 @@ class PrecomputedFeatures:
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; only the dimension varies."""
-        return fingerprint_without_weights(self)
+        return describe(self)
 
     def _check_rows(self, rows: np.ndarray) -> None:
         if rows.ndim != 2 or rows.shape[1] == 0:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Network
+from klda.encoders.base import FrozenModel
 from klda.encoders.files import ModelFiles
 from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.encoders.text_networks import TextNetwork
 
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
 
@@ -24,19 +27,6 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-class TextNetwork(Network, Protocol):
-    """What :class:`TextEncoder` needs from a network, whichever library runs it."""
-
-    batch_size: int
-    max_tokens: int
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[Any]]:
-        """Return the tokens of each text."""
-
-    def rows(self, tokens: Sequence[Sequence[Any]]) -> np.ndarray:
-        """Return one float32 row per text, given its tokens."""
 
 
 class TextEncoder(FrozenModel):

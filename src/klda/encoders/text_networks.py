@@ -27,7 +27,6 @@ from klda.encoders.pretrained import (
 )
 from klda.encoders.recipes import Recipe, padded, read_recipe
 from klda.encoders.static_network import StaticNetwork
-from klda.encoders.text import TextNetwork
 from klda.errors import KldaError, require
 
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -178,6 +177,9 @@ class SentenceTransformersNetwork:
             show_progress_bar=False,
         )
         return rows.float().cpu().numpy()
+
+
+TextNetwork = StaticNetwork | OnnxNetwork | TransformerNetwork | SentenceTransformersNetwork
 
 
 def _mean_over_tokens(hidden: Any, mask: Any) -> Any:

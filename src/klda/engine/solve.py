@@ -15,10 +15,10 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,6 +85,12 @@ class Settings:
     calibrated: bool = False
     nearest_mean: bool = False
     rule: str = "lda"
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any], *, nearest_mean: bool) -> Settings:
+        """Take from a classifier's parameters those that a solution depends on."""
+        known = {each.name for each in fields(cls)} & parameters.keys()
+        return cls(nearest_mean=nearest_mean, **{name: parameters[name] for name in known})
 
     def relative_ridge(self, counts: np.ndarray, n_components: int) -> float:
         """Return the ridge relative to the mean diagonal of the covariance."""

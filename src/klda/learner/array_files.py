@@ -46,8 +46,15 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-class ArrayFileError(KldaError):
-    """An array that can't be written, or a file that is not what it should be."""
+class ModelFolderError(KldaError):
+    """A model folder that can't be read or written; the message names it and the fix."""
+
+
+def damaged(file: Path, reason: object) -> ModelFolderError:
+    """Return the error that names a damaged file and the fix."""
+    return ModelFolderError(
+        f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
+    )
 
 
 def header(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -57,9 +64,9 @@ def header(arrays: Mapping[str, np.ndarray]) -> bytes:
     for name, array in arrays.items():
         dtype = _DTYPE_NAMES.get(array.dtype.newbyteorder("<"))
         if dtype is None:
-            raise ArrayFileError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
+            raise ValueError(f"Array {name!r} has dtype {array.dtype}, which can't be saved.")
         if not is_finite(array):
-            raise ArrayFileError(f"Array {name!r} holds values that are not finite.")
+            raise ValueError(f"Array {name!r} holds values that are not finite.")
         end = offset + array.nbytes
         entries[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [offset, end]}
         offset = end
@@ -79,17 +86,17 @@ def read_header(file: Path) -> bytes:
     with file.open("rb") as opened:
         start = opened.read(8)
         if len(start) < 8:
-            raise ArrayFileError("it ends within its header")
+            raise damaged(file, "it ends within its header")
         (length,) = struct.unpack("<Q", start)
         if length > min(file.stat().st_size - 8, LARGEST_HEADER):
-            raise ArrayFileError(f"its header has {length} bytes, more than there can be")
+            raise damaged(file, f"its header has {length} bytes, more than there can be")
         return start + opened.read(length)
 
 
 def map_arrays(file: Path, header: bytes) -> dict[str, np.ndarray]:
     """Map the arrays of a file into memory, copy-on-write: nothing is read until it is used."""
     size = file.stat().st_size - len(header)
-    entries = _entries(header[8:], size)
+    entries = _entries(file, header[8:], size)
     data: np.ndarray = (
         np.memmap(file, dtype=np.uint8, mode="c", offset=len(header))
         if size  # nothing can't be mapped
@@ -102,11 +109,11 @@ def map_arrays(file: Path, header: bytes) -> dict[str, np.ndarray]:
             flat = np.asarray(data[start:end]).view(_DTYPES[entry["dtype"]])
             arrays[name] = flat.reshape(entry["shape"])
         except ValueError as error:
-            raise ArrayFileError(f"array {name!r} can't have its shape: {error}") from error
+            raise damaged(file, f"array {name!r} can't have its shape: {error}") from error
     return arrays
 
 
-def _entries(text: bytes, size: int) -> dict[str, Any]:
+def _entries(file: Path, text: bytes, size: int) -> dict[str, Any]:
     """Return what a header says about each array, if the arrays fill the file without gaps."""
     try:
         entries = json.loads(text)
@@ -122,7 +129,7 @@ def _entries(text: bytes, size: int) -> dict[str, Any]:
         if at != size:
             raise ValueError(f"{at} bytes of arrays, where the file has {size}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ArrayFileError(f"its header can't be read: {error}") from error
+        raise damaged(file, f"its header can't be read: {error}") from error
     return dict(entries)
 
 
@@ -162,18 +169,18 @@ def open_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> dict[str
     """Map the arrays of a file that `write` described, after comparing size and checksums."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
-        raise ArrayFileError("it is not a file")
+        raise damaged(file, "it is not a file")
     if status.st_size != entry["bytes"]:
-        raise ArrayFileError(f"it has {status.st_size} bytes, {entry['bytes']} expected")
+        raise damaged(file, f"it has {status.st_size} bytes, {entry['bytes']} expected")
     if verify or status.st_size <= VERIFIED_UP_TO:
         with file.open("rb") as opened:
-            _compare(hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
+            _compare(file, hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
     start = read_header(file)
     if "header_sha256" in entry:
-        _compare(hashlib.sha256(start).hexdigest(), entry["header_sha256"])
+        _compare(file, hashlib.sha256(start).hexdigest(), entry["header_sha256"])
     return map_arrays(file, start)
 
 
-def _compare(found: str, expected: str) -> None:
+def _compare(file: Path, found: str, expected: str) -> None:
     if found != expected:
-        raise ArrayFileError(f"its SHA-256 is {found}, expected {reprlib.repr(expected)}")
+        raise damaged(file, f"its SHA-256 is {found}, expected {reprlib.repr(expected)}")

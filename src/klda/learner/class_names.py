@@ -84,10 +84,13 @@ class ClassNames:
                 named[label] = text or readable(label)
         return {label: text for label, text in sorted(named.items()) if text}
 
-    def hinted(
-        self, texts: dict[Label, str], classifier: ContinualClassifier, inputs: InputEncoder
+    def give_to(
+        self, classifier: ContinualClassifier, texts: dict[Label, str], inputs: InputEncoder
     ) -> ClassNames:
-        """Let a classifier have these texts as hints, encoding those that it does not have."""
+        """Give a classifier these texts as hints, encoding those that it does not have.
+
+        Returns the names with these texts in use.
+        """
         fitted = classifier.__sklearn_is_fitted__()
         hints = classifier.model_.hints.by_label() if fitted else {}
         if texts == {label: self.in_use.get(label) for label in hints}:

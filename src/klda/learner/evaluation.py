@@ -86,7 +86,7 @@ class Evaluation:
 
     labels: list[Any]  # classes that occur as a label or as an answer, sorted
     confusion: np.ndarray  # samples with the label of the row and the answer of the column
-    reliability: Reliability | None = None  # where the answers' probabilities are known
+    reliability: Reliability  # of the answers' probabilities
 
     @property
     def samples(self) -> int:
@@ -120,8 +120,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain Python objects that JSON can hold; NaN becomes None."""
-        reliability = self.reliability.to_dict() if self.reliability is not None else {}
-        return reliability | {
+        return self.reliability.to_dict() | {
             "accuracy": self.accuracy,
             "samples": self.samples,
             "classes": [
@@ -145,7 +144,7 @@ class Evaluation:
         cls,
         labels: Sequence[Any] | np.ndarray,
         answers: Sequence[Any] | np.ndarray,
-        confidence: np.ndarray | None = None,
+        confidence: np.ndarray,
     ) -> Evaluation:
         """Compare answers, and the probability that each came with, with the true labels."""
         true, given = np.asarray(labels), np.asarray(answers)
@@ -162,8 +161,7 @@ class Evaluation:
         names = np.unique(np.concatenate([true, given]))
         confusion = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(confusion, (np.searchsorted(names, true), np.searchsorted(names, given)), 1)
-        reliability = None if confidence is None else Reliability.of(confidence, true == given)
-        return cls(names.tolist(), confusion, reliability)
+        return cls(names.tolist(), confusion, Reliability.of(confidence, true == given))
 
 
 def _or_none(value: float) -> float | None:

@@ -35,6 +35,7 @@ from filelock import FileLock, Timeout
 from klda import __version__
 from klda.errors import KldaError
 from klda.learner import array_files
+from klda.learner.array_files import ModelFolderError, damaged
 
 FORMAT = "klda-model"
 FORMAT_VERSION = 2
@@ -50,10 +51,6 @@ LONGEST_COMMAND = 200  # characters, in the message that names a process
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
 _CHECKSUM = "sha256"
-
-
-class ModelFolderError(KldaError):
-    """A model folder that can't be read or written; the message names it and the fix."""
 
 
 class ModelBusyError(ModelFolderError):
@@ -416,13 +413,6 @@ def damage_named(path: Path) -> Iterator[None]:
         raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
 
 
-def damaged(file: Path, reason: object) -> ModelFolderError:
-    """Return the error that names a damaged file and the fix."""
-    return ModelFolderError(
-        f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
-    )
-
-
 def _check_document(file: Path, content: Any) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelFolderError(f"{file} does not describe a klda model.")
@@ -462,7 +452,5 @@ def _open_file(file: Path, entry: dict[str, Any], verify: bool) -> dict[str, np.
         return array_files.open_file(file, entry, verify=verify)
     except FileNotFoundError:
         raise
-    except array_files.ArrayFileError as error:
-        raise damaged(file, error) from error
     except OSError as error:
         raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error

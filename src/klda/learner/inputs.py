@@ -13,7 +13,7 @@ from klda import encoders
 from klda.data.inputs import checked_inputs
 from klda.encoders.base import Modality
 from klda.errors import KldaError
-from klda.labels import Label, plain_labels
+from klda.labels import Label, check_one_each, plain_labels
 
 Labels = Sequence[Label] | np.ndarray
 EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
@@ -97,7 +97,7 @@ class InputEncoder:
         reused = self.modality == "features" and not isinstance(batches, Sequence)
         for inputs, labels, ids in self._prepared(map(_parts, batches)):
             rows = self.encoder.encode(inputs, progress=progress)
-            check_one_label_each(rows, labels)
+            check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
     def _prepared(self, batches: Iterable[tuple[Any, Labels, Any]]) -> Iterator[tuple]:
@@ -117,15 +117,6 @@ class InputEncoder:
                 waiting = ready, labels, ids
             if waiting is not None:
                 yield waiting[0].result(), *waiting[1:]
-
-
-def check_one_label_each(rows: np.ndarray, labels: Labels) -> None:
-    """Raise if there are not as many labels as rows."""
-    if len(labels) != len(rows):
-        raise KldaError(
-            f"inputs has {len(rows)} samples and labels has {len(labels)}; give one label for each "
-            "input."
-        )
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:

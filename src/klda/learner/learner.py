@@ -19,13 +19,12 @@ from klda.data.threads import work_behind
 from klda.encoders.probes import gamma_for
 from klda.engine.model import Model
 from klda.errors import KldaError
-from klda.labels import Label, listed, plain
+from klda.labels import Label, check_one_each, listed, plain
 from klda.learner.class_names import ClassNames
 from klda.learner.inputs import (
     EncodedBatch,
     InputEncoder,
     Labels,
-    check_one_label_each,
     check_same_features,
 )
 from klda.learner.ledger import Ledger, SampleId
@@ -164,7 +163,7 @@ class Learner(PersistenceMixin, PredictionMixin):
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        check_one_label_each(rows, labels)
+        check_one_each(rows, labels)
         ledger, rows = self._entered(rows, labels, ids)
         with self.changing("learn", source):
             self.classifier.partial_fit(rows, labels)
@@ -234,10 +233,10 @@ class Learner(PersistenceMixin, PredictionMixin):
                 f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
             )
         names, known = self._names.declare(classes), self.classes
-        check_label_kind(np.array(list(known)), list(names.declared))
+        check_label_kind(np.array(list(known)), list(names.declared), "classes")
         texts = names.texts(dict.fromkeys(names.declared, 0) | known)
         with self.changing("declare"):
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
         return self
 
     @property
@@ -303,7 +302,7 @@ class Learner(PersistenceMixin, PredictionMixin):
         ``verify=False`` repeats a removal that was verified before: rounding on another machine
         could change the verdict of the statistics.
         """
-        check_one_label_each(rows, labels)
+        check_one_each(rows, labels)
         if self._ledger is not None:
             return self._forget_positions(self._ledger.find(rows, labels), source)
         if verify:

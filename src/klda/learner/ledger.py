@@ -19,7 +19,7 @@ import numpy as np
 
 from klda.engine.held_rows import match_rows
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, plain
 
 SampleId = str | int
 
@@ -122,8 +122,8 @@ class Ledger:
         """Positions of samples given by their ids or running numbers, in the order of `ids`."""
         numbers = []
         for one in ids:
-            plain = one.item() if isinstance(one, np.generic) else one
-            number = self.names.get(plain) if isinstance(plain, str) else plain
+            name = plain(one)
+            number = self.names.get(name) if isinstance(name, str) else name
             if isinstance(number, bool) or not isinstance(number, int):
                 raise KldaError(f"ids names sample {one!r}, which is not in the ledger.")
             numbers.append(number)
@@ -148,11 +148,6 @@ class Ledger:
         for label in dict.fromkeys(names.tolist()):
             wanted = np.flatnonzero(names == label)
             mine = self.of_class(label)
-            if len(wanted) > len(mine):
-                raise KldaError(
-                    f"inputs has {len(wanted)} samples of class {label!r}, of which the ledger has "
-                    f"{len(mine)}; give samples that were learned."
-                )
             rounded = restore(*halve(rows[wanted]))
             positions[wanted] = mine[match_rows(rounded, self.rows_at(mine), label)]
         return positions
@@ -184,8 +179,6 @@ class Ledger:
 
         It is these features that are to be learned. A sample without an id goes by its number.
         """
-        if not np.isfinite(rows).all():
-            raise KldaError("inputs has features that are not finite; leave such samples out.")
         halves, exponents = halve(rows)
         numbers = self.next_number + np.arange(len(rows))
         names = dict(self.names)
@@ -262,7 +255,7 @@ class Ledger:
         )
 
     def _check_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
-        given = [one.item() if isinstance(one, np.generic) else one for one in ids]
+        given = [plain(one) for one in ids]
         if len(given) != expected:
             raise KldaError(f"ids has {len(given)} ids for {expected} inputs; give one for each.")
         seen: set[str] = set()
@@ -278,12 +271,14 @@ class Ledger:
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values."""
-        arrays = {f"features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
-        arrays |= {"exponents": self.exponents, "labels": self.codes, "numbers": self.numbers}
+        arrays = {f"ledger/features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
+        arrays["ledger/exponents"] = self.exponents
+        arrays["ledger/labels"] = self.codes
+        arrays["ledger/numbers"] = self.numbers
         if self.names:
             text = json.dumps(list(self.names), ensure_ascii=False).encode()
-            arrays["names"] = np.frombuffer(text, np.uint8)
-            arrays["named"] = np.array(list(self.names.values()), np.int64)
+            arrays["ledger/names"] = np.frombuffer(text, np.uint8)
+            arrays["ledger/named"] = np.array(list(self.names.values()), np.int64)
         meta = {
             "samples": len(self),
             "chunks": len(self.chunks),
@@ -296,15 +291,15 @@ class Ledger:
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
         """Return the ledger that `pack` described; chunks may be lazy mappings of files."""
         names: dict[str, int] = {}
-        if "names" in arrays:
-            texts = json.loads(np.asarray(arrays["names"]).tobytes())
-            names = dict(zip(texts, np.asarray(arrays["named"]).tolist(), strict=True))
+        if "ledger/names" in arrays:
+            texts = json.loads(np.asarray(arrays["ledger/names"]).tobytes())
+            names = dict(zip(texts, np.asarray(arrays["ledger/named"]).tolist(), strict=True))
         ledger = cls(
-            tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"])),
-            np.asarray(arrays["exponents"]),
+            tuple(arrays[f"ledger/features/{i:06}"] for i in range(meta["chunks"])),
+            np.asarray(arrays["ledger/exponents"]),
             tuple(meta["labels"]),
-            np.asarray(arrays["labels"]),
-            np.asarray(arrays["numbers"]),
+            np.asarray(arrays["ledger/labels"]),
+            np.asarray(arrays["ledger/numbers"]),
             names,
             meta["next_number"],
         )

@@ -24,12 +24,8 @@ from klda.learner.class_names import ClassNames
 from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
 
-LEDGER = "ledger/"  # prefix of its arrays in a model folder
-OWN_ARRAYS = ("predict/", "learn/", LEDGER)
-OWN_VALUES = {
-    *("kind", "parameters", "n_features", "feature_names", "classes", "counts"),
-    *("compact", "members", "waiting", "held", "few", "hints", "hinted"),
-}
+# What the service of version 0.1.0 stored among the model's values, and, after a slash, its arrays.
+OLD_SERVICE = "service"
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -62,8 +58,8 @@ class PersistenceMixin:
     _names: ClassNames
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
-    # What others stored beside the model in version 0.1.0: kept until they have read it.
-    _foreign: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
+    # Arrays and values that a service of version 0.1.0 stored: kept until a later one reads them.
+    _old_service: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -111,10 +107,10 @@ class PersistenceMixin:
             return ""
         texts = names.texts(counts)
         try:
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
         except Exception as error:  # rows may be learned where the foundation model is not at hand
             texts = {label: text for label, text in texts.items() if label in names.in_use}
-            self._names = names.hinted(texts, self.classifier, self._inputs)
+            self._names = names.give_to(self.classifier, texts, self._inputs)
             return str(error) or type(error).__name__
         return ""
 
@@ -143,7 +139,7 @@ class PersistenceMixin:
         }
         if self._ledger is not None and not compact:
             pages, document["ledger"] = self._ledger.pack()
-            arrays |= {LEDGER + name: page for name, page in pages.items()}
+            arrays |= pages
         return arrays, document
 
     @classmethod
@@ -161,12 +157,7 @@ class PersistenceMixin:
         names = ClassNames.unpack(document.get("names"))
         learner._ledger = None
         if "ledger" in document:
-            pages = {
-                name.removeprefix(LEDGER): array
-                for name, array in stored.arrays.items()
-                if name.startswith(LEDGER)
-            }
-            learner._ledger = Ledger.unpack(pages, document["ledger"])
+            learner._ledger = Ledger.unpack(stored.arrays, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
         counts = learner.classifier.counts_
@@ -175,9 +166,9 @@ class PersistenceMixin:
         if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
             raise ValueError("its parts do not agree with each other")
         learner.extras = dict(document.get("extras", {}))
-        learner._foreign = (
-            {name: a for name, a in stored.arrays.items() if not name.startswith(OWN_ARRAYS)},
-            {name: value for name, value in meta.items() if name not in OWN_VALUES},
+        learner._old_service = (
+            {name: a for name, a in stored.arrays.items() if name.startswith(f"{OLD_SERVICE}/")},
+            {OLD_SERVICE: meta[OLD_SERVICE]} if OLD_SERVICE in meta else {},
         )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
@@ -215,10 +206,8 @@ class PersistenceMixin:
             folder.check_new(at)
         arrays, document = self.pack(compact=compact)
         if from_here and not compact:
-            arrays, document["classifier"] = (
-                arrays | self._foreign[0],
-                self._foreign[1] | document["classifier"],
-            )
+            arrays |= self._old_service[0]
+            document["classifier"] |= self._old_service[1]
             if self.extras:
                 document["extras"] = self.extras
         replaces = self._origin[1] if self._origin and not new and not overwrite else None
@@ -226,7 +215,7 @@ class PersistenceMixin:
         if compact:
             return
         if not from_here:  # what others keep in the folder that it came from stays there
-            self.extras, self._foreign = {}, ({}, {})
+            self.extras, self._old_service = {}, ({}, {})
         self._origin = (at, stored.generation)
 
     @classmethod

@@ -143,8 +143,7 @@ def place_names(
     radii: np.ndarray,
     widths: np.ndarray,
     height: float,
-    *,
-    page: np.ndarray | None = None,
+    page: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Place a name beside each point of a map, the most important first.
 
@@ -159,8 +158,8 @@ def place_names(
         Of the points' dots and of the names.
     height : float
         Of all names.
-    page : ndarray of shape (2,), optional
-        Width and height of a page that no name may leave.
+    page : ndarray of shape (2,)
+        Width and height of the page, which no name may leave.
 
     Returns
     -------
@@ -176,9 +175,8 @@ def place_names(
         above, below, level = radii[i] + 1.0, -radii[i] - 1.0 - height, -height / 2
         ways = [(right, level), (left, level), (middle, above), (middle, below)]
         ways += [(x, y) for y in (above - height / 2, below + height / 2) for x in (right, left)]
-        starts, size = point + np.array(ways), np.array([width, height])
-        if page is not None:
-            starts = np.clip(starts, 0.0, np.maximum(page - size, 0.0))
+        size = np.array([width, height])
+        starts = np.clip(point + np.array(ways), 0.0, np.maximum(page - size, 0.0))
         boxes = np.concatenate([starts, starts + size], axis=1)
         ends = np.minimum(boxes[:, None, 2:], taken[:, 2:])
         sides = ends - np.maximum(boxes[:, None, :2], taken[:, :2])

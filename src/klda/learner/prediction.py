@@ -9,9 +9,8 @@ import numpy as np
 
 from klda import encoders
 from klda.classifiers import ContinualClassifier
-from klda.classifiers.validation import check_count, check_refused
 from klda.engine.solution import Answer
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count, check_fraction
 from klda.labels import Label
 from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation
@@ -193,7 +192,7 @@ class PredictionMixin:
         None if the classifier can't tell: it knows no novelty, was made with ``calibrated=False``,
         or has learned too little.
         """
-        check_refused(refused)
+        check_fraction("refused", refused)
         if not getattr(self.classifier, "calibrated", False):
             return None
         limit = self.classifier.threshold(refused)
@@ -228,7 +227,7 @@ class PredictionMixin:
         self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
     ) -> np.ndarray:
         self._check_knows_novelty()
-        check_refused(refused, parameter)
+        check_fraction(parameter, refused)
         return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
 
     def _check_knows_novelty(self) -> None:

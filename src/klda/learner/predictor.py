@@ -5,7 +5,6 @@ A Learner holds an estimator of scikit-learn, whose import takes longer than an 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from klda.labels import Label
 from klda.learner import folder
 from klda.learner.inputs import InputEncoder
 
-_NEAREST_MEAN = "NCM"  # the one classifier without a covariance
+NEAREST_MEAN = "NCM"  # the one classifier without a covariance
 
 
 class Predictor:
@@ -44,7 +43,7 @@ class Predictor:
             parameters = meta["parameters"]
             device = options.get("device", parameters["device"])
             backend = choose_backend(device, parameters["dtype"])
-            settings = _settings(meta["kind"], parameters)
+            settings = Settings.of(parameters, nearest_mean=meta["kind"] == NEAREST_MEAN)
             fitted = Fitted.unpack(stored.arrays, meta, settings, backend)
             solution = fitted.calibrated_solution(settings)
             inputs = InputEncoder.of_stored(dict(document["foundation_model"]), options, None)
@@ -68,9 +67,3 @@ class Predictor:
             list(zip(names, values, strict=True))
             for names, values in zip(labels.tolist(), probabilities.tolist(), strict=True)
         ]
-
-
-def _settings(kind: str, parameters: dict[str, Any]) -> Settings:
-    own = {each.name for each in fields(Settings)} & set(parameters)
-    nearest_mean = kind == _NEAREST_MEAN
-    return Settings(**{name: parameters[name] for name in own}, nearest_mean=nearest_mean)

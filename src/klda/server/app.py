@@ -50,7 +50,7 @@ def create_app(service: Service) -> Gate:
         paths.update(getattr(route, "path", "") for route in router.routes)
     app.mount("/static", page.STATIC)
     for kind in (RequestValidationError, HTTPException, KldaError, Exception):
-        app.add_exception_handler(kind, _on_error)
+        app.add_exception_handler(kind, _error_response)
     return Gate(app, paths, _error_response)
 
 
@@ -67,11 +67,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         log.info("stopped")
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
-    return _error_response(request, error)
-
-
-def _error_response(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     is_page = request.scope["path"].startswith("/page/")
     if isinstance(error, HTTPException) and error.status_code != 400:
         answer = ServiceError(str(error.detail), error.status_code)

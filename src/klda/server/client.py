@@ -15,7 +15,7 @@ import numpy as np
 
 from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
-from klda.labels import Label, listed, plain
+from klda.labels import Label, check_one_each, listed, plain
 from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
@@ -337,11 +337,7 @@ def _one_each(inputs: Any, labels: Any) -> list[Label]:
     if isinstance(labels, str | bytes):
         raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
     names = listed(labels)
-    if len(inputs) != len(names):
-        raise KldaError(
-            f"inputs has {len(inputs)} samples and labels has {len(names)}; give one label per "
-            "input."
-        )
+    check_one_each(inputs, names)
     return names
 
 

@@ -64,7 +64,7 @@ def names(placed: Sequence[Dot], size: float) -> list[Name]:
     radii = np.array([dot.radius for dot in placed])
     widths = np.array([4 + 1.07 * name_width(text) * size for text in texts])  # fonts differ
     page = np.array([WIDTH, HEIGHT])
-    corners, covered = place_names(points, radii, widths, 1.1 * size, page=page)
+    corners, covered = place_names(points, radii, widths, 1.1 * size, page)
     middles = np.round(corners + np.stack([widths / 2, np.full(len(texts), 0.85 * size)], 1), 1)
     found = [
         Name(text, *at)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klda.server.errors import ServiceError
 from klda.server.locked_folder import open_learner
+from klda.server.settings import ServiceSettings
 
 STOP_SECONDS = 10
 
@@ -20,19 +21,16 @@ log = logging.getLogger("klda.server")
 
 
 class EncoderProcess:
-    """Encodes inputs in another process, for one thread; a process that dies is replaced.
+    """Encodes inputs in another process, for one thread; a process that dies is replaced."""
 
-    The foundation model is that of the model folder, or `new` if the folder has no model yet.
-    """
-
-    def __init__(self, model: Path, new: str | None, options: dict[str, Any]) -> None:
-        self._source = (model, new, options)
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = replace(settings, keys=())  # secrets, not needed there
         self._start()
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_work, args=(theirs, *self._source), daemon=True)
+        self._process = spawn.Process(target=_work, args=(theirs, self._settings), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -59,11 +57,11 @@ class EncoderProcess:
             self._process.kill()
 
 
-def _work(connection: Connection, model: Path, new: str | None, options: dict[str, Any]) -> None:
+def _work(connection: Connection, settings: ServiceSettings) -> None:
     """Encode what comes, until the other end is closed: by a stop, or because it was killed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
-    encoder = open_learner(model, new, options).encoder
+    encoder = open_learner(settings).encoder
     try:
         while True:
             inputs = connection.recv()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import MutableHeaders
@@ -63,7 +63,7 @@ class Gate:
         self,
         app: FastAPI,
         paths: Collection[str],
-        respond: Callable[[Request, Exception], Response],
+        respond: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
         self.app, self.state, self._paths, self._respond = app, app.state, paths, respond
         self._settings = settings = app.state.service.settings
@@ -92,7 +92,7 @@ class Gate:
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
-            await exchange.close(self._respond(request, error))
+            await exchange.close(await self._respond(request, error))
         finally:
             self.state.service.batcher.arriving -= is_predict
             self._note(scope, exchange)

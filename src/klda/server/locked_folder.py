@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,28 +12,27 @@ import numpy as np
 from klda.encoders import Encoder
 from klda.learner import Learner
 from klda.learner import folder as storage
+from klda.server.settings import ServiceSettings
 from klda.server.threads import lower_priority
 
 
-def open_learner(
-    path: Path, new: str | None, options: dict[str, Any], encoder: Encoder | None = None
-) -> Learner:
-    """Load the model of a folder, or make one with the foundation model `new` if it has none."""
-    if storage.exists(path):
-        return Learner.load(path, model=encoder, **options)
-    assert new is not None
-    return Learner(encoder or new, **options)
+def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
+    """Load the model of a service's folder, or make a new one if it has none."""
+    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
+    if storage.exists(settings.model):
+        return Learner.load(settings.model, model=encoder, **options)
+    assert settings.new is not None
+    return Learner(encoder or settings.new, **options)
 
 
 class LockedFolder:
-    """Holds the lock of a folder, which has a model unless `new` names a foundation model.
+    """Holds the lock of a service's model folder.
 
     One thread does all the work, because the lock belongs to a thread.
     """
 
-    def __init__(self, path: Path, new: str | None, options: dict[str, Any]) -> None:
-        self.path = path
-        self._new, self._options = new, options
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.path, self._settings = settings.model, settings
         self._thread = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
         self._held = ExitStack()
         self._encoder: Encoder | None = None
@@ -63,13 +61,13 @@ class LockedFolder:
         self._thread.shutdown()
 
     def _lock(self) -> None:
-        if self._new is None and not self.has_model:
+        if self._settings.new is None and not self.has_model:
             storage.load(self.path)  # raises the error that says how to make one
         self._held.enter_context(storage.writer_lock(self.path, timeout=2.0))
 
     def _load(self) -> tuple[Learner, storage.StoredModel | None]:
         # The encoder is opened once: loading the model again must not load the network again.
-        learner = open_learner(self.path, self._new, self._options, self._encoder)
+        learner = open_learner(self._settings, self._encoder)
         stored = storage.load(self.path) if self.has_model else None
         self._encoder = learner.encoder
         return learner, stored

@@ -12,21 +12,8 @@ from klda.server import logs
 from klda.server.settings import STOP_SECONDS, ServiceSettings
 
 
-def serve(
-    settings: ServiceSettings,
-    *,
-    new: str | None = None,
-    workers: int = 1,
-    options: dict[str, Any] | None = None,
-    on_listen: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serve a model folder.
-
-    If the folder has no model yet, `new` names the foundation model of a new one. With more than
-    one of `workers`, so many processes encode. `options` are those of
-    :meth:`klda.learner.Learner.load`. `on_listen` is called with the address once the model is
-    loaded.
-    """
+def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
+    """Serve a model folder; `on_listen` is called with the address once the model is loaded."""
     settings.check()
     for module in ("fastapi", "uvicorn", "jinja2"):
         require(module, "server")
@@ -35,7 +22,7 @@ def serve(
 
     logs.configure(settings.quiet)
     listener = listen(settings.host, settings.port)
-    service = Service(settings, new=new, options=options, workers=workers)
+    service = Service(settings)
     service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
     on_listen(address_of(listener))
     # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
@@ -70,7 +57,7 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def uvicorn_server(app: Any, **options: Any) -> Any:
+def uvicorn_server(app: Any) -> Any:
     """Return a Uvicorn server for an application."""
     uvicorn = require("uvicorn", "server")
     config = uvicorn.Config(
@@ -81,6 +68,5 @@ def uvicorn_server(app: Any, **options: Any) -> Any:
         proxy_headers=False,
         lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS,
-        **options,
     )
     return uvicorn.Server(config)

@@ -12,7 +12,7 @@ import numpy as np
 
 from klda.engine.solution import Answer
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_one_each
 from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
@@ -21,7 +21,6 @@ from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServiceError
 from klda.server.journal import Tally
-from klda.server.locked_folder import LockedFolder
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
@@ -45,19 +44,10 @@ class ClassOverview:
 class Service:
     """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        *,
-        new: str | None = None,
-        options: dict[str, Any] | None = None,
-        workers: int = 1,
-    ) -> None:
+    def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self._source = (settings.model, new, options or {})
-        self._workers = workers
         self._processes: list[EncoderProcess] = []
-        self.writer = Writer(settings, LockedFolder(*self._source))
+        self.writer = Writer(settings)
         self.batcher = Batcher(
             lambda: self.snapshot,
             max_batch=settings.max_batch,
@@ -80,10 +70,11 @@ class Service:
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        encoders: list[Encode] = [learner.encoder.encode] * self._workers
-        if self._workers > 1 and self.modality != "features":
-            divide_processors(self._workers)
-            self._processes = [EncoderProcess(*self._source) for _ in range(self._workers)]
+        workers = self.settings.workers
+        encoders: list[Encode] = [learner.encoder.encode] * workers
+        if workers > 1 and self.modality != "features":
+            divide_processors(workers)
+            self._processes = [EncoderProcess(self.settings) for _ in range(workers)]
             encoders = [process.encode for process in self._processes]
         self.batcher.start(encoders)
         self.ready = True
@@ -193,7 +184,7 @@ class Service:
         A second learn with the same idempotency key counts once; `content` is what the key stands
         for, JSON-able.
         """
-        _check_lengths(inputs, labels)
+        check_one_each(inputs, labels)
         mark = digest("learn", content) if key else ""
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
@@ -211,7 +202,7 @@ class Service:
         mark = digest("forget", content) if key else ""
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
-        _check_lengths(inputs, labels)
+        check_one_each(inputs, labels)
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
@@ -237,13 +228,6 @@ class Service:
     async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
-
-
-def _check_lengths(inputs: Any, labels: Sequence[Label]) -> None:
-    if len(inputs) != len(labels):
-        raise ServiceError(
-            f"There are {len(inputs)} inputs and {len(labels)} labels: give one label per input."
-        )
 
 
 def _neighbourhood(learner: Learner) -> Neighbourhood | None:

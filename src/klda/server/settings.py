@@ -33,6 +33,9 @@ class ServiceSettings:
     """How the service runs."""
 
     model: Path  # the model folder
+    new: str | None = None  # foundation model of a new one, if the folder has no model yet
+    device: str = "auto"  # of the foundation model and the classifier
+    workers: int = 1  # processes that encode inputs; 1 encodes in the service itself
     host: str = "127.0.0.1"
     port: int = 8000
     keys: tuple[ApiKey, ...] = ()  # without any, everyone who reaches the service may teach
@@ -51,19 +54,13 @@ class ServiceSettings:
     quiet: bool = False  # log warnings and errors only
 
     def check(self) -> None:
-        """Raise if the service would be open to everyone, or a value is out of range."""
+        """Raise if the service would be open to everyone."""
         if not self.keys and not is_loopback(self.host):
             raise KldaError(
                 f"host={self.host!r} can be reached from other computers, and there is no API key. "
                 "Give keys with --keys FILE (lines such as 'teach KEY' and 'ask KEY') or in "
                 "KLDA_TEACH_KEYS and KLDA_ASK_KEYS, or listen on 127.0.0.1."
             )
-        for name in ("rate", "fold_interval", "batch_wait", "undo_seconds"):
-            if getattr(self, name) < 0:
-                raise KldaError(f"{name}={getattr(self, name)!r} must not be negative.")
-        for name in ("max_body", "max_batch", "burst", "max_queue", "fold_rows"):
-            if getattr(self, name) < 1:
-                raise KldaError(f"{name}={getattr(self, name)!r} must be at least 1.")
 
 
 def is_loopback(host: str) -> bool:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from klda.classifiers.validation import check_label_kind
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_labels
 from klda.learner import Learner
 from klda.server.changes import Acknowledgement, Change
 from klda.server.errors import ServiceError
@@ -83,7 +84,7 @@ class Update:
     def _remove(self, change: Change) -> None:
         check_known(change.labels, self._counts)
         assert change.rows is not None
-        with _conflicts():
+        with _refusing():
             self._learner.forget_rows(
                 change.rows, list(change.labels), source=SERVICE, verify=self._verify
             )
@@ -92,13 +93,13 @@ class Update:
         old, new = change.labels
         check_known([old], self._counts)
         check_kind([new], self._counts)
-        with _conflicts():
+        with _refusing():
             self._learner.rename(old, new)
         self._journal.reuse_name(new)
 
     def _declare(self, change: Change) -> None:
         check_kind(change.labels, self._counts)
-        with _conflicts():
+        with _refusing():
             self._learner.declare(dict(zip(change.labels, change.descriptions, strict=True)))
 
     def _forget(self, change: Change) -> None:
@@ -118,12 +119,12 @@ class Update:
 
 
 @contextmanager
-def _conflicts() -> Iterator[None]:
+def _refusing(status: int = 409) -> Iterator[None]:
     """Give the errors of the learner, which has not changed then, a status of their own."""
     try:
         yield
     except KldaError as error:
-        raise ServiceError(str(error), 409) from error
+        raise ServiceError(str(error), status) from error
 
 
 def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
@@ -164,7 +165,7 @@ def check_restore(
             "long ago.",
             404,
         )
-    check_kind(back, counts, f"undo={target} would restore", 409)
+    check_kind(back, counts, f"undo={target}", 409)
     for label in back:
         if label in counts and label in reused:
             raise ServiceError(
@@ -182,18 +183,12 @@ def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
 
 
 def check_kind(
-    labels: Iterable[Label],
+    labels: Sequence[Label],
     counts: Mapping[Label, int],
-    subject: str = "labels has",
+    parameter: str = "labels",
     status: int = 422,
 ) -> None:
     """Refuse a mix of text labels and integer labels."""
-    labels = list(labels)
-    known = next(iter(counts), labels[0])
-    for label in labels:
-        if isinstance(label, str) != isinstance(known, str):
-            raise ServiceError(
-                f"{subject} {label!r} ({type(label).__name__}), but this model uses labels such "
-                f"as {known!r} ({type(known).__name__}): use one kind.",
-                status,
-            )
+    with _refusing(status):
+        check_labels(labels, parameter)
+        check_label_kind(np.array([*counts][:1]), labels, parameter)

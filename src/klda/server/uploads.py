@@ -1,4 +1,4 @@
-"""Tables that are taught in the background, row by row, while the page shows the progress."""
+"""Tables that are taught in the background, in parts, while the page shows the progress."""
 
 from __future__ import annotations
 

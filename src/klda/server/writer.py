@@ -51,8 +51,8 @@ class Request:
 class Writer:
     """The thread that changes the model."""
 
-    def __init__(self, settings: ServiceSettings, folder: LockedFolder) -> None:
-        self._settings, self._folder = settings, folder
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings, self._folder = settings, LockedFolder(settings)
         self._journal = Journal(settings.model)
         self._queue: queue.Queue[Request | None] = queue.Queue()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change

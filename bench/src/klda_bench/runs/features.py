@@ -9,6 +9,8 @@ from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
 from klda_bench.engine import MODELS, OfflineModelError, load_encoder
 
+HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
+
 
 class FeatureSource:
     """Encodes data sets and keeps the last one's features, of all layers asked for.
@@ -53,9 +55,8 @@ class FeatureSource:
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
         key = (backbone, layers)
         if key not in self._encoders:
-            info = MODELS.get(backbone)
-            # The same features on every device, but for the models that need half precision to fit.
-            precision = "auto" if info is not None and info.wide_range else "float32"
+            # The same features on every device, wherever that is possible.
+            precision = "auto" if backbone in HALF_PRECISION else "float32"
             options: dict[str, Any] = {"device": self._device, "cache": self._cache or True}
             try:
                 encoder = load_encoder(backbone, layers=layers, precision=precision, **options)
