@@ -63,12 +63,12 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
     check_lengths(values, parameter)
 
 
-def check_one_each(inputs: Sized, labels: Sized) -> None:
+def check_one_each(inputs: Sized, labels: Sized, parameter: str = "inputs") -> None:
     """Raise if there are not as many labels as inputs."""
     if len(labels) != len(inputs):
         raise KldaError(
-            f"inputs has {len(inputs)} samples and labels has {len(labels)}; give one label for "
-            "each input."
+            f"{parameter} has {len(inputs)} samples and labels has {len(labels)}; give one label "
+            "for each input."
         )
 
 

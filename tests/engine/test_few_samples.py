@@ -168,3 +168,19 @@ def test_classes_that_are_far_apart_make_answers_sure():
     model = make().fit(X[:50], y[:50])
     assert (model.predict(X[50:]) == y[50:]).mean() > 0.98
     assert model.predict_proba(X[50:]).max(axis=1).mean() > 0.95
+
+
+def test_a_stored_model_says_that_it_holds_its_samples_whatever_it_was_solved_by():
+    X, y = reference.blobs(30, 8, 3)
+    model = make().fit(X, y).set_params(rule="lda")
+    assert unpack(*model.pack()).holds_samples
+    assert not unpack(*make(n_components=40).fit(X, y).pack()).holds_samples
+
+
+def test_the_unit_of_evidence_does_not_depend_on_the_number_of_classes():
+    X, y = reference.blobs(2000, 12, 20, spread=1.0)
+    model = make(n_components=100).fit(X, y)
+    few = make(n_components=100).fit(X[y < 3], y[y < 3])
+    for label in range(3, 20):
+        model.forget(label)
+    assert model.temperature_ / few.temperature_ < 2

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
+from klda import KldaError
 from klda.server import api, page
 from klda.server.journal import JournalError
-from klda.server.settings import MAX_ITEMS
+from klda.server.settings import MAX_ITEMS, ServiceSettings
 
 from .conftest import ASK, KEYS, TEACH, rows, serving
 
@@ -394,3 +395,17 @@ def test_the_api_document_has_examples_and_limits(client):
     for name in ("LearnBody", "PredictBody", "ForgetBody", "ExplainBody", "RenameBody"):
         assert document["components"]["schemas"][name]["examples"]
     assert not [path for path in document["paths"] if not path.startswith("/v1/")]
+
+
+def test_inputs_without_a_label_each_are_called_as_in_the_request(client):
+    body = {"features": [[0.0] * 6] * 3, "labels": ["ants", "bees"]}
+    for path in ("/v1/learn", "/v1/forget"):
+        answer = client.post(path, json=body)
+        assert answer.status_code == 422
+        assert "features has 3 samples and labels has 2" in answer.text
+
+
+@pytest.mark.parametrize(("name", "value"), [("workers", 0), ("max_batch", 0), ("rate", -1.0)])
+def test_settings_that_can_not_be_used_are_named(tmp_path, name, value):
+    with pytest.raises(KldaError, match=f"{name}={value}"):
+        ServiceSettings(tmp_path, **{name: value}).check()

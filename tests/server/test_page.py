@@ -315,7 +315,6 @@ def test_every_forget_can_be_undone_while_there_is_time(client):
     listed = client.get("/page/forgotten").text
     assert listed.index("cats") < listed.index("bees")
     assert "10 minutes" in listed
-    assert "trace" in listed
     numbers_ = re.findall(r'name="number" value="(\d+)"', listed)
     assert len(numbers_) == 2
     for number in reversed(numbers_):
@@ -396,7 +395,6 @@ def test_a_young_model_forgets_without_a_trace(tmp_path):
         learner.learn(samples(label, 10), [label] * 10)
     learner.save(tmp_path / "young")
     with serving(tmp_path / "young") as client:
-        assert "trace" not in client.get("/page/forgotten").text
         assert "trace" not in client.post("/page/forget", data={"label": "bees"}).text
         answer = client.post("/v1/forget", json={"labels": ["cats"]})
         assert answer.json()["exact"]

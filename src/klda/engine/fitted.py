@@ -81,7 +81,9 @@ class Fitted:
         """Whether there are the samples themselves, without reading a stored model."""
         if self._model is not None:
             return self._model.is_holding
-        return self._solution is not None and isinstance(self._solution.maps[0], KernelMap)
+        if self._stored is not None:
+            return bool(self._stored[1].get("held"))
+        return isinstance(self.known.maps[0], KernelMap)
 
     @property
     def known(self) -> Model | Solution:

@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 
 import klda
 from klda.data import as_label
-from klda.labels import Label
+from klda.labels import Label, check_one_each
 from klda.server import schemas
 from klda.server.errors import STATUSES, ServiceError
 from klda.server.images import read_images
@@ -70,6 +70,12 @@ async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAns
     return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
 
 
+def _check_one_each(body: schemas.LearnBody | schemas.ForgetBody) -> None:
+    """Refuse inputs without a label each, by the name that the request has for them."""
+    for name in body.given():
+        check_one_each(getattr(body, name), body.labels, name)
+
+
 @router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def learn(
     body: schemas.LearnBody, service: The, idempotency_key: Key = None
@@ -79,6 +85,7 @@ async def learn(
     When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
+    _check_one_each(body)
     inputs = await inputs_of(service, body)
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     done = await service.learn(inputs, body.labels, idempotency_key or "", content)
@@ -99,9 +106,10 @@ async def forget(
     Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
     samples because they are few.
     """
+    _check_one_each(body)
     inputs = await inputs_of(service, body) if body.given() else None
     content = body.model_dump(exclude_none=True) if idempotency_key else None
-    exact = inputs is not None or service.forgets_exactly
+    exact = inputs is not None or service.snapshot.forgets_exactly
     done = await service.forget(body.labels, inputs, idempotency_key or "", content)
     return schemas.ForgetAnswer.of(
         done,

@@ -286,7 +286,7 @@ async def rename(request: Request, service: The, old: Field, new: Field) -> Resp
 @router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    trace = "" if service.forgets_exactly else f" {TRACE}"
+    trace = "" if service.snapshot.forgets_exactly else f" {TRACE}"
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
     text = f"Forgot {label}: it is no longer predicted.{trace}"
     return _message(request, text, undo=done.sequence)
@@ -300,7 +300,6 @@ async def forgotten(request: Request, service: The) -> Response:
         "forgotten.html",
         forgotten=sorted((await service.forgotten()).items(), reverse=True),
         minutes=math.ceil(service.settings.undo_seconds / 60),
-        trace="" if service.forgets_exactly else TRACE,
     )
 
 

@@ -95,12 +95,6 @@ class Service:
         return {"inference": self.batcher.trouble, **self.writer.trouble}
 
     @property
-    def forgets_exactly(self) -> bool:
-        """Whether the model has its samples, as a ledger or while they are few."""
-        learner = self.writer.learner
-        return learner.ledger is not None or not learner.classifier.leaves_trace
-
-    @property
     def snapshot(self) -> Snapshot:
         """What answers are computed from now."""
         return self.writer.snapshot

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from klda.errors import KldaError
+from klda.errors import KldaError, check_count
 
 # Limits of one request. They are part of the API: the OpenAPI document states them.
 MAX_ITEMS = 1000
@@ -54,7 +54,12 @@ class ServiceSettings:
     quiet: bool = False  # log warnings and errors only
 
     def check(self) -> None:
-        """Raise if the service would be open to everyone."""
+        """Raise if a value can't be used, or if the service would be open to everyone."""
+        for name in ("workers", "burst", "max_body", "max_batch", "fold_rows", "max_queue"):
+            check_count(name, getattr(self, name))
+        for name in ("rate", "batch_wait", "fold_interval", "undo_seconds"):
+            if not getattr(self, name) >= 0:
+                raise KldaError(f"{name}={getattr(self, name)!r} can't be used; give 0 or more.")
         if not self.keys and not is_loopback(self.host):
             raise KldaError(
                 f"host={self.host!r} can be reached from other computers, and there is no API key. "

@@ -92,7 +92,7 @@ class Update:
     def _rename(self, change: Change) -> None:
         old, new = change.labels
         check_known([old], self._counts)
-        check_kind([new], self._counts)
+        check_kind([new], self._counts, "new")
         with _refusing():
             self._learner.rename(old, new)
         self._journal.reuse_name(new)
@@ -165,8 +165,14 @@ def check_restore(
             "long ago.",
             404,
         )
-    check_kind(back, counts, f"undo={target}", 409)
+    known = next(iter(counts), back[0])
     for label in back:
+        if type(label) is not type(known):
+            raise ServiceError(
+                f"undo={target} would restore {label!r}, but this model now has classes such as "
+                f"{known!r}, and labels are all texts or all integers. Forget those first.",
+                409,
+            )
         if label in counts and label in reused:
             raise ServiceError(
                 f"undo={target} would restore {label!r}, but another class has that name now: "
