@@ -34,7 +34,7 @@ USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean
 # How much squared lengths usually differ (standard deviation by mean, by the root of the number of
 # samples per class), how much hotter more of it makes the scores of single samples, and its limit.
 USUAL_CROWDING, CROWDED_HEAT, MOST_CROWDED_HEAT = 0.1, 3.0, 0.3
-FEW, FEW_HEAT = 20, 0.375  # classes; fewer are hotter, by the power of how many times fewer
+WIDE_BELOW, WIDE_HEAT = 20, 0.375  # classes; what (20 / M) is raised to if there are fewer
 OCTAVES = np.arange(-4, 9.5, 0.5)  # temperatures that are tried, relative to the usual one
 # What is expected of the temperature before leaving out tells it, in octaves from the usual one:
 # probability, mean and standard deviation, for classes that are told apart well and for others.
@@ -47,7 +47,7 @@ LEFT_OUT_HEAT = 2.25  # logarithm of what leaving out adds at one sample per cla
 # few classes on, and its standard deviation.
 LEFT_OUT_EXCESS = 0.6
 USUAL_NOVELTY = (0.32, 0.07)
-FEW_CLASSES = 12
+NOVELTY_GROWS_FROM = 12
 NOVELTY_SPREAD = 0.19
 REFUSED_MORE = 1.5  # of what is asked for: strangers pass more easily while little is known
 ENOUGH_LEFT_OUT = 30  # samples left out, from which on they alone tell the threshold
@@ -64,9 +64,9 @@ def usual_temperature(lengths: np.ndarray, counts: np.ndarray, blended: bool) ->
     return float(USUAL_TEMPERATURE * part * np.median(lengths)) or 1.0
 
 
-def heat_of_few(n_classes: int) -> float:
+def heat_of_few_classes(n_classes: int) -> float:
     """Return how much hotter scores usually are with few classes, which tend to be wider."""
-    return float(max(FEW / max(n_classes, 1), 1.0) ** FEW_HEAT)
+    return float(max(WIDE_BELOW / max(n_classes, 1), 1.0) ** WIDE_HEAT)
 
 
 def refined_temperature(
@@ -148,7 +148,7 @@ class FewEvidence:
         first, slope = USUAL_NOVELTY
         refused = min(max(REFUSED_MORE * refused, 1e-9), 1 - 1e-9)
         beyond = NOVELTY_SPREAD * NormalDist().inv_cdf(1 - refused)
-        grows_with = float(np.log(max(self.n_classes, FEW_CLASSES)))
+        grows_with = float(np.log(max(self.n_classes, NOVELTY_GROWS_FROM)))
         usual = self.length * (first + slope * grows_with + beyond)
         if not len(self.novelty):
             return usual

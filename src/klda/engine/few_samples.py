@@ -28,7 +28,7 @@ from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import KernelMap
 from klda.engine.few_evidence import (
     FewEvidence,
-    heat_of_few,
+    heat_of_few_classes,
     refined_temperature,
     usual_temperature,
 )
@@ -297,7 +297,7 @@ class ExactFit:
         """What scores are usually divided by before they become probabilities."""
         blended = self.terms.blend is not None
         usual = usual_temperature(self.inner.diagonal(), self.counts, blended)
-        return usual * heat_of_few(len(self.counts))
+        return usual * heat_of_few_classes(len(self.counts))
 
     @property
     def losses(self) -> np.ndarray:

@@ -189,12 +189,9 @@ def check_known(labels: Iterable[Label], counts: Mapping[Label, int]) -> None:
 
 
 def check_kind(
-    labels: Sequence[Label],
-    counts: Mapping[Label, int],
-    parameter: str = "labels",
-    status: int = 422,
+    labels: Sequence[Label], counts: Mapping[Label, int], parameter: str = "labels"
 ) -> None:
     """Refuse a mix of text labels and integer labels."""
-    with _refusing(status):
+    with _refusing(422):
         check_labels(labels, parameter)
         check_label_kind(np.array([*counts][:1]), labels, parameter)
