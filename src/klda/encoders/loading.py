@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klda.encoders.base import Encoder, Layers, Modality, Precision
+from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
 from klda.encoders.cache import CachedEncoder, FeatureCache
 from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.files import (
@@ -21,7 +21,6 @@ from klda.encoders.files import (
 )
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.precomputed import PrecomputedFeatures
 from klda.encoders.pretrained import Options
 from klda.errors import KldaError, check_count
 

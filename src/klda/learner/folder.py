@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,7 @@ def save(
                 "format_version": FORMAT_VERSION,
                 "klda_version": __version__,
                 "generation": uuid.uuid4().hex,
+                "saved": datetime.now(UTC).isoformat(timespec="seconds"),
                 **document,
                 "files": files,
             }

@@ -10,9 +10,8 @@ from typing import Any, get_args
 import numpy as np
 
 from klda import encoders
-from klda.data.inputs import checked_inputs
 from klda.encoders.base import Modality
-from klda.errors import KldaError
+from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
 
 Labels = Sequence[Label] | np.ndarray
@@ -34,12 +33,6 @@ class InputEncoder:
     ) -> None:
         self.fingerprint, self.options = fingerprint, options
         self._encoder = encoder
-
-    @classmethod
-    def open(cls, model: str | Path | encoders.Encoder, options: dict[str, Any]) -> InputEncoder:
-        """Open a foundation model, by name unless it is one."""
-        encoder = _open(model, options)
-        return cls(encoder.fingerprint(), options, encoder)
 
     @classmethod
     def of_stored(
@@ -81,7 +74,7 @@ class InputEncoder:
     def _opened(self, model: str | Path | encoders.Encoder) -> encoders.Encoder:
         """Open a foundation model as the fingerprint says, and compare it with that."""
         fixed = {name: self.fingerprint[name] for name in ("layers", "modality")}
-        encoder = _open(model, fixed | self.options)
+        encoder = open_encoder(model, fixed | self.options)
         check_same_features(self.fingerprint, encoder.fingerprint(), "the one at hand")
         return encoder
 
@@ -136,7 +129,8 @@ def _described(fingerprint: dict[str, Any]) -> str:
     return f"{fingerprint.get('name')!r} ({parts})"
 
 
-def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
+def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
+    """Open a foundation model, by name unless it is one."""
     if not isinstance(model, str | Path):
         return model
     try:

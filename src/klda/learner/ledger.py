@@ -120,6 +120,8 @@ class Ledger:
 
     def of_ids(self, ids: Sequence[SampleId]) -> np.ndarray:
         """Positions of samples given by their ids or running numbers, in the order of `ids`."""
+        if not ids:
+            raise KldaError("ids is empty: name at least one sample to forget.")
         numbers = []
         for one in ids:
             name = plain(one)
