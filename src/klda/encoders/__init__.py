@@ -6,8 +6,8 @@
 (1, 384)
 
 An encoder is any object with the attributes and methods of :class:`Encoder`. `text` and `images`
-turn inputs into batches for a network; `text_networks` and `image_networks` run it; `models` is the
-table of named models and `loading` builds an encoder from a name.
+turn inputs into batches for a network; `text_networks` and `onnx_network` run those of texts;
+`models` is the table of named models and `loading` builds an encoder from a name.
 """
 
 from __future__ import annotations

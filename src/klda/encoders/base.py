@@ -13,7 +13,7 @@ from klda.encoders.progress import progress_bar
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.encoders.image_networks import ImageNetwork
+    from klda.encoders.images import ImageNetwork
     from klda.encoders.text_networks import TextNetwork
 
 Modality = Literal["text", "image", "features"]

@@ -11,7 +11,6 @@ import numpy as np
 
 from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -21,6 +20,7 @@ from klda.encoders.files import (
 )
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
+from klda.encoders.onnx_network import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.pretrained import Options
 from klda.errors import KldaError, check_count
 
@@ -164,10 +164,9 @@ def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -
         return TextEncoder(name, files, text_networks.load_network(name, files, options))
     if options.engine == "onnx":
         raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
-    from klda.encoders import image_networks
-    from klda.encoders.images import ImageEncoder
+    from klda.encoders import images
 
-    return ImageEncoder(name, files, image_networks.load_network(name, files, options))
+    return images.ImageEncoder(name, files, images.load_network(name, files, options))
 
 
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:

@@ -13,19 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from klda.encoders import wheels
 from klda.encoders.base import Layers, Modality
-from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
     cached_snapshot,
     from_hub,
-    package_path,
     sha256,
 )
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.unpacking import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, PackedModel
+from klda.encoders.onnx_network import prefers_onnx
+from klda.encoders.packages import (
+    ALL_MPNET_BASE_V2,
+    PARAPHRASE_MINILM_L3,
+    PackedModel,
+    fetch,
+    package_path,
+    unpacked,
+)
 from klda.errors import KldaError
 
 
@@ -116,7 +121,7 @@ class ModelInfo:
         if not self.package:
             return None
         path = package_path(self.package, self.package_path)
-        kept = wheels.unpacked(self.wheel) / self.package / self.package_path
+        kept = unpacked(self.wheel) / self.package / self.package_path
         return kept if path is None and self.wheel and kept.exists() else path
 
     def _fetched(self) -> Path | None:
@@ -124,7 +129,7 @@ class ModelInfo:
         if not self.wheel or (self.hub_id and cached_snapshot(self.hub_id) is not None):
             return None
         try:
-            return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
+            return fetch(self.wheel, f"{self.package}/{self.package_path}")
         except OfflineModelError:
             if not self.hub_id:
                 raise
