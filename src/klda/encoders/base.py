@@ -195,14 +195,6 @@ class PrecomputedFeatures:
             raise KldaError(
                 f"inputs must be a 2-D array of numbers, one feature row per sample: {error}."
             ) from error
-        self._check_rows(rows)
-        return np.ascontiguousarray(rows)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Describe the features; only the dimension varies."""
-        return describe(self)
-
-    def _check_rows(self, rows: np.ndarray) -> None:
         if rows.ndim != 2 or rows.shape[1] == 0:
             raise KldaError(
                 f"inputs must be a 2-D array, one feature row per sample; got shape {rows.shape}. "
@@ -219,3 +211,8 @@ class PrecomputedFeatures:
                 f"inputs[{broken[0]}] is not finite in float32 (NaN, infinite or too large): "
                 "remove or repair such rows."
             )
+        return np.ascontiguousarray(rows)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features; only the dimension varies."""
+        return describe(self)

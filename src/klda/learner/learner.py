@@ -32,8 +32,7 @@ from klda.learner.inputs import (
     open_encoder,
 )
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.persistence import Detached, PersistenceMixin
-from klda.learner.prediction import PredictionMixin
+from klda.learner.persistence import Detached, StoredLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -43,7 +42,7 @@ class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(PersistenceMixin, PredictionMixin):
+class Learner(StoredLearner):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -215,12 +214,12 @@ class Learner(PersistenceMixin, PredictionMixin):
         self, action: str, source: str | Path | None = None, **noted: Any
     ) -> Iterator[None]:
         """Note a change in the history once it is complete; an interrupt waits until then."""
-        before, trouble = self.classes, ""
+        before, trouble = self.classifier.counts_, ""
         with held_back():
             yield
-            if self.modality == "text":
+            if self._inputs.modality == "text":
                 self._names, trouble = self._names.refreshed(self.classifier, self._inputs)
-            after = self.classes
+            after = self.classifier.counts_
             entry: dict[str, Any] = {
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
                 "action": action,

@@ -1,4 +1,4 @@
-"""A learner as arrays and values, and in a model folder."""
+"""How a learner is kept in a model folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
-from klda.classifiers import ContinualClassifier
 from klda.engine.fitted import PredictionOnlyError
 from klda.errors import KldaError
 from klda.labels import Label
@@ -19,6 +18,7 @@ from klda.learner import folder
 from klda.learner.class_names import ClassNames
 from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
+from klda.learner.prediction import AnsweringLearner
 
 # What the service of version 0.1.0 stored among the model's values, and, after a slash, its arrays.
 OLD_SERVICE = "service"
@@ -35,8 +35,8 @@ class Detached:
     meta: dict[str, Any]  # what came with them, JSON-able
 
 
-class PersistenceMixin:
-    """The part of a learner that goes to disk.
+class StoredLearner(AnsweringLearner):
+    """A learner as arrays and values, and in a model folder.
 
     Attributes
     ----------
@@ -44,11 +44,7 @@ class PersistenceMixin:
         JSON-able values of others, saved in the folder beside the model and kept by later saves.
     """
 
-    classifier: ContinualClassifier
     extras: dict[str, Any]
-    _inputs: InputEncoder
-    _ledger: Ledger | None
-    _names: ClassNames
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
     # Arrays and values that a service of version 0.1.0 stored: kept until a later one reads them.
@@ -74,7 +70,7 @@ class PersistenceMixin:
         nothing is solved.
         """
         arrays, meta = self.classifier.pack(compact=compact, solved=solved)
-        counts = self.classifier.counts_
+        counts = self.classes
         document = {
             "compact": compact,
             "foundation_model": dict(self._inputs.fingerprint),
@@ -107,7 +103,7 @@ class PersistenceMixin:
             learner._ledger = Ledger.unpack(stored.arrays, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
-        counts = learner.classifier.counts_
+        counts = learner.classes
         named = {str(label): count for label, count in counts.items()}
         found = (document["classes"], document["samples"], document["compact"])
         if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
@@ -140,7 +136,7 @@ class PersistenceMixin:
             loaded from or saved as, and not if someone else has saved it since.
         """
         at = Path(path).resolve()
-        if not self.classifier.counts_:
+        if not self.classes:
             raise KldaError("This learner has no classes: learn something before saving it.")
         if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
             raise folder.ModelExistsError(

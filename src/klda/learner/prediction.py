@@ -25,8 +25,8 @@ UNKNOWN_INTEGER = -1
 REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown
 
 
-class PredictionMixin:
-    """The part of a learner that answers and changes nothing."""
+class AnsweringLearner:
+    """What a learner answers from, and all its answers; nothing here changes it."""
 
     classifier: ContinualClassifier
     _inputs: InputEncoder
