@@ -144,17 +144,17 @@ class StoredLearner(AnsweringLearner):
                 "could not. Save the compact one to another folder."
             )
         from_here = self.origin == at
-        new = not overwrite and not from_here
-        if new:
-            folder.check_new(at)
+        replaces = None if overwrite else folder.NOTHING
+        if self._origin and from_here and not overwrite:
+            replaces = self._origin[1]
+        folder.check_replaceable(at, replaces)
         arrays, document = self.pack(compact=compact)
         if from_here and not compact:
             arrays |= self._old_service[0]
             document["classifier"] |= self._old_service[1]
             if self.extras:
                 document["extras"] = self.extras
-        replaces = self._origin[1] if self._origin and not new and not overwrite else None
-        stored = folder.save(at, arrays, document, replaces=replaces, new=new)
+        stored = folder.save(at, arrays, document, replaces=replaces)
         if compact:
             return
         if not from_here:  # what others keep in the folder that it came from stays there
