@@ -94,24 +94,10 @@ def _check_list(inputs: Any) -> list[Any]:
 
 
 def open_image(item: Any, position: int) -> Any:
-    """Turn one input into an RGB image.
+    """Turn one input into an RGB image of Pillow, upright according to its EXIF data.
 
-    Parameters
-    ----------
-    item : path-like, PIL.Image.Image, bytes or ndarray
-        A path, an image, an image file's bytes, or a uint8 array (height, width[, 3 or 4]).
-    position : int
-        Position among the inputs, for error messages.
-
-    Returns
-    -------
-    PIL.Image.Image
-        In RGB, rotated upright according to its EXIF data.
-
-    Raises
-    ------
-    KldaError
-        If the input can't be read or decoded.
+    It is a path, a Pillow image, an image file's bytes, or a uint8 array (height, width[, 3 or 4]).
+    Errors name its position among the inputs.
     """
     image_module = require("PIL.Image", "images")
     where = f"inputs[{position}]"

@@ -107,17 +107,9 @@ def load(
 
 
 def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
-    """Return the kind of inputs of a foundation model, without loading it.
+    """Return the kind of inputs of a foundation model, ``"text"``, ``"image"`` or ``"features"``.
 
-    Parameters
-    ----------
-    name_or_path : str or path-like
-        As for :func:`load`. A hub model that is not on this computer is downloaded.
-
-    Returns
-    -------
-    {"text", "image", "features"}
-        Kind of inputs.
+    It is named as for :func:`load`, and not loaded; one that is only on the hub is downloaded.
     """
     name = os.fspath(name_or_path)
     if name == "features":
