@@ -88,7 +88,8 @@ def test_median_distance_of_many_samples_is_that_of_all_pairs():
 def test_features_that_nothing_was_computed_with_are_not_stored():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 8)), ["a", "b"] * 20
-    whole, first = (KLDA(n_components=60, random_state=0, gamma=0.1) for _ in range(2))
+    options = {"n_components": 60, "random_state": 0, "gamma": 0.1, "device": "cpu"}
+    whole, first = (KLDA(**options) for _ in range(2))
     arrays, meta = first.partial_fit(X[:10], y[:10]).pack()
     assert not [name for name in arrays if name.endswith(("frequencies", "phases"))]
     again = KLDA.unpack(arrays, meta).partial_fit(X[10:], y[10:])
