@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from klda.server.errors import ServiceError
-from klda.server.locked_folder import open_learner
 from klda.server.settings import ServiceSettings
+from klda.server.writer import open_learner
 
 STOP_SECONDS = 10
 
