@@ -69,13 +69,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _error_response(request: Request, error: Exception) -> Response:
     is_page = request.scope["path"].startswith("/page/")
-    if isinstance(error, HTTPException) and error.status_code != 400:
-        answer = ServiceError(str(error.detail), error.status_code)
-        return JSONResponse(answer.body, answer.status, headers=error.headers)
     answer = _service_error(error, is_page)
     if is_page:
         return page.page_error(request, answer)
-    return JSONResponse(answer.body, answer.status, headers=answer.headers)
+    headers = {**answer.headers, **(getattr(error, "headers", None) or {})}
+    return JSONResponse(answer.body, answer.status, headers=headers)
 
 
 def _service_error(error: Exception, is_page: bool) -> ServiceError:
@@ -89,6 +87,8 @@ def _service_error(error: Exception, is_page: bool) -> ServiceError:
         )
     if isinstance(error, KldaError):
         return ServiceError(str(error))
+    if isinstance(error, HTTPException) and error.status_code != 400:
+        return ServiceError(str(error.detail), error.status_code)
     if isinstance(error, HTTPException):
         unreadable = ServiceError(f"The form can't be read: {error.detail}")
         return unreadable if is_page else ServiceError(MALFORMED, 400)

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -87,8 +87,6 @@ class Gate:
         try:
             self._check(request)
             await self.app(scope, exchange.receive, exchange.send)
-            if exchange.refusal is not None:
-                raise exchange.refusal
         except Exception as error:
             if not isinstance(error, ServiceError):
                 log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
@@ -115,7 +113,7 @@ class Gate:
             raise ServiceError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(path):
-            raise _too_large(self._max_body(path))
+            raise ServiceError(_too_large(self._max_body(path)), 413)
         if path != HEALTH:
             address = request.client.host if request.client else ""
             self._limit.take(self.state.keys.client(secret_of(headers), address))
@@ -144,7 +142,10 @@ class Gate:
 
 
 class _Exchange:
-    """One request and its response; a body that is too large ends it."""
+    """One request and its response; a body that is too large ends it.
+
+    FastAPI passes on an HTTPException that reading the body raises, and wraps any other error.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
         self.id = uuid.uuid4().hex[:16]
@@ -153,35 +154,24 @@ class _Exchange:
         self._scope, self._receive, self._send = scope, receive, send
         self._max_body, self._length = max_body, 0
         self._counts = dict.fromkeys(MAX_CHARACTERS if scope["path"].startswith("/v1/") else (), 0)
-        self.refusal: ServiceError | None = None
 
     async def receive(self) -> Message:
         message = await self._receive()
-        try:
-            self._count(message.get("body", b""))
-        except ServiceError as error:
-            self.refusal = error
-            raise
-        return message
-
-    def _count(self, body: bytes) -> None:
+        body = message.get("body", b"")
         self._length += len(body)
         if self._length > self._max_body:
-            raise _too_large(self._max_body)
+            raise HTTPException(413, _too_large(self._max_body))
         for characters, before in self._counts.items():
             count = self._counts[characters] = before + sum(map(body.count, characters))
             if count > MAX_CHARACTERS[characters]:
-                raise ServiceError(
+                raise HTTPException(
+                    422,
                     f"The body has {count} of the characters {characters.decode()!r}; at most "
-                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time."
+                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time.",
                 )
+        return message
 
     async def send(self, message: Message) -> None:
-        # FastAPI turns a refusal into an error of its own, which would not say what happened.
-        if self.refusal is None:
-            await self._send_on(message)
-
-    async def _send_on(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(raw=list(message["headers"]))
@@ -195,10 +185,8 @@ class _Exchange:
     async def close(self, response: Response) -> None:
         """Respond, unless a response has started."""
         if not self.status:
-            await response(self._scope, self._receive, self._send_on)
+            await response(self._scope, self._receive, self.send)
 
 
-def _too_large(most: int) -> ServiceError:
-    return ServiceError(
-        f"The request is larger than {most} bytes: send fewer inputs at a time.", 413
-    )
+def _too_large(most: int) -> str:
+    return f"The request is larger than {most} bytes: send fewer inputs at a time."
