@@ -8,10 +8,9 @@ than one small batch.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -27,8 +26,6 @@ from klda.server.threads import settle
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 
 Encode = Callable[[Any], np.ndarray]
-
-log = logging.getLogger("klda.server")
 
 
 @dataclass(eq=False)
@@ -137,12 +134,7 @@ class Batcher:
                     return
                 self._gather()
                 batch = self._take()
-            try:
-                self._process(batch, encode)
-            except Exception as error:  # an unexpected error must not end the thread
-                log.exception("batch")
-                for job, _ in batch:
-                    self._close(job, error)
+            self._process(batch, encode)
 
     def _gather(self) -> None:
         """Wait a moment for requests that are about to arrive."""
@@ -175,38 +167,37 @@ class Batcher:
             return
         try:
             rows = encode(_join([job.inputs[at] for job, at in batch]))
+            self.on_batch(len(rows))
+            self._finish(self._completed(batch, rows))
         except Exception as error:
-            # One bad input must not fail the requests that it was batched with.
             if len(batch) == 1:
                 self._close(batch[0][0], error)
-            else:
-                for one in batch:
-                    self._process([one], encode)
-            return
-        self.on_batch(len(rows))
+                return
+            for one in batch:  # a bad input must not fail the requests that it was batched with
+                self._process([one], encode)
+
+    def _completed(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
+        """Hand out the rows of a batch; return the requests that have all of theirs now."""
         parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
         with self._wake:
             for (job, at), part in zip(batch, parts, strict=True):
                 job.done[at.start] = part
-            complete = [job for job, _ in batch if job.is_complete]
-        for job in complete:
+            return [job for job, _ in batch if job.is_complete]
+
+    def _finish(self, jobs: list[Encoding]) -> None:
+        """Return the rows of learns, and answer predicts in one pass over the feature map."""
+        asked = [job for job in jobs if job.top]
+        for job in jobs:
             if not job.top:
                 self._close(job, job.rows)
-        self._answer(self._snapshot(), [job for job in complete if job.top])
-
-    def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
-        """Answer requests together; where that fails, one by one, so each gets its own error."""
-        try:
-            answers = _answers(snapshot, jobs)
-        except Exception as error:
-            if len(jobs) == 1:
-                self._close(jobs[0], error)
-            else:
-                for job in jobs:
-                    self._answer(snapshot, [job])
-            return
-        for job, own in zip(jobs, answers, strict=True):
-            self._close(job, (snapshot, own))
+        snapshot = self._snapshot()
+        answers: Iterator[Answer] = iter(())
+        if asked and snapshot.counts:
+            rows, top = np.concatenate([job.rows for job in asked]), max(job.top for job in asked)
+            answers = iter(snapshot.answer(rows, top))
+        for job in asked:
+            own = islice(answers, len(job.inputs))
+            self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
 
     def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:
@@ -237,18 +228,6 @@ def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, in
         taken[id(job)] = n
         room -= n - held
     return [(job, taken[id(job)]) for job in first if taken[id(job)]]
-
-
-def _answers(snapshot: Snapshot, jobs: list[Encoding]) -> list[list[Answer]]:
-    """Answer all requests in one pass over the feature map."""
-    if not jobs or not snapshot.counts:
-        return [[] for _ in jobs]
-    rows = np.concatenate([job.rows for job in jobs])
-    answers = iter(snapshot.answer(rows, max(job.top for job in jobs)))
-    return [
-        [replace(answer, top=answer.top[: job.top]) for answer in islice(answers, len(job.inputs))]
-        for job in jobs
-    ]
 
 
 def _join(parts: list[Any]) -> Any:
