@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 
 import klda
 from klda.data import as_label
-from klda.labels import Label, check_one_each
+from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import STATUSES, ServiceError
 from klda.server.images import read_images
@@ -45,7 +45,7 @@ keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X
 @router.post("/predict", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
-    snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
+    snapshot, answers = await service.predict(await inputs_of(service, *body.inputs()), body.top)
     predictions = [
         schemas.Prediction.of(
             *answer.top[0],
@@ -61,19 +61,8 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
 @router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
     """Explain an answer: the nearest classes, and how much each word contributes to it."""
-    plural = schemas.Inputs(
-        texts=None if body.text is None else [body.text],
-        features=None if body.features is None else [body.features],
-        images=None if body.image is None else [body.image],
-    )
-    inputs = await inputs_of(service, plural)
+    inputs = await inputs_of(service, *body.inputs())
     return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
-
-
-def _check_one_each(body: schemas.LearnBody | schemas.ForgetBody) -> None:
-    """Refuse inputs without a label each, by the name that the request has for them."""
-    for name in body.given():
-        check_one_each(getattr(body, name), body.labels, name)
 
 
 @router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
@@ -85,8 +74,7 @@ async def learn(
     When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
-    _check_one_each(body)
-    inputs = await inputs_of(service, body)
+    inputs = await inputs_of(service, *body.inputs())
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     done = await service.learn(inputs, body.labels, idempotency_key or "", content)
     return schemas.LearnAnswer.of(
@@ -106,8 +94,7 @@ async def forget(
     Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
     samples because they are few.
     """
-    _check_one_each(body)
-    inputs = await inputs_of(service, body) if body.given() else None
+    inputs = await inputs_of(service, *body.inputs()) if body.given() else None
     content = body.model_dump(exclude_none=True) if idempotency_key else None
     exact = inputs is not None or service.snapshot.forgets_exactly
     done = await service.forget(body.labels, inputs, idempotency_key or "", content)
@@ -230,20 +217,16 @@ def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
 
 
-async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
+async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
     """Return the inputs of a request: texts, image files, or an array of features."""
-    (given,) = body.given()
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
-    if given != wanted:
-        raise ServiceError(f"This model takes {wanted}, not {given}.")
-    if given == "features":
-        rows = body.features or []
-        if len({len(row) for row in rows}) > 1:
+    if kind != wanted:
+        raise ServiceError(f"This model takes {wanted}, not {kind}.")
+    if kind == "features":
+        if len({len(row) for row in values}) > 1:
             raise ServiceError("features has rows of different lengths.")
-        return np.array(rows, np.float32)
-    if given == "images":
-        return await service.prepare(read_images, body.images or [])
-    return body.texts
+        return np.array(values, np.float32)
+    return await service.prepare(read_images, values) if kind == "images" else values
 
 
 def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:

@@ -98,5 +98,5 @@ def _service_error(error: Exception, is_page: bool) -> ServiceError:
             return ServiceError(MALFORMED, 400)
         # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-        return ServiceError(f"{place[:200]}: {first['msg'][:300]}")
+        return ServiceError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
     return ServiceError(INTERNAL, 500)

@@ -16,7 +16,7 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, forms, schemas
+from klda.server import api, drawing, forms
 from klda.server.changes import digest
 from klda.server.errors import ServiceError
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS
@@ -187,7 +187,7 @@ async def _input(service: Service, value: str) -> Any:
     if service.modality == "text":
         return [forms.typed_text(value)]
     if service.modality == "image":
-        return await api.inputs_of(service, schemas.Inputs(images=[value]))
+        return await api.inputs_of(service, "images", [value])
     try:
         row = np.array([float(part) for part in value.replace(",", " ").split()], np.float32)
     except ValueError as error:

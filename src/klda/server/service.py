@@ -12,7 +12,7 @@ import numpy as np
 
 from klda.engine.solution import Answer
 from klda.errors import KldaError
-from klda.labels import Label, check_one_each
+from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
@@ -178,7 +178,6 @@ class Service:
         A second learn with the same idempotency key counts once; `content` is what the key stands
         for, JSON-able.
         """
-        check_one_each(inputs, labels)
         mark = digest("learn", content) if key else ""
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
@@ -196,7 +195,6 @@ class Service:
         mark = digest("forget", content) if key else ""
         if inputs is None:
             return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
-        check_one_each(inputs, labels)
         rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
         return await self._submit(Change("remove", tuple(labels), rows, key, mark))
 
