@@ -206,28 +206,23 @@ class Batcher:
 
 
 def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, int]]:
-    """Choose the inputs of a batch: all of short requests, equal parts of long ones.
+    """Choose requests for a batch and how many inputs of each: the oldest, then the shortest ones.
 
-    Return requests and how many inputs of each. The oldest, which comes first, is always among
-    them. Where the batch completes a request, longer ones take no more than `SLICE` of it: they
-    would delay it.
+    While a short request waits, longer ones take no more than `SLICE`: they would delay it.
     """
-    if not jobs:
-        return []
-    least = min(jobs[0].left, SLICE, max(1, room // 2))
-    room -= least
-    first = list(islice(jobs, room + 1))
-    taken = {id(jobs[0]): least}
-    finishes = False
-    for i, job in enumerate(sorted(first, key=lambda job: job.left)):
-        held = taken.get(id(job), 0)
-        n = min(job.left, held + room // (len(first) - i))
-        if n < job.left and finishes:
-            n = max(held, min(n, SLICE))
-        finishes = finishes or n == job.left
-        taken[id(job)] = n
-        room -= n - held
-    return [(job, taken[id(job)]) for job in first if taken[id(job)]]
+    if len(jobs) < 2:
+        return [(job, min(job.left, room)) for job in jobs]
+    order = [jobs[0], *sorted(jobs[1:], key=lambda job: job.left)]
+    most = max(1, room // min(len(jobs), room))
+    if any(job.left <= SLICE for job in jobs):
+        most = max(1, min(SLICE, room // 2))
+    chosen = []
+    for job in order:
+        count = min(job.left, most, room)
+        room -= count
+        if count:
+            chosen.append((job, count))
+    return chosen
 
 
 def _join(parts: list[Any]) -> Any:

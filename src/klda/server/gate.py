@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from klda.server.errors import ServiceError
-from klda.server.keys import SESSION_COOKIE, RateLimit, check_role, secret_of
+from klda.server.keys import SESSION_COOKIE, RateLimit, secret_of
 from klda.server.settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -28,6 +28,9 @@ MAX_SIGN_IN = 4096  # bytes of a form with a key
 # Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
 # number of values, not on bytes: a body of empty lists would take seconds.
 MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
+
+SIGN_IN = "The session has expired: sign in again."
+GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -120,16 +123,17 @@ class Gate:
         self._check_role(request, needed_role(request.method, path))
 
     def _check_role(self, request: Request, wanted: str | None) -> None:
-        keys = self.state.keys
         if wanted is None:
             return
-        if not request.scope["path"].startswith("/page/"):
-            check_role(keys.role(secret_of(request.headers)), wanted)
-            return
-        role = keys.session_role(request.cookies.get(SESSION_COOKIE))
+        is_page = request.scope["path"].startswith("/page/")
+        if is_page:
+            role = self.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
+        else:
+            role = self.state.keys.role(secret_of(request.headers))
         if role is None:
-            raise ServiceError("The session has expired: sign in again.", 401)
-        check_role(role, wanted)
+            raise ServiceError(SIGN_IN if is_page else GIVE_KEY, 401)
+        if wanted == "teach" and role != "teach":
+            raise ServiceError("This key may ask but not teach: use one with the role teach.", 403)
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.began

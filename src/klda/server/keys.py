@@ -79,16 +79,6 @@ def secret_of(headers: Mapping[str, str]) -> str | None:
     return value.strip() if scheme.lower() == "bearer" else None
 
 
-def check_role(role: str | None, wanted: str) -> None:
-    """Raise unless a role allows to ``"ask"`` or to ``"teach"``."""
-    if role is None:
-        raise ServiceError(
-            "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.", 401
-        )
-    if wanted == "teach" and role != "teach":
-        raise ServiceError("This key may ask but not teach: use one with the role teach.", 403)
-
-
 class RateLimit:
     """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
 

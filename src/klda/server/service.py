@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -178,12 +178,10 @@ class Service:
         A second learn with the same idempotency key counts once; `content` is what the key stands
         for, JSON-able.
         """
-        mark = digest("learn", content) if key else ""
-        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        rows = await self._encode(inputs)
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        return await self._submit(
-            Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
-        )
+        change = Change("learn", tuple(labels), rows, right=right, wrong=wrong, new=new)
+        return await self._submit(change, key, content)
 
     async def forget(
         self, labels: Sequence[Label], inputs: Any = None, key: str = "", content: Any = None
@@ -192,11 +190,10 @@ class Service:
 
         The number of the acknowledgement undoes the forgetting of classes.
         """
-        mark = digest("forget", content) if key else ""
-        if inputs is None:
-            return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
-        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
-        return await self._submit(Change("remove", tuple(labels), rows, key, mark))
+        change = Change("forget", tuple(labels))
+        if inputs is not None:
+            change = Change("remove", tuple(labels), await self._encode(inputs))
+        return await self._submit(change, key, content)
 
     async def undo(self, number: int) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
@@ -211,13 +208,15 @@ class Service:
     ) -> Acknowledgement:
         """Make classes known by their names or descriptions, before anything is taught of them."""
         ClassNames().declare(classes)  # refuses what no model takes
-        mark = digest("declare", content) if key else ""
-        labels, descriptions = tuple(classes), tuple(classes.values())
-        return await self._submit(
-            Change("declare", labels, key=key, digest=mark, descriptions=descriptions)
-        )
+        change = Change("declare", tuple(classes), descriptions=tuple(classes.values()))
+        return await self._submit(change, key, content)
 
-    async def _submit(self, change: Change) -> Acknowledgement:
+    async def _encode(self, inputs: Any) -> np.ndarray:
+        return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+
+    async def _submit(self, change: Change, key: str = "", content: Any = None) -> Acknowledgement:
+        if key:
+            change = replace(change, key=key, digest=digest(change.kind, content))
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
