@@ -31,7 +31,7 @@ ALL = dict.fromkeys(CENTRES, 40)
 def at_once(running, *calls):
     """Make changes that the writer finds waiting together; return an outcome for each."""
     writer, begun, ready = running.service.writer, threading.Event(), threading.Event()
-    held = writer.submit(lambda *_: begun.set() or ready.wait(20))
+    held = writer.inspect(lambda *_: begun.set() or ready.wait(20))
     assert begun.wait(20)
 
     async def run():

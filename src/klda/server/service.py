@@ -151,7 +151,7 @@ class Service:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
         if self._overview is None or self._overview[0] != version:
-            inspected = self.writer.submit(lambda learner, _: _neighbourhood(learner))
+            inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
             classes = await asyncio.wrap_future(inspected)
             before = None if self._overview is None else self._overview[1].map
             drawn = await self._in_thread(self._background, _draw, classes, before)
@@ -160,12 +160,12 @@ class Service:
 
     async def tallies(self) -> list[Tally]:
         """Return how the model answered just before each time it was taught, oldest first."""
-        inspected = self.writer.submit(lambda _, journal: journal.tallies())
+        inspected = self.writer.inspect(lambda _, journal: journal.tallies())
         return await asyncio.wrap_future(inspected)
 
     async def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts of each forget that can be undone."""
-        inspected = self.writer.submit(lambda _, journal: journal.forgotten())
+        inspected = self.writer.inspect(lambda _, journal: journal.forgotten())
         return await asyncio.wrap_future(inspected)
 
     # ------------------------------------------------------------------ changes

@@ -9,9 +9,9 @@ disk. The journal is folded into the model folder in the background; learning co
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -37,8 +37,7 @@ RETRY_SECONDS = 5.0
 # fails) are the machine's.
 CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 
-Inspect = Callable[[Learner, Journal], Any]
-Request = tuple[Change | Inspect, Future]
+Request = tuple[Change, Future]
 
 log = logging.getLogger("klda.server")
 
@@ -57,19 +56,19 @@ class Writer:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._journal = Journal(settings.model)
+        self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
         # The lock of a model folder belongs to a thread: this one locks it and saves to it.
         self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
         self._lock = ExitStack()
-        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
         self._next_fold = 0.0
         self._unfolded_rows = 0
         self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
-        self._stopping = False
         self._entrance = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._stopped = threading.Event()
         self._encoder: Encoder | None = None
         self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
@@ -90,15 +89,15 @@ class Writer:
         except BaseException:
             self._release()
             raise
-        self._thread.start()
+        self._next_fold = time.monotonic() + self._settings.fold_interval
+        threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def stop(self) -> None:
         """Finish what waits, fold the journal, release the folder."""
         with self._entrance:
-            self._stopping = True
-            self._queue.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
+            self._stopped.set()
+        self._thread.submit(self._finish)
+        self._thread.shutdown()
         self._release()
 
     def _release(self) -> None:
@@ -106,24 +105,38 @@ class Writer:
         self._disk.submit(self._lock.close).result()
         self._disk.shutdown()
 
-    def submit(self, what: Change | Inspect) -> Future:
-        """Return a future that is done once a change is durable and the snapshot has it.
-
-        A function of the learner and the journal, which only reads, runs between changes.
-        """
+    def submit(self, change: Change) -> Future:
+        """Return a future that is done once a change is durable and the snapshot has it."""
         future: Future = Future()
-        with self._entrance:  # nothing comes after the end of the queue, or it would wait forever
-            if self._stopping:
-                raise ServiceError("The service is stopping: try again in a moment.", 503)
-            if self._queue.qsize() >= self._settings.max_queue:
+        with self._entrance:
+            self._check_open()
+            if len(self._waiting) >= self._settings.max_queue:
                 raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
-            self._queue.put((what, future))
+            self._waiting.append((change, future))
+            self._thread.submit(self._serve)
         return future
+
+    def inspect(self, function: Callable[[Learner, Journal], Any]) -> Future:
+        """Run a function that reads the learner or the journal, between changes."""
+        with self._entrance:
+            self._check_open()
+            return self._thread.submit(lambda: function(self.learner, self._journal))
+
+    def _check_open(self) -> None:
+        if self._stopped.is_set():
+            raise ServiceError("The service is stopping: try again in a moment.", 503)
+
+    def _tick(self) -> None:
+        """Have the thread do what is due, also while there are no changes."""
+        while not self._stopped.wait(max(0.05, min(1.0, self._settings.fold_interval))):
+            with self._entrance:
+                if not self._stopped.is_set():
+                    self._thread.submit(self._serve)
 
     @property
     def waiting(self) -> int:
         """Changes that wait."""
-        return self._queue.qsize()
+        return len(self._waiting)
 
     @property
     def unfolded(self) -> int:
@@ -133,7 +146,7 @@ class Writer:
     @property
     def trouble(self) -> dict[str, str]:
         """Why its parts can't work; "" for each that can."""
-        ended = "" if self._thread.is_alive() else "the thread that learns has ended"
+        ended = "the thread that learns has ended" if self._stopped.is_set() else ""
         return {"writer": ended or self._trouble, "journal": self._journal.trouble}
 
     # ------------------------------------------------------------------ loading and replay
@@ -195,64 +208,35 @@ class Writer:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self) -> None:
-        lower_priority()
-        self._next_fold = time.monotonic() + self._settings.fold_interval
-        stopping = False
-        while not stopping:
-            group, stopping = self._next_group()
-            try:
-                self._serve(group)
-            except Exception:
-                log.exception("writer")
-                self._trouble = "a change could not be made or rolled back; see the log"
-                self._retry_at = time.monotonic() + RETRY_SECONDS
-                for _, future in group:
-                    settle(future, _troubled())
+    def _serve(self) -> None:
+        """Make the changes that wait together, and do what is due."""
+        group = self._next_group()
         try:
-            self._finish()
+            if self._trouble and time.monotonic() >= self._retry_at:
+                self._load()
+                self._trouble = ""
+            if not self._trouble:
+                self._purge()
+                if group:
+                    self._commit(group)
+                self._journal.probe()
+                self._fold_if_due()
         except Exception:
-            log.exception("stop")
+            log.exception("writer")
+            self._trouble = "a change could not be made or rolled back; see the log"
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        for _, future in group:
+            settle(future, _troubled())  # unless it has an outcome
 
-    def _next_group(self) -> tuple[list[Request], bool]:
-        """Wait a while for requests; return those that wait together, and whether to stop."""
+    def _next_group(self) -> list[Request]:
         group: list[Request] = []
-        rows, seconds = 0, max(0.05, min(1.0, self._settings.fold_interval))
-        while len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
-            try:
-                request = self._queue.get(block=not group, timeout=seconds)
-            except queue.Empty:
-                break
-            if request is None:
-                return group, True
-            group.append(request)
-            rows += len(request[0].labels) if isinstance(request[0], Change) else 0
-        return group, False
+        rows = 0
+        while self._waiting and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
+            group.append(self._waiting.popleft())
+            rows += len(group[-1][0].labels)
+        return group
 
-    def _serve(self, group: list[Request]) -> None:
-        """Make the changes of a group, run its functions, and do what is due."""
-        if self._trouble and time.monotonic() >= self._retry_at:
-            self._load()
-            self._trouble = ""
-        changes = [(what, future) for what, future in group if isinstance(what, Change)]
-        if self._trouble:
-            for _, future in changes:
-                settle(future, _troubled())
-        else:
-            self._purge()
-            if changes:
-                self._commit(changes)
-        for what, future in group:
-            if not isinstance(what, Change):
-                try:
-                    settle(future, what(self.learner, self._journal))
-                except Exception as error:
-                    settle(future, error)
-        self._journal.probe()
-        if not self._trouble:
-            self._fold_if_due()
-
-    def _commit(self, requests: list[tuple[Change, Future]]) -> None:
+    def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
         try:
             outcomes, snapshot = self._make([change for change, _ in requests])
@@ -328,12 +312,15 @@ class Writer:
 
     def _finish(self) -> None:
         """Fold what is left."""
-        self._end_fold()
-        if not self._trouble:
-            self._purge()
-            if self.unfolded:
-                self._begin_fold()
-                self._end_fold()
+        try:
+            self._end_fold()
+            if not self._trouble:
+                self._purge()
+                if self.unfolded:
+                    self._begin_fold()
+                    self._end_fold()
+        except Exception:
+            log.exception("stop")
 
 
 def _troubled() -> ServiceError:
