@@ -275,6 +275,20 @@ def test_the_first_learn_of_a_model_and_its_key_survive_a_kill(tmp_path, monkeyp
     assert Learner.load(killed).classes == {"ants": 5}
 
 
+def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
+    tmp_path, monkeypatch
+):
+    def full(*args, **options):
+        raise storage.ModelFolderError("no room")
+
+    with monkeypatch.context() as patched, Running(tmp_path / "new", new="features") as running:
+        patched.setattr(storage, "save", full)
+        running.learn(samples("ants", 5), ["ants"] * 5)
+    with Running(tmp_path / "new", new="features") as again:
+        assert again.counts == {"ants": 5}
+    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
+
+
 def test_a_new_model_that_nothing_was_taught_leaves_no_folder(tmp_path):
     with Running(tmp_path / "new", new="features"):
         assert (tmp_path / "new").exists()

@@ -89,13 +89,17 @@ class Journal:
             if not self._db.execute("PRAGMA user_version").fetchone()[0]:
                 self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
-    def close(self, *, remove: bool = False) -> None:
-        """Close the file if it is open, and `remove` it."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-            if remove:
-                self.path.unlink()
+    def close(self) -> None:
+        """Close the file, if it is open; one that no change was ever stored in is removed."""
+        if self._db is None:
+            return
+        is_empty = False
+        with suppress(JournalError):
+            is_empty = not self.last
+        self._db.close()
+        self._db = None
+        if is_empty:
+            self.path.unlink()
 
     # ------------------------------------------------------------------ transactions
 

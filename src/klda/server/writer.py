@@ -101,7 +101,7 @@ class Writer:
         self._release()
 
     def _release(self) -> None:
-        self._journal.close(remove=not storage.exists(self._settings.model))
+        self._journal.close()
         self._disk.submit(self._lock.close).result()
         self._disk.shutdown()
 
