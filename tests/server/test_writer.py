@@ -17,7 +17,7 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server.changes import Change
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.journal import Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
@@ -139,7 +139,7 @@ def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
         lambda s: s.learn(samples("bees", 5)[:, :4], ["bees"] * 5),
     )
     assert first.samples == 5
-    assert isinstance(second, ServiceError)
+    assert isinstance(second, ServerError)
     running.service.stop()
 
 

@@ -13,7 +13,7 @@ import klda
 from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
-from klda.server.errors import STATUSES, ServiceError
+from klda.server.errors import STATUSES, ServerError
 from klda.server.images import read_images
 from klda.server.service import Service
 
@@ -31,7 +31,7 @@ def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
     if not service.ready:
-        raise ServiceError("The service is starting or stopping: try again in a moment.", 503)
+        raise ServerError("The service is starting or stopping: try again in a moment.", 503)
     return service
 
 
@@ -191,7 +191,7 @@ async def health(service: The) -> schemas.HealthAnswer:
     """Report whether the service is ready and can learn; needs no key."""
     reasons = [reason for reason in service.trouble.values() if reason]
     if reasons:
-        raise ServiceError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
+        raise ServerError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 
@@ -221,10 +221,10 @@ async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
     """Return the inputs of a request: texts, image files, or an array of features."""
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
     if kind != wanted:
-        raise ServiceError(f"This model takes {wanted}, not {kind}.")
+        raise ServerError(f"This model takes {wanted}, not {kind}.")
     if kind == "features":
         if len({len(row) for row in values}) > 1:
-            raise ServiceError("features has rows of different lengths.")
+            raise ServerError("features has rows of different lengths.")
         return np.array(values, np.float32)
     return await service.prepare(read_images, values) if kind == "images" else values
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answer
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.snapshot import Snapshot
 from klda.server.threads import settle
 
@@ -113,9 +113,9 @@ class Batcher:
     def _submit(self, job: Encoding) -> Future:
         with self._wake:
             if self._stopping:
-                raise ServiceError("The service is stopping: try again in a moment.", 503)
+                raise ServerError("The service is stopping: try again in a moment.", 503)
             if len(self._queued(asked=job.top > 0)) >= self._max_queue:
-                raise ServiceError("Too many requests are waiting: try again in a moment.", 503)
+                raise ServerError("Too many requests are waiting: try again in a moment.", 503)
             self._jobs[job] = None
             self._wake.notify()
         return job.future

@@ -16,6 +16,7 @@ import numpy as np
 from klda.data.inputs import checked_inputs
 from klda.errors import KldaError, require
 from klda.labels import Label, check_one_each, listed, plain
+from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
@@ -29,23 +30,6 @@ REFUSED = 0.05  # fraction of inputs of known classes that the service may call 
 _NOT_DONE = (429, 503)  # the service refused the request and has done nothing
 _ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
 _READS = ("/v1/predict", "/v1/explain")
-
-
-class ServerError(KldaError):
-    """The service refused a request, or can't be reached.
-
-    Attributes
-    ----------
-    status : int
-        HTTP status; 0 if there was no response.
-    code : str
-        The kind of error, for programs.
-    """
-
-    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
 
 
 class Client:
@@ -307,7 +291,7 @@ class Client:
                 return _read(self._http.request(method, path, json=body, headers=headers))
             except self._lost as error:
                 failed = ServerError(
-                    f"No response from {self._http.base_url}: {error}. Is klda serve running?"
+                    f"No response from {self._http.base_url}: {error}. Is klda serve running?", 0
                 )
             except ServerError as error:
                 failed = error

@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.keys import SESSION_COOKIE, RateLimit, secret_of
 from klda.server.settings import is_loopback
 
@@ -29,6 +29,7 @@ MAX_SIGN_IN = 4096  # bytes of a form with a key
 # number of values, not on bytes: a body of empty lists would take seconds.
 MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
 
+TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -91,7 +92,7 @@ class Gate:
             self._check(request)
             await self.app(scope, exchange.receive, exchange.send)
         except Exception as error:
-            if not isinstance(error, ServiceError):
+            if not isinstance(error, ServerError):
                 log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
             await exchange.close(await self._respond(request, error))
         finally:
@@ -109,14 +110,14 @@ class Gate:
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self._hosts and name.lower() not in self._hosts and path != HEALTH:
-            raise ServiceError(f"This service does not answer for the host {name[:100]!r}.", 403)
+            raise ServerError(f"This service does not answer for the host {name[:100]!r}.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and request.method not in READS:
-            raise ServiceError("Requests from pages of other sites are refused.", 403)
+            raise ServerError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(path):
-            raise ServiceError(_too_large(self._max_body(path)), 413)
+            raise ServerError(TOO_LARGE.format(self._max_body(path)), 413)
         if path != HEALTH:
             address = request.client.host if request.client else ""
             self._limit.take(self.state.keys.client(secret_of(headers), address))
@@ -131,9 +132,9 @@ class Gate:
         else:
             role = self.state.keys.role(secret_of(request.headers))
         if role is None:
-            raise ServiceError(SIGN_IN if is_page else GIVE_KEY, 401)
+            raise ServerError(SIGN_IN if is_page else GIVE_KEY, 401)
         if wanted == "teach" and role != "teach":
-            raise ServiceError("This key may ask but not teach: use one with the role teach.", 403)
+            raise ServerError("This key may ask but not teach: use one with the role teach.", 403)
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
@@ -164,7 +165,7 @@ class _Exchange:
         body = message.get("body", b"")
         self._length += len(body)
         if self._length > self._max_body:
-            raise HTTPException(413, _too_large(self._max_body))
+            raise HTTPException(413, TOO_LARGE.format(self._max_body))
         for characters, before in self._counts.items():
             count = self._counts[characters] = before + sum(map(body.count, characters))
             if count > MAX_CHARACTERS[characters]:
@@ -190,7 +191,3 @@ class _Exchange:
         """Respond, unless a response has started."""
         if not self.status:
             await response(self._scope, self._receive, self.send)
-
-
-def _too_large(most: int) -> str:
-    return f"The request is larger than {most} bytes: send fewer inputs at a time."

@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.settings import ApiKey
 
 SESSION_COOKIE = "klda_session"
@@ -98,7 +98,7 @@ class RateLimit:
         while len(self._buckets) > _MAX_CLIENTS:
             self._buckets.popitem(last=False)
         if not allowed:
-            raise ServiceError(
+            raise ServerError(
                 f"Too many requests: at most {self._rate:g} per second. Wait a moment, or send "
                 "more inputs in one request.",
                 429,

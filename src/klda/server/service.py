@@ -19,7 +19,7 @@ from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.journal import Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -109,7 +109,7 @@ class Service:
         self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
     ) -> Any:
         if not self.ready:
-            raise ServiceError("The service is stopping: try again in a moment.", 503)
+            raise ServerError("The service is stopping: try again in a moment.", 503)
         return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
@@ -127,7 +127,7 @@ class Service:
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
-            raise ServiceError("Too many explanations are waiting: try again in a moment.", 503)
+            raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
             return await self._in_thread(self._background, self.snapshot.explain, value)
@@ -237,5 +237,5 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
 
 
-def _no_classes() -> ServiceError:
-    return ServiceError("This model has no classes yet: teach or declare some first.", 409)
+def _no_classes() -> ServerError:
+    return ServerError("This model has no classes yet: teach or declare some first.", 409)

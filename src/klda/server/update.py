@@ -14,7 +14,7 @@ from klda.errors import KldaError
 from klda.labels import Label, check_labels
 from klda.learner import Learner
 from klda.server.changes import Acknowledgement, Change
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
 
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
@@ -34,7 +34,7 @@ class Update:
         self._width = int(getattr(learner.classifier, "n_features_in_", 0))
         self.rows = 0  # labels in the changes made; 0 if none was
 
-    def answer(self, change: Change) -> Acknowledgement | ServiceError:
+    def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
         if change.kind != "learn":
             self.finish()
@@ -43,12 +43,12 @@ class Update:
                 return _repeated(change, *earlier)
             change = replace(change, sequence=self._journal.last + 1, when=time.time())
             acknowledgement = self.make(change)
-        except ServiceError as error:  # raised by checks: nothing was changed
+        except ServerError as error:  # raised by checks: nothing was changed
             return error
         except JournalError:
             raise
         except KldaError as error:  # raised by the learner, which has not changed then
-            return ServiceError(str(error), 409)
+            return ServerError(str(error), 409)
         self._journal.add(change)
         self.rows += max(1, len(change.labels))
         return acknowledgement
@@ -114,7 +114,7 @@ class Update:
         number = change.target
         back = self._journal.kept(number, by=change.sequence)
         if not back:
-            raise ServiceError(
+            raise ServerError(
                 f"undo={number} is not a forget that can be undone: it was undone already, or too "
                 "long ago.",
                 404,
@@ -123,13 +123,13 @@ class Update:
         reused = self._journal.reused_names(number)
         for label in (one.label for one in back):
             if type(label) is not type(known):
-                raise ServiceError(
+                raise ServerError(
                     f"undo={number} would restore {label!r}, but this model now has classes such "
                     f"as {known!r}, and labels are all texts or all integers. Forget those first.",
                     409,
                 )
             if label in self._counts and label in reused:
-                raise ServiceError(
+                raise ServerError(
                     f"undo={number} would restore {label!r}, but another class has that name now: "
                     "rename it first.",
                     409,
@@ -142,7 +142,7 @@ class Update:
         """Refuse classes that do not exist."""
         for label in labels:
             if label not in self._counts:
-                raise ServiceError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
+                raise ServerError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
 
     def _check_kind(self, labels: Sequence[Label], parameter: str = "labels") -> None:
         """Refuse a mix of text labels and integer labels."""
@@ -150,17 +150,17 @@ class Update:
             check_labels(labels, parameter)
             check_label_kind(np.array([*self._counts][:1]), labels, parameter)
         except KldaError as error:
-            raise ServiceError(str(error)) from error
+            raise ServerError(str(error)) from error
 
 
 def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
     if change.digest != digest:
-        raise ServiceError(
+        raise ServerError(
             "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
     return replace(earlier, repeated=True)
 
 
-def wrong_width(given: int, expected: int) -> ServiceError:
+def wrong_width(given: int, expected: int) -> ServerError:
     """Return the error for feature rows of the wrong length."""
-    return ServiceError(f"features has rows of {given} numbers; this model expects {expected}.")
+    return ServerError(f"features has rows of {given} numbers; this model expects {expected}.")

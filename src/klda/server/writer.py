@@ -23,7 +23,7 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.server import legacy
 from klda.server.changes import Change
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -111,7 +111,7 @@ class Writer:
         with self._entrance:
             self._check_open()
             if len(self._waiting) >= self._settings.max_queue:
-                raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
+                raise ServerError("Too many changes are waiting: try again in a moment.", 503)
             self._waiting.append((change, future))
             self._thread.submit(self._serve)
         return future
@@ -124,7 +124,7 @@ class Writer:
 
     def _check_open(self) -> None:
         if self._stopped.is_set():
-            raise ServiceError("The service is stopping: try again in a moment.", 503)
+            raise ServerError("The service is stopping: try again in a moment.", 503)
 
     def _tick(self) -> None:
         """Have the thread do what is due, also while there are no changes."""
@@ -323,7 +323,7 @@ class Writer:
             log.exception("stop")
 
 
-def _troubled() -> ServiceError:
-    return ServiceError(
+def _troubled() -> ServerError:
+    return ServerError(
         "The model can't be changed at the moment; see GET /v1/health.", 503, "trouble"
     )
