@@ -251,24 +251,20 @@ class Journal:
             found.setdefault(number, {})[json.loads(label)] = count
         return found
 
-    def kept(self, number: int, by: int) -> list[Detached]:
-        """Return the classes of a forget, unless a change other than `by` has restored them."""
+    def kept(self, number: int, by: int) -> list[tuple[Detached, bool]]:
+        """Return the classes of a forget, unless a change other than `by` has restored them.
+
+        With each, whether another class was given its name since.
+        """
         found = self._run(
-            "SELECT label, count, arrays, meta FROM forgotten "
+            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
             (number, by),
         )
         return [
-            Detached(json.loads(label), count, load(arrays), json.loads(meta))
-            for label, count, arrays, meta in found
+            (Detached(json.loads(label), count, load(arrays), json.loads(meta)), bool(reused))
+            for label, count, arrays, meta, reused in found
         ]
-
-    def reused_names(self, number: int) -> set[Label]:
-        """Return the classes of a forget whose names other classes were given since."""
-        found = self._run(
-            "SELECT label FROM forgotten WHERE sequence = ? AND name_reused", (number,)
-        )
-        return {json.loads(label) for (label,) in found}
 
     def reuse_name(self, label: Label) -> None:
         """Note that a class was given a name that forgotten classes had."""

@@ -20,7 +20,7 @@ from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServerError
-from klda.server.journal import Tally
+from klda.server.journal import Journal, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
@@ -151,8 +151,7 @@ class Service:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
         if self._overview is None or self._overview[0] != version:
-            inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
-            classes = await asyncio.wrap_future(inspected)
+            classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
             before = None if self._overview is None else self._overview[1].map
             drawn = await self._in_thread(self._background, _draw, classes, before)
             self._overview = (version, drawn)
@@ -160,13 +159,14 @@ class Service:
 
     async def tallies(self) -> list[Tally]:
         """Return how the model answered just before each time it was taught, oldest first."""
-        inspected = self.writer.inspect(lambda _, journal: journal.tallies())
-        return await asyncio.wrap_future(inspected)
+        return await self._inspect(lambda _, journal: journal.tallies())
 
     async def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts of each forget that can be undone."""
-        inspected = self.writer.inspect(lambda _, journal: journal.forgotten())
-        return await asyncio.wrap_future(inspected)
+        return await self._inspect(lambda _, journal: journal.forgotten())
+
+    async def _inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
+        return await asyncio.wrap_future(self.writer.inspect(function))
 
     # ------------------------------------------------------------------ changes
 

@@ -119,22 +119,21 @@ class Update:
                 "long ago.",
                 404,
             )
-        known = next(iter(self._counts), back[0].label)
-        reused = self._journal.reused_names(number)
-        for label in (one.label for one in back):
+        known = next(iter(self._counts), back[0][0].label)
+        for label, reused in ((one.label, reused) for one, reused in back):
             if type(label) is not type(known):
                 raise ServerError(
                     f"undo={number} would restore {label!r}, but this model now has classes such "
                     f"as {known!r}, and labels are all texts or all integers. Forget those first.",
                     409,
                 )
-            if label in self._counts and label in reused:
+            if label in self._counts and reused:
                 raise ServerError(
                     f"undo={number} would restore {label!r}, but another class has that name now: "
                     "rename it first.",
                     409,
                 )
-        for one in back:
+        for one, _ in back:
             self._learner.attach(one)
         self._journal.mark_restored(number, change.sequence)
 
