@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.solution import Answer
 from klda.server.errors import ServerError
 from klda.server.snapshot import Snapshot
 from klda.server.threads import settle
@@ -186,18 +185,16 @@ class Batcher:
 
     def _finish(self, jobs: list[Encoding]) -> None:
         """Return the rows of learns, and answer predicts in one pass over the feature map."""
-        asked = [job for job in jobs if job.top]
         for job in jobs:
             if not job.top:
                 self._close(job, job.rows)
-        snapshot = self._snapshot()
-        answers: Iterator[Answer] = iter(())
-        if asked and snapshot.counts:
-            rows, top = np.concatenate([job.rows for job in asked]), max(job.top for job in asked)
-            answers = iter(snapshot.answer(rows, top))
-        for job in asked:
-            own = islice(answers, len(job.inputs))
-            self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
+        asked = [job for job in jobs if job.top]
+        if asked:
+            snapshot, rows = self._snapshot(), np.concatenate([job.rows for job in asked])
+            answers = iter(snapshot.answer(rows, max(job.top for job in asked)))
+            for job in asked:
+                own = islice(answers, len(job.inputs))
+                self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
 
     def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:

@@ -40,13 +40,8 @@ Rows = Annotated[list[Row], Field(min_length=1, max_length=MAX_ITEMS)]
 Images = Annotated[list[Image], Field(min_length=1, max_length=MAX_ITEMS)]
 
 # What a request calls one input or several, and what several are called.
-_INPUTS = {
-    "text": "texts",
-    "texts": "texts",
-    "features": "features",
-    "image": "images",
-    "images": "images",
-}
+_INPUTS = {"text": "texts", "image": "images"}
+_INPUTS |= {name: name for name in ("texts", "features", "images")}
 
 IDEMPOTENCY_KEY = {"max_length": MAX_KEY_LENGTH, "pattern": r"^[\x21-\x7e]+$"}
 
@@ -59,8 +54,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _WithInputs(_Body):
-    """Inputs of one kind, depending on the model."""
+class _WithInputs(BaseModel):
+    """Inputs of one kind, depending on the model; if there are labels, one for each."""
 
     inputs_required: ClassVar[bool] = True
 
@@ -77,11 +72,13 @@ class _WithInputs(_Body):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = len(self.given())
-        if given > 1 or (self.inputs_required and not given):
+        given = self.given()
+        if len(given) > 1 or (self.inputs_required and not given):
             most = "exactly" if self.inputs_required else "at most"
             *first, last = (name for name in _INPUTS if name in type(self).model_fields)
             raise ValueError(f"give {most} one of {', '.join(first)} and {last}")
+        if given and hasattr(self, "labels"):
+            check_one_each(getattr(self, given[0]), self.labels, given[0])
         return self
 
 
@@ -93,18 +90,10 @@ class _Inputs(_WithInputs):
     images: Images | None = Field(default=None, description="Image files, base64-encoded.")
 
 
-class _Labelled(_Inputs):
-    labels: Labels
-
-    @model_validator(mode="after")
-    def _one_label_each(self) -> Self:
-        for name in self.given():
-            check_one_each(getattr(self, name), self.labels, name)
-        return self
-
-
-class LearnBody(_Labelled):
+class LearnBody(_Inputs):
     """Samples, and one label per sample."""
+
+    labels: Labels
 
     model_config = _with_example(
         texts=["where is my card?", "my card has not arrived yet"],
@@ -112,10 +101,11 @@ class LearnBody(_Labelled):
     )
 
 
-class ForgetBody(_Labelled):
+class ForgetBody(_Inputs):
     """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
 
     inputs_required: ClassVar[bool] = False
+    labels: Labels
 
     model_config = _with_example(labels=["card_arrival"])
 

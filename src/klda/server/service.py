@@ -114,16 +114,10 @@ class Service:
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
-        self._check_has_classes()
-        future = self.batcher.ask(self._checked(inputs), top)
-        snapshot, answers = await asyncio.wrap_future(future)
-        if not answers:
-            raise _no_classes()
-        return snapshot, answers
+        return await asyncio.wrap_future(self.batcher.ask(self._checked(inputs), top))
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
-        self._check_has_classes()
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
@@ -140,10 +134,6 @@ class Service:
         if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
             raise wrong_width(inputs.shape[1], width)
         return inputs
-
-    def _check_has_classes(self) -> None:
-        if not self.snapshot.counts:
-            raise _no_classes()
 
     # ------------------------------------------------------------------ looking
 
@@ -235,7 +225,3 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     if classes is None:
         return ClassOverview()
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
-
-
-def _no_classes() -> ServerError:
-    return ServerError("This model has no classes yet: teach or declare some first.", 409)
