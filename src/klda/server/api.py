@@ -75,8 +75,7 @@ async def learn(
     `Idempotency-Key`, a request that is sent again counts once.
     """
     inputs = await inputs_of(service, *body.inputs())
-    content = body.model_dump(exclude_none=True) if idempotency_key else None
-    done = await service.learn(inputs, body.labels, idempotency_key or "", content)
+    done = await service.learn(inputs, body.labels, idempotency_key or "", body)
     return schemas.LearnAnswer.of(
         done,
         learned=0 if done.repeated else len(body.labels),
@@ -95,9 +94,8 @@ async def forget(
     samples because they are few.
     """
     inputs = await inputs_of(service, *body.inputs()) if body.given() else None
-    content = body.model_dump(exclude_none=True) if idempotency_key else None
     exact = inputs is not None or service.snapshot.forgets_exactly
-    done = await service.forget(body.labels, inputs, idempotency_key or "", content)
+    done = await service.forget(body.labels, inputs, idempotency_key or "", body)
     return schemas.ForgetAnswer.of(
         done,
         forgotten=list(dict.fromkeys(body.labels)),
@@ -107,15 +105,20 @@ async def forget(
 
 
 @router.post("/undo", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
-async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
+async def undo(
+    body: schemas.UndoBody, service: The, idempotency_key: Key = None
+) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
-    return schemas.ChangeAnswer.of(await service.undo(body.undo))
+    return schemas.ChangeAnswer.of(await service.undo(body.undo, idempotency_key or "", body))
 
 
 @router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
-async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
+async def rename(
+    body: schemas.RenameBody, service: The, idempotency_key: Key = None
+) -> schemas.ChangeAnswer:
     """Rename a class."""
-    return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
+    done = await service.rename(body.old, body.new, idempotency_key or "", body)
+    return schemas.ChangeAnswer.of(done)
 
 
 @router.post("/declare", dependencies=keyed, responses=_errors(409), tags=["teach"])
@@ -126,10 +129,9 @@ async def declare(
 
     A name is read as words: `card_arrival` as "card arrival". A description says more.
     """
-    content = body.model_dump() if idempotency_key else None
     labels = _labels_of(body.classes, service.snapshot.counts)
     classes = dict(zip(labels, body.classes.values(), strict=True))
-    done = await service.declare(classes, idempotency_key or "", content)
+    done = await service.declare(classes, idempotency_key or "", body)
     return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
 

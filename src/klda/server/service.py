@@ -165,8 +165,8 @@ class Service:
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        A second learn with the same idempotency key counts once; `content` is what the key stands
-        for, JSON-able.
+        A second change with the same idempotency key counts once; `content` is what the key stands
+        for, as `digest` takes it.
         """
         rows = await self._encode(inputs)
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
@@ -185,13 +185,15 @@ class Service:
             change = Change("remove", tuple(labels), await self._encode(inputs))
         return await self._submit(change, key, content)
 
-    async def undo(self, number: int) -> Acknowledgement:
+    async def undo(self, number: int, key: str = "", content: Any = None) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
-        return await self._submit(Change("restore", target=number))
+        return await self._submit(Change("restore", target=number), key, content)
 
-    async def rename(self, old: Label, new: Label) -> Acknowledgement:
+    async def rename(
+        self, old: Label, new: Label, key: str = "", content: Any = None
+    ) -> Acknowledgement:
         """Give a class a name that no other class has."""
-        return await self._submit(Change("rename", (old, new)))
+        return await self._submit(Change("rename", (old, new)), key, content)
 
     async def declare(
         self, classes: Mapping[Label, str | None], key: str = "", content: Any = None
@@ -204,7 +206,7 @@ class Service:
     async def _encode(self, inputs: Any) -> np.ndarray:
         return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
 
-    async def _submit(self, change: Change, key: str = "", content: Any = None) -> Acknowledgement:
+    async def _submit(self, change: Change, key: str, content: Any) -> Acknowledgement:
         if key:
             change = replace(change, key=key, digest=digest(change.kind, content))
         # Shielded: a client that disconnects must not cancel a change half-way.
