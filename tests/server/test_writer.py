@@ -13,11 +13,11 @@ from contextlib import closing, contextmanager
 import pytest
 
 from klda import LDA
+from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server.changes import Change
-from klda.server.errors import ServerError
 from klda.server.journal import Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
@@ -139,7 +139,9 @@ def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
         lambda s: s.learn(samples("bees", 5)[:, :4], ["bees"] * 5),
     )
     assert first.samples == 5
-    assert isinstance(second, ServerError)
+    assert isinstance(second, KldaError)
+    assert "rows of 4" in str(second)
+    assert running.counts == {"ants": 5}
     running.service.stop()
 
 

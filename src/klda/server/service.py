@@ -24,7 +24,6 @@ from klda.server.journal import Journal, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
-from klda.server.update import wrong_width
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
@@ -132,7 +131,9 @@ class Service:
         """Refuse rows of another length before they are batched with others."""
         width = self.snapshot.width
         if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
-            raise wrong_width(inputs.shape[1], width)
+            raise ServerError(
+                f"features has rows of {inputs.shape[1]} numbers; this model expects {width}."
+            )
         return inputs
 
     # ------------------------------------------------------------------ looking

@@ -18,6 +18,7 @@ from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
 
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
+ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learner makes, or refuses
 
 
 class Update:
@@ -31,7 +32,6 @@ class Update:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
-        self._width = int(getattr(learner.classifier, "n_features_in_", 0))
         self.rows = 0  # labels in the changes made; 0 if none was
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
@@ -47,8 +47,10 @@ class Update:
             return error
         except JournalError:
             raise
-        except KldaError as error:  # raised by the learner, which has not changed then
-            return ServerError(str(error), 409)
+        except KldaError as error:
+            if change.kind not in ONE_STEP:
+                raise
+            return ServerError(str(error), 409)  # the learner has not changed
         self._journal.add(change)
         self.rows += max(1, len(change.labels))
         return acknowledgement
@@ -78,11 +80,6 @@ class Update:
 
     def _learn(self, change: Change) -> None:
         self._check_kind(change.labels)
-        assert change.rows is not None
-        width = change.rows.shape[1]
-        if self._width and width != self._width:
-            raise wrong_width(width, self._width)
-        self._width = width
         self._counts.update(change.labels)
         self._pending.append(change)
 
@@ -158,8 +155,3 @@ def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowle
             "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
     return replace(earlier, repeated=True)
-
-
-def wrong_width(given: int, expected: int) -> ServerError:
-    """Return the error for feature rows of the wrong length."""
-    return ServerError(f"features has rows of {given} numbers; this model expects {expected}.")
