@@ -194,7 +194,7 @@ def test_long_texts_are_read_and_one_beyond_the_limit_is_named(tmp_path, monkeyp
     path.write_text(f"text,label\nshort,a\n{'w ' * 100_000},b\n")
     assert [len(text) for text in rows_of(path)[0]] == [5, 200_000]
     csv.field_size_limit(10)
-    monkeypatch.setattr("klda.data.delimited.LONGEST_FIELD", 1000)
+    monkeypatch.setattr("klda.data.text_files.LONGEST_FIELD", 1000)
     with pytest.raises(TableError, match=r"long\.csv, line 3: .* 1,000 characters.* shorten"):
         rows_of(path)
 

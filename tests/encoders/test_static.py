@@ -9,8 +9,8 @@ from safetensors.numpy import save_file
 from klda import Learner, encoders
 from klda.encoders.files import ModelFiles
 from klda.encoders.pretrained import Options
-from klda.encoders.static_network import StaticNetwork
 from klda.encoders.text import TextEncoder
+from klda.encoders.text_networks import StaticNetwork
 from klda.errors import KldaError
 
 WORDS = ("card", "rain", "where", "is", "my")

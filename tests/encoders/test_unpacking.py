@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders import unpacking
-from klda.encoders.unpacking import (
+from klda.encoders import packages
+from klda.encoders.packages import (
     ALL_MPNET_BASE_V2,
     PARAPHRASE_MINILM_L3,
     PackedModel,
@@ -40,7 +40,7 @@ def plain_paths(monkeypatch, tmp_path):
         path = Path(package, inside)
         return path if path.exists() else None
 
-    monkeypatch.setattr(unpacking, "package_path", find)
+    monkeypatch.setattr(packages, "package_path", find)
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
 
 

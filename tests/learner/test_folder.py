@@ -440,7 +440,7 @@ def test_a_model_that_someone_else_saved_is_not_overwritten(model):
 def test_a_new_model_takes_the_place_of_none(model):
     before = (model / "model.json").read_bytes()
     with pytest.raises(storage.ModelExistsError, match=r"holds a model already"):
-        storage.save(model, arrays(1), {}, new=True)
+        storage.save(model, arrays(1), {}, replaces=storage.NOTHING)
     assert (model / "model.json").read_bytes() == before
 
 

@@ -16,7 +16,7 @@ from klda.engine.model import Member
 from klda.engine.statistics import ClassStatistics
 from klda.learner import FoundationModelError, Learner, array_files
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
-from klda.learner.persistence import HISTORY_LENGTH
+from klda.learner.learner import HISTORY_LENGTH
 from klda_bench.demo import examples
 from tests import model_json
 
@@ -106,7 +106,7 @@ def test_the_bandwidth_of_texts_depends_on_the_foundation_model_alone(minilm, at
     assert other.classifier.gamma_ == at_once.classifier.gamma_ == gamma_for(minilm)
     assert gamma_for(encoders.load("minilm", layers="last")) != gamma_for(minilm)
     assert 0.01 < gamma_for(minilm) < 0.5
-    assert gamma_for(encoders.load("features")) == "auto"
+    assert Learner("features").classifier.gamma == "auto"
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def learn(
                 _draw_maps(draft, ray.get(first.ref), first, reader)
             parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
             _merge_all(ray, pool, parts, draft, reader)
-    return taught.take_over(draft, "learn", source or str(rows))
+    return taught.take_over(draft, source or str(rows))
 
 
 def _is_fitted(learner: Learner) -> bool:

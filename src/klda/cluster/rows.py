@@ -17,7 +17,6 @@ import numpy as np
 from klda.cluster.connection import ClusterError
 from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
 from klda.data.arrow import input_columns, input_values
-from klda.data.batch import RawBatch
 from klda.data.columns import check_label_type
 from klda.errors import KldaError, require
 from klda.labels import Label
@@ -192,7 +191,7 @@ class BlockReader:
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(rows)
             return list(accessor.to_numpy(names[0]))
         values = input_values(columns, table, first_row)
-        return table.check(RawBatch(values, None), first_row).inputs
+        return table.check(Batch(values, None), first_row).inputs
 
     def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:
         labels: list[Label] = column.to_pylist()

@@ -13,8 +13,8 @@ the modalities of the foundation models:
 from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
 from klda.data.columns import Columns, as_label
 from klda.data.files import find_files, identity
-from klda.data.lines import read_lines
 from klda.data.table import Table, open_pasted, open_table, open_tables, read
+from klda.data.text_files import read_lines
 
 __all__ = [
     "BATCH_ROWS",

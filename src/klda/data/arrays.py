@@ -10,7 +10,7 @@ from zlib import error as zlib_error
 
 import numpy as np
 
-from klda.data.batch import Modality, RawBatch, TableError
+from klda.data.batch import Batch, Modality, TableError
 from klda.data.columns import choose_columns
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SEEK_BYTES = 1 << 20
 
 
-def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
     """Read the rows of a .npy file."""
     if labels:
         raise TableError(
@@ -33,7 +33,7 @@ def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBa
     _check_matrix(table.path, "the array", features.shape, 2)
     for start in range(skip, len(features), rows):
         block = np.array(features[start : start + rows])
-        yield RawBatch(block, None, min(1.0, (start + rows) / len(features)))
+        yield Batch(block, None, min(1.0, (start + rows) / len(features)))
 
 
 def _open_npz(path: Path) -> zipfile.ZipFile:
@@ -49,7 +49,7 @@ def npz_modalities(path: Path) -> tuple[Modality, ...]:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
-def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
     """Read the rows of an .npz file, and their labels."""
     with _open_npz(table.path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -58,7 +58,7 @@ def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBa
             _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
             if label is None:
                 for block, fraction in inputs.blocks(rows, skip):
-                    yield RawBatch(block, None, fraction)
+                    yield Batch(block, None, fraction)
                 return
             with _Member(table.path, archive, label) as names:
                 if names.shape != inputs.shape[:1]:
@@ -68,7 +68,7 @@ def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBa
                     )
                 both = zip(inputs.blocks(rows, skip), names.blocks(rows, skip), strict=True)
                 for (block, fraction), (values, _) in both:
-                    yield RawBatch(block, values.tolist(), fraction)
+                    yield Batch(block, values.tolist(), fraction)
 
 
 def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.data.batch import Modality, RawBatch, TableError
+from klda.data.batch import Batch, Modality, TableError
 from klda.data.columns import (
     FEATURE_COLUMNS,
     TEXT_COLUMNS,
@@ -35,7 +35,7 @@ def parquet_modalities(path: Path) -> tuple[Modality, ...]:
     return ("text", "image", "features")
 
 
-def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
     """Read the rows of a parquet file."""
     with _open(table.path) as file:
         schema = file.schema_arrow
@@ -47,7 +47,7 @@ def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[R
             names = None if label is None else part.column(label).to_pylist()
             done += len(values)
             if len(values):
-                yield RawBatch(values, names, done / total)
+                yield Batch(values, names, done / total)
 
 
 def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:

@@ -31,15 +31,6 @@ class Position(NamedTuple):
 START = Position()
 
 
-class RawBatch(NamedTuple):
-    """Rows as the reader of a kind of file finds them: `Table.check` makes a `Batch` of them."""
-
-    inputs: Any
-    labels: Sequence[Any] | None
-    fraction: float = 1.0
-    lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
-
-
 @dataclass(frozen=True)
 class Batch:
     """Some consecutive rows of a table."""
@@ -48,6 +39,7 @@ class Batch:
     labels: list[Label] | None  # one per row; None when the table has none
     fraction: float = 1.0  # of the file, or of all files, that has been read after this batch
     end: Position = START  # where the next batch begins: reading can be resumed there
+    lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
 
     def __len__(self) -> int:
         return len(self.inputs)

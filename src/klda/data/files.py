@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from klda.data.batch import RawBatch, TableError
+from klda.data.batch import Batch, TableError
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -108,7 +108,7 @@ def _suffix(path: Path) -> str:
     return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
 
 
-def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[RawBatch]:
+def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
     """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
     classes = sorted(
         entry for entry in table.path.iterdir() if entry.is_dir() and not _is_hidden(entry)
@@ -134,7 +134,7 @@ def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Ra
     for start in range(skip, len(pairs), rows):
         block = pairs[start : start + rows]
         names = None if not classes else [label for _, label in block]
-        yield RawBatch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
+        yield Batch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
 
 
 def _images_in(folder: Path) -> list[Path]:

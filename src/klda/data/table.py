@@ -11,11 +11,10 @@ import numpy as np
 
 from klda.data.arrays import npz_modalities, read_npy, read_npz
 from klda.data.arrow import parquet_modalities, read_parquet
-from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, RawBatch, TableError
+from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
 from klda.data.columns import GUESSED, Columns, check_input, check_label
-from klda.data.delimited import find_header, read_delimited
 from klda.data.files import find_files, kind_of, read_folder
-from klda.data.lines import read_jsonl, read_text
+from klda.data.text_files import find_header, read_delimited, read_jsonl, read_text
 from klda.data.threads import read_ahead
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ class Table:
         if not seen:
             raise TableError(f"{self.path} is empty: it holds no rows.")
 
-    def check(self, raw: RawBatch, before: int) -> Batch:
-        """Return rows, each checked; `before` is the number of rows before them."""
+    def check(self, raw: Batch, before: int) -> Batch:
+        """Return the rows that a reader found, each checked, after so many rows."""
         end = before + len(raw.inputs)
         where = (
             [f"row {number}" for number in range(before + 1, end + 1)]
@@ -70,7 +69,7 @@ class Table:
             inputs = [check_input(value, self, at) for value, at in zip(inputs, where, strict=True)]
         if raw.labels is not None:
             labels = [check_label(i, self, at) for i, at in zip(raw.labels, where, strict=True)]
-        return Batch(inputs, labels, raw.fraction, Position(0, end))
+        return replace(raw, inputs=inputs, labels=labels, end=Position(0, end))
 
 
 def open_table(
@@ -195,7 +194,7 @@ def _check_finite(path: Path, rows: Any, before: int) -> None:
         )
 
 
-_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[RawBatch]]] = {
+_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Batch]]] = {
     ".csv": read_delimited,
     ".tsv": read_delimited,
     ".jsonl": read_jsonl,

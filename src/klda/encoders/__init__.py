@@ -6,18 +6,17 @@
 (1, 384)
 
 An encoder is any object with the attributes and methods of :class:`Encoder`. `text` and `images`
-turn inputs into batches for a network; `text_networks` and `image_networks` run it; `models` is the
-table of named models and `loading` builds an encoder from a name.
+turn inputs into batches for a network; `text_networks` and `onnx_network` run those of texts;
+`models` is the table of named models and `loading` builds an encoder from a name.
 """
 
 from __future__ import annotations
 
-from klda.encoders.base import Encoder, same_features
+from klda.encoders.base import Encoder, PrecomputedFeatures, same_features
 from klda.encoders.cache import FeatureCache, FeatureCacheWarning
 from klda.encoders.files import OfflineModelError
 from klda.encoders.loading import default_text_model, engine_of, load, modality_of
 from klda.encoders.models import MODELS, ModelInfo
-from klda.encoders.precomputed import PrecomputedFeatures
 
 __all__ = [
     "MODELS",

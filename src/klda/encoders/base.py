@@ -1,4 +1,4 @@
-"""What every encoder shares: the interface, fingerprints, and the encoding of batches."""
+"""What every encoder shares: the interface, fingerprints, and batches; and given features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from klda.encoders.progress import progress_bar
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.encoders.image_networks import ImageNetwork
+    from klda.encoders.images import ImageNetwork
     from klda.encoders.text_networks import TextNetwork
 
 Modality = Literal["text", "image", "features"]
@@ -165,3 +165,54 @@ class FrozenModel:
                 f"inputs[{broken[0]}] in {self.precision}. {advice}"
             )
         return features
+
+
+class PrecomputedFeatures:
+    """The encoder of ``modality="features"``: checks rows and returns them.
+
+    Parameters
+    ----------
+    dimension : int, default=0
+        Required length of a row; with 0, the classifier requires the length of its first batch.
+    """
+
+    name = "features"
+    modality: Modality = "features"
+
+    def __init__(self, dimension: int = 0) -> None:
+        self.dimension = dimension
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Return feature rows, a 2-D array of finite numbers, as float32."""
+        try:
+            rows = np.asarray(inputs)
+            # Checked before the conversion, which would turn "1.5" into a number.
+            if rows.dtype.kind not in "fiub":
+                raise TypeError(f"got values of type {rows.dtype}")
+            with np.errstate(over="ignore"):
+                rows = rows.astype(np.float32, copy=False)
+        except (TypeError, ValueError) as error:
+            raise KldaError(
+                f"inputs must be a 2-D array of numbers, one feature row per sample: {error}."
+            ) from error
+        if rows.ndim != 2 or rows.shape[1] == 0:
+            raise KldaError(
+                f"inputs must be a 2-D array, one feature row per sample; got shape {rows.shape}. "
+                "For a single row x, give x[None, :]."
+            )
+        if self.dimension and rows.shape[1] != self.dimension:
+            raise KldaError(
+                f"inputs has rows of length {rows.shape[1]}, but the model uses rows of length "
+                f"{self.dimension}: compute them with the same foundation model."
+            )
+        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(broken):
+            raise KldaError(
+                f"inputs[{broken[0]}] is not finite in float32 (NaN, infinite or too large): "
+                "remove or repair such rows."
+            )
+        return np.ascontiguousarray(rows)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features; only the dimension varies."""
+        return describe(self)

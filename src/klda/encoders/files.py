@@ -1,14 +1,11 @@
-"""Where a model's files are: an installed package, a folder, the hub's cache, or the hub."""
+"""The files of a model: in a folder, in the hub's cache, or on the hub."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -129,33 +126,6 @@ def _weights_of(folder: Path) -> list[Path] | None:
             paths = [folder / shard for shard in shards]
             return paths if all(path.is_file() for path in paths) else None
     return []
-
-
-def package_path(package: str, inside: str) -> Path | None:
-    """Find a file or folder of an installed package without importing it; None if absent."""
-    spec = importlib.util.find_spec(package)
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        if Path(place, inside).exists():
-            return Path(place, inside)
-    return None
-
-
-def made_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """Return a folder; if it does not exist, `make` fills it first."""
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Filled beside and renamed: whoever finds the folder finds all of it.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
-        folder = Path(beside) / "made"
-        folder.mkdir()
-        make(folder)
-        try:
-            folder.rename(target)
-        except OSError:
-            if not target.is_dir():  # no other process was faster
-                raise
-    return target
 
 
 def hub_cache(hub_id: str = "") -> Path:

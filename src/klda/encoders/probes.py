@@ -56,14 +56,8 @@ PROBE_TEXTS = (
 )
 
 
-def gamma_for(encoder: Encoder) -> float | str:
-    """Return the kernel's ``gamma`` for the features of an encoder.
-
-    For texts it depends on the encoder alone. There are no probes for images and precomputed
-    features: ``"auto"`` takes it from the first batch.
-    """
-    if encoder.modality != "text":
-        return "auto"
+def gamma_for(encoder: Encoder) -> float:
+    """Return the kernel's ``gamma`` for the features of a text encoder."""
     scale = getattr(encoder, "gamma_scale", GAMMA_SCALE)
     gamma = scale / median_squared_distance(encoder.encode(list(PROBE_TEXTS)))
     # Rounded, so that another machine or half precision gives the same value.

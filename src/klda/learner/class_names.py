@@ -29,6 +29,11 @@ def readable(label: Label) -> str:
     return words.strip().lower()
 
 
+def can_read_names(classifier: ContinualClassifier, inputs: InputEncoder) -> bool:
+    """Check whether names can count: encoded like the inputs, and heeded by the classifier."""
+    return inputs.modality == "text" and getattr(classifier, "rule", "") == "auto"
+
+
 @dataclass(frozen=True)
 class ClassNames:
     """Which names count, never changed."""
@@ -101,6 +106,24 @@ class ClassNames:
             known |= dict(zip(missing, inputs.encode(missing), strict=True))
         classifier.hint(np.array([known[text] for text in texts.values()]), list(texts))
         return replace(self, in_use=texts)
+
+    def refreshed(
+        self, classifier: ContinualClassifier, inputs: InputEncoder
+    ) -> tuple[ClassNames, str]:
+        """Return the names of the classes that are left, once a classifier has those that count.
+
+        Also why it could not get new ones, if so.
+        """
+        counts = classifier.counts_
+        names = self.only(counts)
+        if not can_read_names(classifier, inputs) or not classifier.__sklearn_is_fitted__():
+            return names, ""
+        texts = names.texts(counts)
+        try:
+            return names.give_to(classifier, texts, inputs), ""
+        except Exception as error:  # rows may be learned where the foundation model is not at hand
+            texts = {label: text for label, text in texts.items() if label in names.in_use}
+            return names.give_to(classifier, texts, inputs), str(error) or type(error).__name__
 
     def pack(self) -> dict[str, Any]:
         """Return JSON-able values."""

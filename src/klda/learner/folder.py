@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
+NOTHING = ""  # what a save replaces that must not replace any model
 
 # Arrays smaller than this share one file: syncing a file costs more than writing 64 KiB.
 _SHARED_BELOW = 64 * 1024
@@ -171,7 +173,6 @@ def save(
     document: Mapping[str, Any],
     *,
     replaces: str | None = None,
-    new: bool = False,
     timeout: float = 10.0,
 ) -> StoredModel:
     """Save a model, atomically: after a failure or a kill the folder holds the old one.
@@ -183,18 +184,14 @@ def save(
     arrays, document : mapping
         Arrays of numbers, and the content of ``model.json`` without what this module adds to it.
     replaces : str, optional
-        The generation that this model grew out of. If the folder holds another one by now, nothing
-        is saved. None overwrites whatever is there.
-    new : bool
-        Whether the folder must hold no model yet.
+        The generation that this model grew out of, or `NOTHING` for a new one. If the folder holds
+        another one by now, nothing is saved. None overwrites whatever is there.
     timeout : float
         Seconds to wait for another writer.
     """
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
-        if new:
-            check_new(folder)
-        _check_unchanged(folder, replaces)
+        check_replaceable(folder, replaces)
         try:
             files = _write_arrays(folder, arrays)
             content = {
@@ -202,6 +199,7 @@ def save(
                 "format_version": FORMAT_VERSION,
                 "klda_version": __version__,
                 "generation": uuid.uuid4().hex,
+                "saved": datetime.now(UTC).isoformat(timespec="seconds"),
                 **document,
                 "files": files,
             }
@@ -247,22 +245,20 @@ def _check_no_strangers(folder: Path) -> None:
         )
 
 
-def check_new(path: str | Path) -> None:
-    """Raise `ModelExistsError` if a folder holds a model."""
-    if exists(path):
+def check_replaceable(path: str | Path, replaces: str | None) -> None:
+    """Raise if a folder holds a model that a save must not replace; see `save`."""
+    if replaces is None or not exists(path):
+        return
+    if replaces == NOTHING:
         raise ModelExistsError(
             f"{path} holds a model already, which this one did not come from: it would be lost. "
             "Load that model and add to it, save to another folder, or replace it with "
             "overwrite=True."
         )
 
-
-def _check_unchanged(folder: Path, replaces: str | None) -> None:
-    if replaces is None or not exists(folder):
-        return
-    if _read_document(folder)["generation"] != replaces:
+    if _read_document(Path(path))["generation"] != replaces:
         raise ModelChangedError(
-            f"The model in {folder} was saved by someone else after it was loaded here. Load it "
+            f"The model in {path} was saved by someone else after it was loaded here. Load it "
             "again and repeat the change, or save to another folder."
         )
 
@@ -366,6 +362,9 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
                 f"The model in {folder} is incomplete: {Path(error.filename).name} is missing. "
                 "Restore the folder from a copy."
             ) from error
+        except OSError as error:
+            file, reason = error.filename or folder, error.strerror or error
+            raise ModelFolderError(f"Reading {file} failed: {reason}.") from error
         return StoredModel(document, arrays)
 
 
@@ -441,17 +440,8 @@ def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[s
         name = str(entry["name"])
         if not _ARRAY_FILE.match(name):  # also keeps a forged model.json from naming other paths
             raise damaged(folder / DOCUMENT, f"it names an array file {reprlib.repr(name)}")
-        found = _open_file(folder / name, entry, verify)
+        found = array_files.open_file(folder / name, entry, verify=verify)
         if sorted(found) != sorted(entry["arrays"]) or found.keys() & arrays.keys():
             raise damaged(folder / name, f"it holds other arrays than {DOCUMENT} says")
         arrays |= found
     return arrays
-
-
-def _open_file(file: Path, entry: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:
-    try:
-        return array_files.open_file(file, entry, verify=verify)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error

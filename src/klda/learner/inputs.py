@@ -10,9 +10,8 @@ from typing import Any, get_args
 import numpy as np
 
 from klda import encoders
-from klda.data.inputs import checked_inputs
 from klda.encoders.base import Modality
-from klda.errors import KldaError
+from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
 
 Labels = Sequence[Label] | np.ndarray
@@ -34,12 +33,6 @@ class InputEncoder:
     ) -> None:
         self.fingerprint, self.options = fingerprint, options
         self._encoder = encoder
-
-    @classmethod
-    def open(cls, model: str | Path | encoders.Encoder, options: dict[str, Any]) -> InputEncoder:
-        """Open a foundation model, by name unless it is one."""
-        encoder = _open(model, options)
-        return cls(encoder.fingerprint(), options, encoder)
 
     @classmethod
     def of_stored(
@@ -81,7 +74,7 @@ class InputEncoder:
     def _opened(self, model: str | Path | encoders.Encoder) -> encoders.Encoder:
         """Open a foundation model as the fingerprint says, and compare it with that."""
         fixed = {name: self.fingerprint[name] for name in ("layers", "modality")}
-        encoder = _open(model, fixed | self.options)
+        encoder = open_encoder(model, fixed | self.options)
         check_same_features(self.fingerprint, encoder.fingerprint(), "the one at hand")
         return encoder
 
@@ -95,28 +88,37 @@ class InputEncoder:
             raise KldaError("labels is missing: give one label for each input.")
         # Features are not encoded, and a stream may reuse the memory of this batch for the next.
         reused = self.modality == "features" and not isinstance(batches, Sequence)
-        for inputs, labels, ids in self._prepared(map(_parts, batches)):
+        ready: Iterator[tuple] = map(self._checked, batches)
+        if hasattr(self.encoder, "prepare"):
+            ready = _one_ahead(self.encoder.prepare, ready)
+        for inputs, labels, ids in ready:
             rows = self.encoder.encode(inputs, progress=progress)
             check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
-    def _prepared(self, batches: Iterable[tuple[Any, Labels, Any]]) -> Iterator[tuple]:
-        """Check batches; tokenise the next one while one is encoded, if the encoder can."""
-        prepare: Callable[[Any], Any] | None = getattr(self.encoder, "prepare", None)
-        if prepare is None:
-            for inputs, labels, ids in batches:
-                yield checked_inputs(inputs, self.modality), labels, ids
-            return
-        waiting: tuple[Future, Any, Any] | None = None
-        with ThreadPoolExecutor(1, "prepare") as pool:
-            for inputs, labels, ids in batches:
-                # A copy: the caller may use its list again for the next batch.
-                ready = pool.submit(prepare, list(checked_inputs(inputs, self.modality)))
-                if waiting is not None:
-                    yield waiting[0].result(), *waiting[1:]
-                waiting = ready, labels, ids
-            if waiting is not None:
-                yield waiting[0].result(), *waiting[1:]
+    def _checked(self, batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise KldaError(
+                "labels is missing: give one label for each input, or an iterable of "
+                "(inputs, labels) pairs."
+            )
+        ids = list(batch[2]) if len(batch) == 3 and batch[2] is not None else None
+        labels = plain_labels(batch[1])
+        return checked_inputs(batch[0], self.modality), labels, ids
+
+
+def _one_ahead(prepare: Callable[[Any], Any], batches: Iterable[tuple]) -> Iterator[tuple]:
+    """Prepare the inputs of the next batch in a thread while the caller uses those of one."""
+    waiting: list[tuple[Future, Any, Any]] = []
+    with ThreadPoolExecutor(1, "prepare") as pool:
+        for inputs, labels, ids in batches:
+            # A copy: the caller may use its list again for the next batch.
+            waiting.append((pool.submit(prepare, list(inputs)), labels, ids))
+            if len(waiting) > 1:
+                done, *others = waiting.pop(0)
+                yield done.result(), *others
+        for done, *others in waiting:
+            yield done.result(), *others
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:
@@ -136,7 +138,8 @@ def _described(fingerprint: dict[str, Any]) -> str:
     return f"{fingerprint.get('name')!r} ({parts})"
 
 
-def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
+def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
+    """Open a foundation model, by name unless it is one."""
     if not isinstance(model, str | Path):
         return model
     try:
@@ -146,13 +149,3 @@ def _open(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> enco
     except OSError as error:  # such as a name that is too long for a file
         reason = error.strerror or error
         raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
-
-
-def _parts(batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise KldaError(
-            "labels is missing: give one label for each input, or an iterable of "
-            "(inputs, labels) pairs."
-        )
-    ids = batch[2] if len(batch) == 3 else None
-    return batch[0], plain_labels(batch[1]), None if ids is None else list(ids)

@@ -82,12 +82,8 @@ class ClassMap:
 def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndarray:
     """Return squared distances ``(M, M)`` between class means in the whitened space.
 
-    Parameters
-    ----------
-    estimator : KLDA, KLDAEnsemble or LDA
-        With the statistics (not a compact one).
-    rows : ndarray of int, optional
-        Positions in ``classes_``; by default all.
+    The estimator has its statistics (it is not a compact one); `rows` are positions in
+    ``classes_``, by default all.
     """
     if estimator.nearest_mean:
         raise KldaError(

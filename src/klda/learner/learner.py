@@ -6,6 +6,8 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,26 +19,30 @@ from klda.classifiers import KLDA, ContinualClassifier
 from klda.classifiers.validation import check_label_kind, check_labels_known
 from klda.data.threads import work_behind
 from klda.encoders.probes import gamma_for
+from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, check_one_each, listed, plain
-from klda.learner.class_names import ClassNames
+from klda.learner.class_names import ClassNames, can_read_names
 from klda.learner.inputs import (
     EncodedBatch,
     InputEncoder,
     Labels,
     check_same_features,
+    open_encoder,
 )
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.persistence import Detached, PersistenceMixin
-from klda.learner.prediction import PredictionMixin
+from klda.learner.persistence import Detached, StoredLearner
+
+# Older entries are dropped from the history: a service that learns all day must not grow forever.
+HISTORY_LENGTH = 1000
 
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(PersistenceMixin, PredictionMixin):
+class Learner(StoredLearner):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -92,10 +98,11 @@ class Learner(PersistenceMixin, PredictionMixin):
     ) -> None:
         if keep not in (None, "features"):
             raise KldaError(f"keep={keep!r} is not known; use None or 'features'.")
-        self._inputs = InputEncoder.open(model, options)
+        encoder = open_encoder(model, options)
+        self._inputs = InputEncoder(encoder.fingerprint(), options, encoder)
         if classifier is None:
-            gamma, device = gamma_for(self._inputs.encoder), options.get("device", "auto")
-            blocks = self._inputs.blocks
+            gamma = gamma_for(encoder) if encoder.modality == "text" else "auto"
+            device, blocks = options.get("device", "auto"), self._inputs.blocks
             classifier = KLDA(gamma=gamma, blocks=blocks, random_state=0, device=device)
         self.classifier = classifier
         self.extras = {}
@@ -143,7 +150,7 @@ class Learner(PersistenceMixin, PredictionMixin):
         if labels is None and ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        encoded = self.encode_batches(batches, progress=progress)
+        encoded = self._inputs.batches(batches, progress=progress)
         first = list(itertools.islice(encoded, 2))
         if not first:
             raise KldaError("inputs is empty: there is nothing to learn.")
@@ -151,8 +158,8 @@ class Learner(PersistenceMixin, PredictionMixin):
             rows, own_labels, own_ids = first[0]
             return self.learn_rows(rows, own_labels, ids=own_ids, source=source)
         draft = self.copy()
-        draft.take(itertools.chain(first, encoded))
-        return self.take_over(draft, "learn", source)
+        work_behind(lambda batch: draft._learn(*batch), itertools.chain(first, encoded))
+        return self.take_over(draft, source)
 
     def learn_rows(
         self,
@@ -164,58 +171,68 @@ class Learner(PersistenceMixin, PredictionMixin):
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
         check_one_each(rows, labels)
-        ledger, rows = self._entered(rows, labels, ids)
         with self.changing("learn", source):
-            self.classifier.partial_fit(rows, labels)
-            self._ledger = ledger
+            self._learn(rows, labels, ids)
         return self
 
-    def encode_batches(
-        self, batches: Iterable[Any], *, progress: bool = False
-    ) -> Iterator[EncodedBatch]:
-        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
-        return self._inputs.batches(batches, progress=progress)
-
-    def take(
-        self, batches: Iterable[EncodedBatch], *, after: Callable[[], None] | None = None
+    def _learn(
+        self, rows: np.ndarray, labels: Labels, ids: Sequence[str | None] | None = None
     ) -> None:
-        """Learn encoded batches without an entry in the history, as a draft.
+        self._check_width(rows)
+        ledger = self._ledger
+        if ledger is not None:
+            ledger, rows = ledger.add(rows, labels, ids)  # learned as the ledger holds them
+        elif ids is not None:
+            raise KldaError("ids are kept only by a learner made with keep='features'.")
+        self.classifier.partial_fit(rows, labels)
+        self._ledger = ledger
 
-        A batch is learned in a thread while the caller encodes the next; `after` is called after
-        each. An error leaves the batches before it learned.
+    def take(self, batches: Iterable[Any], *, after: Callable[[], None] | None = None) -> None:
+        """Learn batches as :meth:`learn` does, without an entry in the history, as a draft.
+
+        `after` is called after each batch. An error leaves the batches before it learned.
         """
 
         def learn(batch: EncodedBatch) -> None:
-            ledger, rows = self._entered(*batch)
-            self.classifier.partial_fit(rows, batch[1])
-            self._ledger = ledger
+            self._learn(*batch)
             if after is not None:
                 after()
 
-        work_behind(learn, batches)
+        work_behind(learn, self._inputs.batches(batches))
 
-    def take_over(
-        self,
-        draft: Learner,
-        action: str,
-        source: str | Path | None = None,
-        noted: dict[str, Any] | None = None,
-    ) -> Self:
-        """Become what a draft, a changed copy of this learner, has become."""
-        with self.changing(action, source, noted):
+    def take_over(self, draft: Learner, source: str | Path | None = None, **noted: Any) -> Self:
+        """Become what a draft, a copy of this learner, has become by learning.
+
+        What is `noted` goes into the history.
+        """
+        with self.changing("learn", source, **noted):
             self.classifier, self._ledger = draft.classifier, draft._ledger
         return self
 
-    def _entered(
-        self, rows: np.ndarray, labels: Labels, ids: Sequence[str | None] | None
-    ) -> tuple[Ledger | None, np.ndarray]:
-        """Return the ledger with more samples, and their rows as it holds them."""
-        self._check_width(rows)
-        if self._ledger is not None:
-            return self._ledger.add(rows, labels, ids)
-        if ids is not None:
-            raise KldaError("ids are kept only by a learner made with keep='features'.")
-        return None, rows
+    @contextmanager
+    def changing(
+        self, action: str, source: str | Path | None = None, **noted: Any
+    ) -> Iterator[None]:
+        """Note a change in the history once it is complete; an interrupt waits until then."""
+        before, trouble = self.classifier.counts_, ""
+        with held_back():
+            yield
+            if self._inputs.modality == "text":
+                self._names, trouble = self._names.refreshed(self.classifier, self._inputs)
+            after = self.classifier.counts_
+            entry: dict[str, Any] = {
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "action": action,
+                "samples": sum(after.values()) - sum(before.values()),
+                "new_classes": [label for label in after if label not in before],
+                "dropped_classes": [label for label in before if label not in after],
+                "source": [] if source is None else str(source),
+                **noted,
+            }
+            kept = {key: value for key, value in entry.items() if value != []}
+            self._history = [*self._history, kept][-HISTORY_LENGTH:]
+        if trouble:
+            warnings.warn(f"The names of classes do not count: {trouble}", stacklevel=4)
 
     # ---------------------------------------------------------------- classes by their names
 
@@ -227,7 +244,7 @@ class Learner(PersistenceMixin, PredictionMixin):
         classes : label, sequence of labels, or mapping from labels to descriptions
             A name is read as words: ``card_arrival`` as "card arrival". A description says more.
         """
-        if not self._reads_names:
+        if not can_read_names(self.classifier, self._inputs):
             raise KldaError(
                 "Classes can be declared for texts only, with a KLDA classifier whose rule is "
                 f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
@@ -238,11 +255,6 @@ class Learner(PersistenceMixin, PredictionMixin):
         with self.changing("declare"):
             self._names = names.give_to(self.classifier, texts, self._inputs)
         return self
-
-    @property
-    def declared(self) -> dict[Label, str | None]:
-        """Classes that were declared, each with its description, if it was given one."""
-        return dict(self._names.declared)
 
     # ---------------------------------------------------------------- forgetting
 
@@ -273,19 +285,23 @@ class Learner(PersistenceMixin, PredictionMixin):
         source : str or Path, optional
             Where the inputs come from, for the history.
         """
-        if ids is not None and (labels is not None or inputs is not None):
-            raise KldaError("ids names the samples already: leave out labels and inputs.")
-        if ids is None and labels is None:
-            raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         if ids is not None:
-            return self._forget_positions(self._positions_of(listed(ids)), source)
+            if labels is not None or inputs is not None:
+                raise KldaError("ids names the samples already: leave out labels and inputs.")
+            if self._ledger is None:
+                raise KldaError(
+                    "ids can't be used: this learner keeps no ledger. Make it with "
+                    "keep='features', or give labels and the inputs that were learned."
+                )
+            return self._forget_positions(self._ledger.of_ids(listed(ids)), source)
+        if labels is None:
+            raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         names = listed(labels)
         if inputs is None:
             return self._forget_classes(names, source)
         rows = self.encode(inputs)
-        return self.forget_rows(
-            rows, names * len(rows) if len(names) == 1 else names, source=source
-        )
+        names = names * len(rows) if len(names) == 1 else names
+        return self.forget_rows(rows, names, source=source)
 
     def forget_rows(
         self,
@@ -313,7 +329,8 @@ class Learner(PersistenceMixin, PredictionMixin):
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
-        known, declared = self._known_classes([label]), self._names.only([label]).pack()
+        known, declared = self.classes, self._names.only([label]).pack()
+        check_labels_known(np.array([*known]), [label], "label")
         if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
             at = self._ledger.of_class(label)
             rows, ids = self._ledger.rows_at(at), self._ledger.ids_at(at)
@@ -322,11 +339,10 @@ class Learner(PersistenceMixin, PredictionMixin):
         with self.changing("forget"):
             part = self.classifier.detach(label)
             try:
-                packed = part.pack(maps=False)
+                arrays, meta = part.pack(maps=False)
             except BaseException:
                 self.classifier.attach(part)
                 raise
-        arrays, meta = packed
         return Detached(label, known[label], arrays, {**meta, "names": declared})
 
     def attach(self, detached: Detached) -> Self:
@@ -336,37 +352,17 @@ class Learner(PersistenceMixin, PredictionMixin):
         """
         meta = dict(detached.meta)
         names = ClassNames.unpack(meta.pop("names", None))
-        if "rows" in detached.arrays:
-            rows, ids = detached.arrays["rows"], meta.get("ids")
-            ids = ids and [one if isinstance(one, str) else None for one in ids]
-            self.learn_rows(rows, [detached.label] * len(rows), ids=ids, source="undo")
-            self._names = self._names.merge(names)
-            self._refresh_hints()
-            return self
-        model = self.classifier.model_
-        part = Model.unpack(detached.arrays, meta, model.backend, maps=model.maps)
         with self.changing("learn", "undo"):
-            self.classifier.attach(part)
+            if "rows" in detached.arrays:
+                rows, ids = detached.arrays["rows"], meta.get("ids")
+                ids = ids and [one if isinstance(one, str) else None for one in ids]
+                self._learn(rows, [detached.label] * len(rows), ids)
+            else:
+                model = self.classifier.model_
+                part = Model.unpack(detached.arrays, meta, model.backend, maps=model.maps)
+                self.classifier.attach(part)
             self._names = self._names.merge(names)
         return self
-
-    def _known_classes(self, names: list[Label]) -> dict[Label, int]:
-        """Return all classes, if these are among them."""
-        known = self.classes
-        if not names:
-            raise KldaError("labels is empty: name at least one class to forget.")
-        check_labels_known(np.array([*known]), names, "labels")
-        return known
-
-    def _positions_of(self, ids: list[SampleId]) -> np.ndarray:
-        if self._ledger is None:
-            raise KldaError(
-                "ids can't be used: this learner keeps no ledger. Make it with keep='features', or "
-                "give labels and the inputs that were learned."
-            )
-        if not ids:
-            raise KldaError("ids is empty: name at least one sample to forget.")
-        return self._ledger.of_ids(ids)
 
     def _forget_positions(self, positions: np.ndarray, source: str | Path | None) -> Self:
         with self.changing("forget", source):
@@ -382,7 +378,10 @@ class Learner(PersistenceMixin, PredictionMixin):
         self._ledger = left
 
     def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
-        known, names = self._known_classes(names), list(dict.fromkeys(names))
+        if not names:
+            raise KldaError("labels is empty: name at least one class to forget.")
+        known, names = self.classes, list(dict.fromkeys(names))
+        check_labels_known(np.array([*known]), names, "labels")
         held = self._ledger.counts if self._ledger is not None else {}
         exact = [name for name in names if held.get(name) == known[name]]
         dropped = [name for name in names if name not in exact]

@@ -120,6 +120,8 @@ class Ledger:
 
     def of_ids(self, ids: Sequence[SampleId]) -> np.ndarray:
         """Positions of samples given by their ids or running numbers, in the order of `ids`."""
+        if not ids:
+            raise KldaError("ids is empty: name at least one sample to forget.")
         numbers = []
         for one in ids:
             name = plain(one)
@@ -180,25 +182,22 @@ class Ledger:
         It is these features that are to be learned. A sample without an id goes by its number.
         """
         halves, exponents = halve(rows)
-        numbers = self.next_number + np.arange(len(rows))
-        names = dict(self.names)
-        if ids is not None:
-            given_ids = zip(self._check_ids(ids, len(rows)), numbers.tolist(), strict=True)
-            names |= {one: number for one, number in given_ids if one is not None}
         given = np.asarray(labels).tolist()
-        all_labels = tuple(dict.fromkeys([*self.labels, *given]))
-        place = {label: i for i, label in enumerate(all_labels)}
+        classes = tuple(dict.fromkeys(given))
+        place = {label: i for i, label in enumerate(classes)}
         codes = np.array([place[label] for label in given], np.int32)
-        ledger = Ledger(
-            _appended(self.chunks, halves),
-            np.concatenate([self.exponents, exponents]),
-            all_labels,
-            np.concatenate([self.codes, codes]),
-            np.concatenate([self.numbers, numbers]),
-            names,
-            self.next_number + len(rows),
+        names = enumerate([] if ids is None else self._check_ids(ids, len(rows)))
+        batch = Ledger(
+            (halves,),
+            exponents,
+            classes,
+            codes,
+            np.arange(len(rows)),
+            {one: number for number, one in names if one is not None},
+            len(rows),
         )
-        return ledger, restore(halves, exponents)
+        chunks = _appended(self.chunks, halves)
+        return replace(self.merge(batch), chunks=chunks), restore(halves, exponents)
 
     def without(self, positions: np.ndarray) -> Ledger:
         """Return a ledger without some samples: nothing of them is left, others keep their ids."""

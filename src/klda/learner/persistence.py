@@ -1,12 +1,9 @@
-"""The history of a learner, and how it is kept in a model folder."""
+"""How a learner is kept in a model folder."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,21 +11,17 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
-from klda.classifiers import ContinualClassifier
 from klda.engine.fitted import PredictionOnlyError
-from klda.engine.interrupts import held_back
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import folder
 from klda.learner.class_names import ClassNames
 from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
+from klda.learner.prediction import AnsweringLearner
 
 # What the service of version 0.1.0 stored among the model's values, and, after a slash, its arrays.
 OLD_SERVICE = "service"
-
-# Older entries are dropped from the history: a service that learns all day must not grow forever.
-HISTORY_LENGTH = 1000
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,8 @@ class Detached:
     meta: dict[str, Any]  # what came with them, JSON-able
 
 
-class PersistenceMixin:
-    """The part of a learner that remembers what happened and goes to disk.
+class StoredLearner(AnsweringLearner):
+    """A learner as arrays and values, and in a model folder.
 
     Attributes
     ----------
@@ -51,11 +44,7 @@ class PersistenceMixin:
         JSON-able values of others, saved in the folder beside the model and kept by later saves.
     """
 
-    classifier: ContinualClassifier
     extras: dict[str, Any]
-    _inputs: InputEncoder
-    _ledger: Ledger | None
-    _names: ClassNames
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
     # Arrays and values that a service of version 0.1.0 stored: kept until a later one reads them.
@@ -71,51 +60,6 @@ class PersistenceMixin:
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
 
-    @contextmanager
-    def changing(
-        self, action: str, source: str | Path | None = None, noted: dict[str, Any] | None = None
-    ) -> Iterator[None]:
-        """Note a change in the history once it is complete; an interrupt waits until then."""
-        before = self.classifier.counts_
-        with held_back():
-            yield
-            trouble = self._refresh_hints()
-            after = self.classifier.counts_
-            entry: dict[str, Any] = {
-                "when": now(),
-                "action": action,
-                "samples": sum(after.values()) - sum(before.values()),
-                "new_classes": [label for label in after if label not in before],
-                "dropped_classes": [label for label in before if label not in after],
-                "source": [] if source is None else str(source),
-                **(noted or {}),
-            }
-            kept = {key: value for key, value in entry.items() if value != []}
-            self._history = [*self._history, kept][-HISTORY_LENGTH:]
-        if trouble:
-            warnings.warn(f"The names of classes do not count: {trouble}", stacklevel=4)
-
-    @property
-    def _reads_names(self) -> bool:
-        return self._inputs.modality == "text" and getattr(self.classifier, "rule", "") == "auto"
-
-    def _refresh_hints(self) -> str:
-        """Let the classifier have the names that count now, as hints; say why not, if so."""
-        counts = self.classifier.counts_
-        names = self._names = self._names.only(counts)
-        if not self._reads_names or not self.classifier.__sklearn_is_fitted__():
-            return ""
-        texts = names.texts(counts)
-        try:
-            self._names = names.give_to(self.classifier, texts, self._inputs)
-        except Exception as error:  # rows may be learned where the foundation model is not at hand
-            texts = {label: text for label, text in texts.items() if label in names.in_use}
-            self._names = names.give_to(self.classifier, texts, self._inputs)
-            return str(error) or type(error).__name__
-        return ""
-
-    # ---------------------------------------------------------------- model folders
-
     def pack(
         self, *, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -126,9 +70,8 @@ class PersistenceMixin:
         nothing is solved.
         """
         arrays, meta = self.classifier.pack(compact=compact, solved=solved)
-        counts = self.classifier.counts_
+        counts = self.classes
         document = {
-            "saved": now(),
             "compact": compact,
             "foundation_model": dict(self._inputs.fingerprint),
             "samples": sum(counts.values()),
@@ -160,7 +103,7 @@ class PersistenceMixin:
             learner._ledger = Ledger.unpack(stored.arrays, document["ledger"])
         meta, device = document["classifier"], options.get("device")
         learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
-        counts = learner.classifier.counts_
+        counts = learner.classes
         named = {str(label): count for label, count in counts.items()}
         found = (document["classes"], document["samples"], document["compact"])
         if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
@@ -193,7 +136,7 @@ class PersistenceMixin:
             loaded from or saved as, and not if someone else has saved it since.
         """
         at = Path(path).resolve()
-        if not self.classifier.counts_:
+        if not self.classes:
             raise KldaError("This learner has no classes: learn something before saving it.")
         if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
             raise folder.ModelExistsError(
@@ -201,17 +144,17 @@ class PersistenceMixin:
                 "could not. Save the compact one to another folder."
             )
         from_here = self.origin == at
-        new = not overwrite and not from_here
-        if new:
-            folder.check_new(at)
+        replaces = None if overwrite else folder.NOTHING
+        if self._origin and from_here and not overwrite:
+            replaces = self._origin[1]
+        folder.check_replaceable(at, replaces)
         arrays, document = self.pack(compact=compact)
         if from_here and not compact:
             arrays |= self._old_service[0]
             document["classifier"] |= self._old_service[1]
             if self.extras:
                 document["extras"] = self.extras
-        replaces = self._origin[1] if self._origin and not new and not overwrite else None
-        stored = folder.save(at, arrays, document, replaces=replaces, new=new)
+        stored = folder.save(at, arrays, document, replaces=replaces)
         if compact:
             return
         if not from_here:  # what others keep in the folder that it came from stays there
@@ -270,12 +213,7 @@ class PersistenceMixin:
             twin = self.classifier.copy().partial_fit(rows, [label] * 2)
             twin.answer(rows)
             twin.forget(label)
-        if self._ledger is not None:
+        if self._ledger:
             self._ledger.rows_at(np.arange(len(self._ledger)))
             self._ledger.of_ids(self._ledger.ids)
             self._ledger.add(row, [label])
-
-
-def now() -> str:
-    """Return the time, as histories and model folders have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -12,6 +12,7 @@ from klda.classifiers import ContinualClassifier
 from klda.engine.solution import Answer
 from klda.errors import KldaError, check_count, check_fraction
 from klda.labels import Label
+from klda.learner.class_names import ClassNames
 from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation
 from klda.learner.inputs import InputEncoder, Labels
@@ -24,12 +25,13 @@ UNKNOWN_INTEGER = -1
 REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown
 
 
-class PredictionMixin:
-    """The part of a learner that answers and changes nothing."""
+class AnsweringLearner:
+    """What a learner answers from, and all its answers; nothing here changes it."""
 
     classifier: ContinualClassifier
     _inputs: InputEncoder
     _ledger: Ledger | None
+    _names: ClassNames
 
     @property
     def encoder(self) -> encoders.Encoder:
@@ -55,6 +57,11 @@ class PredictionMixin:
     def classes(self) -> dict[Label, int]:
         """Number of samples learned of each class."""
         return self.classifier.counts_
+
+    @property
+    def declared(self) -> dict[Label, str | None]:
+        """Classes that were declared, each with its description, if it was given one."""
+        return dict(self._names.declared)
 
     @property
     def samples(self) -> int:

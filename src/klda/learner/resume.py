@@ -202,13 +202,12 @@ class ResumableLearn:
             with folders.damage_named(self._at):
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
         self._due = time.monotonic() + self.every
-        encoded = learner.encode_batches(self._noted(batches))
-        draft.take(encoded, after=lambda: self._note(draft))
+        draft.take(self._noted(batches), after=lambda: self._note(draft))
         if not self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         source = _named([str(table.path) for table in self.tables])
-        noted = {"run": self._progress.run, "files": self._progress.digest}
-        learner.take_over(draft, "learn", source, noted)
+        progress = self._progress
+        learner.take_over(draft, source, run=progress.run, files=progress.digest)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from klda.data.inputs import checked_inputs
-from klda.errors import KldaError, require
+from klda.errors import KldaError, checked_inputs, require
 from klda.labels import Label, check_one_each, listed, plain
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP

