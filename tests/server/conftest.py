@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from klda import KLDA
 from klda.learner import Learner
 from klda.server.app import create_app
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, ServiceSettings
@@ -45,7 +45,7 @@ def rows(label: str, n: int, seed: int = 0) -> list[list[float]]:
 @contextmanager
 def fails(status: int, match: str | None = None) -> Iterator[None]:
     """The error that a client gets has this status."""
-    with pytest.raises(ServiceError, match=match) as caught:
+    with pytest.raises(ServerError, match=match) as caught:
         yield
     assert caught.value.status == status
 

@@ -60,18 +60,22 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
 
 
 def taken(room, *lengths):
-    return [n for _, n in divide_batch([Encoding(range(n)) for n in lengths], room)]
+    jobs = [Encoding(range(n)) for n in lengths]
+    chosen = dict(divide_batch(jobs, room))
+    return [chosen[job] for job in jobs if job in chosen]
 
 
 def test_short_requests_go_whole_and_long_ones_share_what_is_left():
     assert taken(64, 300) == [64]
+    assert taken(SLICE, 10) == [10]
     assert taken(64, 3, 2, 1) == [3, 2, 1]
     assert taken(64, *[1] * 100) == [1] * 64
     assert sum(taken(64, 300, 300)) == 64
     assert min(taken(64, 300, 300)) >= SLICE
     assert taken(64, 300, 1) == [SLICE, 1]
     assert taken(64, 1, 300) == [1, SLICE]
-    assert taken(SLICE, 300, 1) == [SLICE - 1, 1]
+    assert taken(64, *[300] * 100) == [1] * 64
+    assert taken(SLICE, 300, 1) == [SLICE // 2, 1]
     assert taken(1, 300, 1) == [1]
 
 

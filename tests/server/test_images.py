@@ -19,7 +19,7 @@ from klda import KLDA
 from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.client import Client
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.images import read_images
 
 from .conftest import listening, serving
@@ -120,7 +120,7 @@ def test_a_large_image_becomes_small_and_stays_upright(kind):
 
 def test_a_truncated_image_is_refused_before_it_waits_with_others():
     whole = base64.b64decode(encoded("red", 1))
-    with pytest.raises(ServiceError, match=r"images\[1\]"):
+    with pytest.raises(ServerError, match=r"images\[1\]"):
         read_images([encoded("red", 1), base64.b64encode(whole[:-2000]).decode()])
 
 

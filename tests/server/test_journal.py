@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from klda.learner import Detached
+from klda.learner.folder import JOURNAL
 from klda.server.changes import Acknowledgement, Change
-from klda.server.journal import FILE, Journal, JournalError
+from klda.server.journal import Journal, JournalError
 
 
 def learn(number, n=3, key=""):
@@ -74,7 +75,7 @@ def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
     journal.mark_folded(2)
     assert [c.sequence for c in journal.missing(0)] == [3]
     journal.mark_folded(3)
-    assert (reopened(journal).last, journal.folded) == (3, 3)
+    assert (reopened(journal).last, journal.start_at(None)) == (3, 3)
     assert journal.answered("k")[1].sequence == 1
 
 
@@ -122,7 +123,7 @@ def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
 
 
 def on_disk(folder, content):
-    return any(content in path.read_bytes() for path in folder.glob(f"{FILE}*"))
+    return any(content in path.read_bytes() for path in folder.glob(f"{JOURNAL}*"))
 
 
 def test_only_the_latest_keys_are_kept(journal, monkeypatch):

@@ -8,7 +8,7 @@ from klda import KLDA
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.forms import pasted_rows
 from klda.server.journal import Tally
 
@@ -212,14 +212,14 @@ def test_a_table_refuses_the_names_that_the_api_refuses(client, label, refused):
 
 def test_a_table_refuses_texts_that_the_api_refuses():
     for text in ("x" * 20_001, "\x01"):
-        with pytest.raises(ServiceError, match="Pasted rows, row 2: "):
+        with pytest.raises(ServerError, match="Pasted rows, row 2: "):
             pasted(f"text,label\nhello,a\n{text},a")
 
 
 def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
     monkeypatch.setattr("klda.server.forms.MOST_ROWS", 3)
     assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
-    with pytest.raises(ServiceError, match="more than 3 rows"):
+    with pytest.raises(ServerError, match="more than 3 rows"):
         pasted("text,label" + "\nhello,a" * 4)
 
 

@@ -11,8 +11,7 @@ import pytest
 from klda import KLDA, LDA, NCM, KLDAEnsemble
 from klda.errors import KldaError
 from klda.learner import Learner
-from klda.learner.folder import ModelBusyError
-from klda.server.journal import FILE
+from klda.learner.folder import JOURNAL, ModelBusyError
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -320,9 +319,9 @@ def test_an_empty_snapshot_counts_everything_as_new():
 
 def journaled(folder):
     """Numbers of the changes that only the journal has."""
-    if not (folder / FILE).exists():
+    if not (folder / JOURNAL).exists():
         return []
-    with closing(sqlite3.connect(folder / FILE)) as journal:
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal:
         return [number for (number,) in journal.execute("SELECT sequence FROM changes")]
 
 

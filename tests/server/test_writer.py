@@ -13,10 +13,12 @@ from contextlib import closing, contextmanager
 import pytest
 
 from klda import LDA
+from klda.errors import KldaError
 from klda.learner import Learner
+from klda.learner import folder as storage
+from klda.learner.folder import JOURNAL
 from klda.server.changes import Change
-from klda.server.errors import ServiceError
-from klda.server.journal import FILE, Journal
+from klda.server.journal import Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
@@ -137,7 +139,9 @@ def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
         lambda s: s.learn(samples("bees", 5)[:, :4], ["bees"] * 5),
     )
     assert first.samples == 5
-    assert isinstance(second, ServiceError)
+    assert isinstance(second, KldaError)
+    assert "rows of 4" in str(second)
+    assert running.counts == {"ants": 5}
     running.service.stop()
 
 
@@ -176,7 +180,7 @@ def write(folder, *changes):
 
 
 def refused(folder):
-    with closing(sqlite3.connect(folder / FILE)) as journal:
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal:
         found = journal.execute("SELECT sequence FROM changes WHERE refused IS NOT NULL")
         return [number for (number,) in found]
 
@@ -240,7 +244,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
     shutil.copytree(features_model, tmp_path / "killed")
     with Running(features_model):
         pass  # folds
-    for path in (tmp_path / "killed").glob(f"{FILE}*"):
+    for path in (tmp_path / "killed").glob(f"{JOURNAL}*"):
         shutil.copy(path, features_model)  # as if it had been killed after the save
     assert journaled(features_model) == [1]
     Learner.load(features_model).learn(samples("eels", 4), ["eels"] * 4).save(features_model)
@@ -250,19 +254,47 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
         assert again.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1).repeated
 
 
-def test_the_key_of_the_first_learn_of_a_model_survives_a_kill(tmp_path):
-    folder = tmp_path / "new"
-    service = Service(ServiceSettings(model=folder, new="features"))
-    service.start()
-    first = (samples("ants", 5), ["ants"] * 5, "key", 1)
-    asyncio.run(service.learn(*first))
-    shutil.copytree(folder, tmp_path / "killed")
-    service.stop()
-    for path in (tmp_path / "killed").glob(f"{FILE}*"):
-        path.unlink()  # as if it had been killed right after the save
-    with Running(tmp_path / "killed") as again:
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_first_learn_of_a_model_and_its_key_survive_a_kill(tmp_path, monkeypatch, saved):
+    """The kill comes right before the model is saved, or right after."""
+    new, killed, real = tmp_path / "new", tmp_path / "killed", storage.save
+
+    def save(path, *args, **options):
+        if saved:
+            real(path, *args, **options)
+        if not killed.exists():
+            shutil.copytree(new, killed)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(storage, "save", save)
+    with Running(new, new="features") as running:
+        first = (samples("ants", 5), ["ants"] * 5, "key", 1)
+        running.learn(*first)
+    assert (killed / storage.DOCUMENT).exists() is saved
+    with Running(killed, new="features") as again:
         assert again.learn(*first).repeated
         assert again.counts == {"ants": 5}
+    assert Learner.load(killed).classes == {"ants": 5}
+
+
+def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
+    tmp_path, monkeypatch
+):
+    def full(*args, **options):
+        raise storage.ModelFolderError("no room")
+
+    with monkeypatch.context() as patched, Running(tmp_path / "new", new="features") as running:
+        patched.setattr(storage, "save", full)
+        running.learn(samples("ants", 5), ["ants"] * 5)
+    with Running(tmp_path / "new", new="features") as again:
+        assert again.counts == {"ants": 5}
+    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
+
+
+def test_a_new_model_that_nothing_was_taught_leaves_no_folder(tmp_path):
+    with Running(tmp_path / "new", new="features"):
+        assert (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists()
 
 
 # ------------------------------------------------------------------ what was forgotten
@@ -293,7 +325,7 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
 
 def forgotten(folder):
     """The numbers of the classes that were forgotten, as they are on disk."""
-    with closing(sqlite3.connect(folder / FILE)) as journal:
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal:
         return [arrays[-200:] for (arrays,) in journal.execute("SELECT arrays FROM forgotten")]
 
 

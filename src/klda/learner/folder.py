@@ -42,6 +42,7 @@ FORMAT = "klda-model"
 FORMAT_VERSION = 2
 DOCUMENT = "model.json"
 LOCK = ".lock"
+JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 NOTHING = ""  # what a save replaces that must not replace any model
 
@@ -264,7 +265,7 @@ def check_replaceable(path: str | Path, replaces: str | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (LOCK, DOCUMENT, LEARNING) or bool(
-        _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+        name.startswith(JOURNAL) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
     )
 
 

@@ -11,9 +11,9 @@ from fastapi.security import HTTPBearer
 
 import klda
 from klda.data import as_label
-from klda.labels import Label, check_one_each
+from klda.labels import Label
 from klda.server import schemas
-from klda.server.errors import STATUSES, ServiceError
+from klda.server.errors import STATUSES, ServerError
 from klda.server.images import read_images
 from klda.server.service import Service
 
@@ -31,7 +31,7 @@ def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
     if not service.ready:
-        raise ServiceError("The service is starting or stopping: try again in a moment.", 503)
+        raise ServerError("The service is starting or stopping: try again in a moment.", 503)
     return service
 
 
@@ -45,7 +45,7 @@ keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X
 @router.post("/predict", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
-    snapshot, answers = await service.predict(await inputs_of(service, body), body.top)
+    snapshot, answers = await service.predict(await inputs_of(service, *body.inputs()), body.top)
     predictions = [
         schemas.Prediction.of(
             *answer.top[0],
@@ -61,19 +61,8 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
 @router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAnswer:
     """Explain an answer: the nearest classes, and how much each word contributes to it."""
-    plural = schemas.Inputs(
-        texts=None if body.text is None else [body.text],
-        features=None if body.features is None else [body.features],
-        images=None if body.image is None else [body.image],
-    )
-    inputs = await inputs_of(service, plural)
+    inputs = await inputs_of(service, *body.inputs())
     return schemas.ExplainAnswer.model_validate(await service.explain(inputs[0]))
-
-
-def _check_one_each(body: schemas.LearnBody | schemas.ForgetBody) -> None:
-    """Refuse inputs without a label each, by the name that the request has for them."""
-    for name in body.given():
-        check_one_each(getattr(body, name), body.labels, name)
 
 
 @router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
@@ -85,10 +74,8 @@ async def learn(
     When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
-    _check_one_each(body)
-    inputs = await inputs_of(service, body)
-    content = body.model_dump(exclude_none=True) if idempotency_key else None
-    done = await service.learn(inputs, body.labels, idempotency_key or "", content)
+    inputs = await inputs_of(service, *body.inputs())
+    done = await service.learn(inputs, body.labels, idempotency_key or "", body)
     return schemas.LearnAnswer.of(
         done,
         learned=0 if done.repeated else len(body.labels),
@@ -106,11 +93,9 @@ async def forget(
     Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
     samples because they are few.
     """
-    _check_one_each(body)
-    inputs = await inputs_of(service, body) if body.given() else None
-    content = body.model_dump(exclude_none=True) if idempotency_key else None
+    inputs = await inputs_of(service, *body.inputs()) if body.given() else None
     exact = inputs is not None or service.snapshot.forgets_exactly
-    done = await service.forget(body.labels, inputs, idempotency_key or "", content)
+    done = await service.forget(body.labels, inputs, idempotency_key or "", body)
     return schemas.ForgetAnswer.of(
         done,
         forgotten=list(dict.fromkeys(body.labels)),
@@ -120,15 +105,20 @@ async def forget(
 
 
 @router.post("/undo", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
-async def undo(body: schemas.UndoBody, service: The) -> schemas.ChangeAnswer:
+async def undo(
+    body: schemas.UndoBody, service: The, idempotency_key: Key = None
+) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
-    return schemas.ChangeAnswer.of(await service.undo(body.undo))
+    return schemas.ChangeAnswer.of(await service.undo(body.undo, idempotency_key or "", body))
 
 
 @router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
-async def rename(body: schemas.RenameBody, service: The) -> schemas.ChangeAnswer:
+async def rename(
+    body: schemas.RenameBody, service: The, idempotency_key: Key = None
+) -> schemas.ChangeAnswer:
     """Rename a class."""
-    return schemas.ChangeAnswer.of(await service.rename(body.old, body.new))
+    done = await service.rename(body.old, body.new, idempotency_key or "", body)
+    return schemas.ChangeAnswer.of(done)
 
 
 @router.post("/declare", dependencies=keyed, responses=_errors(409), tags=["teach"])
@@ -139,10 +129,9 @@ async def declare(
 
     A name is read as words: `card_arrival` as "card arrival". A description says more.
     """
-    content = body.model_dump() if idempotency_key else None
     labels = _labels_of(body.classes, service.snapshot.counts)
     classes = dict(zip(labels, body.classes.values(), strict=True))
-    done = await service.declare(classes, idempotency_key or "", content)
+    done = await service.declare(classes, idempotency_key or "", body)
     return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
 
 
@@ -204,7 +193,7 @@ async def health(service: The) -> schemas.HealthAnswer:
     """Report whether the service is ready and can learn; needs no key."""
     reasons = [reason for reason in service.trouble.values() if reason]
     if reasons:
-        raise ServiceError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
+        raise ServerError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 
@@ -230,20 +219,16 @@ def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
 
 
-async def inputs_of(service: Service, body: schemas.Inputs) -> Any:
+async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
     """Return the inputs of a request: texts, image files, or an array of features."""
-    (given,) = body.given()
     wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
-    if given != wanted:
-        raise ServiceError(f"This model takes {wanted}, not {given}.")
-    if given == "features":
-        rows = body.features or []
-        if len({len(row) for row in rows}) > 1:
-            raise ServiceError("features has rows of different lengths.")
-        return np.array(rows, np.float32)
-    if given == "images":
-        return await service.prepare(read_images, body.images or [])
-    return body.texts
+    if kind != wanted:
+        raise ServerError(f"This model takes {wanted}, not {kind}.")
+    if kind == "features":
+        if len({len(row) for row in values}) > 1:
+            raise ServerError("features has rows of different lengths.")
+        return np.array(values, np.float32)
+    return await service.prepare(read_images, values) if kind == "images" else values
 
 
 def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:

@@ -16,7 +16,7 @@ import klda
 from klda.errors import KldaError
 from klda.learner.folder import ModelFolderError
 from klda.server import api, page, uploads
-from klda.server.errors import INTERNAL, ServiceError
+from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate
 from klda.server.journal import JournalError
 from klda.server.keys import Keys
@@ -69,34 +69,34 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _error_response(request: Request, error: Exception) -> Response:
     is_page = request.scope["path"].startswith("/page/")
-    if isinstance(error, HTTPException) and error.status_code != 400:
-        answer = ServiceError(str(error.detail), error.status_code)
-        return JSONResponse(answer.body, answer.status, headers=error.headers)
     answer = _service_error(error, is_page)
     if is_page:
         return page.page_error(request, answer)
-    return JSONResponse(answer.body, answer.status, headers=answer.headers)
+    headers = {**answer.headers, **(getattr(error, "headers", None) or {})}
+    return JSONResponse(answer.body, answer.status, headers=headers)
 
 
-def _service_error(error: Exception, is_page: bool) -> ServiceError:
+def _service_error(error: Exception, is_page: bool) -> ServerError:
     """Return what a client may see of an error."""
-    if isinstance(error, ServiceError):
+    if isinstance(error, ServerError):
         return error
     if isinstance(error, (JournalError, ModelFolderError)):
         log.error("storage", extra={"error": str(error)})
-        return ServiceError(
+        return ServerError(
             "The change could not be written to disk; nothing was changed.", 503, "storage"
         )
     if isinstance(error, KldaError):
-        return ServiceError(str(error))
+        return ServerError(str(error))
+    if isinstance(error, HTTPException) and error.status_code != 400:
+        return ServerError(str(error.detail), error.status_code)
     if isinstance(error, HTTPException):
-        unreadable = ServiceError(f"The form can't be read: {error.detail}")
-        return unreadable if is_page else ServiceError(MALFORMED, 400)
+        unreadable = ServerError(f"The form can't be read: {error.detail}")
+        return unreadable if is_page else ServerError(MALFORMED, 400)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return ServiceError(MALFORMED, 400)
+            return ServerError(MALFORMED, 400)
         # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-        return ServiceError(f"{place[:200]}: {first['msg'][:300]}")
-    return ServiceError(INTERNAL, 500)
+        return ServerError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
+    return ServerError(INTERNAL, 500)

@@ -8,7 +8,6 @@ than one small batch.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.solution import Answer
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.snapshot import Snapshot
 from klda.server.threads import settle
 
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 
 Encode = Callable[[Any], np.ndarray]
-
-log = logging.getLogger("klda.server")
 
 
 @dataclass(eq=False)
@@ -116,9 +112,9 @@ class Batcher:
     def _submit(self, job: Encoding) -> Future:
         with self._wake:
             if self._stopping:
-                raise ServiceError("The service is stopping: try again in a moment.", 503)
+                raise ServerError("The service is stopping: try again in a moment.", 503)
             if len(self._queued(asked=job.top > 0)) >= self._max_queue:
-                raise ServiceError("Too many requests are waiting: try again in a moment.", 503)
+                raise ServerError("Too many requests are waiting: try again in a moment.", 503)
             self._jobs[job] = None
             self._wake.notify()
         return job.future
@@ -137,12 +133,7 @@ class Batcher:
                     return
                 self._gather()
                 batch = self._take()
-            try:
-                self._process(batch, encode)
-            except Exception as error:  # an unexpected error must not end the thread
-                log.exception("batch")
-                for job, _ in batch:
-                    self._close(job, error)
+            self._process(batch, encode)
 
     def _gather(self) -> None:
         """Wait a moment for requests that are about to arrive."""
@@ -175,38 +166,35 @@ class Batcher:
             return
         try:
             rows = encode(_join([job.inputs[at] for job, at in batch]))
+            self.on_batch(len(rows))
+            self._finish(self._completed(batch, rows))
         except Exception as error:
-            # One bad input must not fail the requests that it was batched with.
             if len(batch) == 1:
                 self._close(batch[0][0], error)
-            else:
-                for one in batch:
-                    self._process([one], encode)
-            return
-        self.on_batch(len(rows))
+                return
+            for one in batch:  # a bad input must not fail the requests that it was batched with
+                self._process([one], encode)
+
+    def _completed(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
+        """Hand out the rows of a batch; return the requests that have all of theirs now."""
         parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
         with self._wake:
             for (job, at), part in zip(batch, parts, strict=True):
                 job.done[at.start] = part
-            complete = [job for job, _ in batch if job.is_complete]
-        for job in complete:
+            return [job for job, _ in batch if job.is_complete]
+
+    def _finish(self, jobs: list[Encoding]) -> None:
+        """Return the rows of learns, and answer predicts in one pass over the feature map."""
+        for job in jobs:
             if not job.top:
                 self._close(job, job.rows)
-        self._answer(self._snapshot(), [job for job in complete if job.top])
-
-    def _answer(self, snapshot: Snapshot, jobs: list[Encoding]) -> None:
-        """Answer requests together; where that fails, one by one, so each gets its own error."""
-        try:
-            answers = _answers(snapshot, jobs)
-        except Exception as error:
-            if len(jobs) == 1:
-                self._close(jobs[0], error)
-            else:
-                for job in jobs:
-                    self._answer(snapshot, [job])
-            return
-        for job, own in zip(jobs, answers, strict=True):
-            self._close(job, (snapshot, own))
+        asked = [job for job in jobs if job.top]
+        if asked:
+            snapshot, rows = self._snapshot(), np.concatenate([job.rows for job in asked])
+            answers = iter(snapshot.answer(rows, max(job.top for job in asked)))
+            for job in asked:
+                own = islice(answers, len(job.inputs))
+                self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
 
     def _close(self, job: Encoding, outcome: Any) -> None:
         with self._wake:
@@ -215,40 +203,23 @@ class Batcher:
 
 
 def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, int]]:
-    """Choose the inputs of a batch: all of short requests, equal parts of long ones.
+    """Choose requests for a batch and how many inputs of each: the oldest, then the shortest ones.
 
-    Return requests and how many inputs of each. The oldest, which comes first, is always among
-    them. Where the batch completes a request, longer ones take no more than `SLICE` of it: they
-    would delay it.
+    While a short request waits, longer ones take no more than `SLICE`: they would delay it.
     """
-    if not jobs:
-        return []
-    least = min(jobs[0].left, SLICE, max(1, room // 2))
-    room -= least
-    first = list(islice(jobs, room + 1))
-    taken = {id(jobs[0]): least}
-    finishes = False
-    for i, job in enumerate(sorted(first, key=lambda job: job.left)):
-        held = taken.get(id(job), 0)
-        n = min(job.left, held + room // (len(first) - i))
-        if n < job.left and finishes:
-            n = max(held, min(n, SLICE))
-        finishes = finishes or n == job.left
-        taken[id(job)] = n
-        room -= n - held
-    return [(job, taken[id(job)]) for job in first if taken[id(job)]]
-
-
-def _answers(snapshot: Snapshot, jobs: list[Encoding]) -> list[list[Answer]]:
-    """Answer all requests in one pass over the feature map."""
-    if not jobs or not snapshot.counts:
-        return [[] for _ in jobs]
-    rows = np.concatenate([job.rows for job in jobs])
-    answers = iter(snapshot.answer(rows, max(job.top for job in jobs)))
-    return [
-        [replace(answer, top=answer.top[: job.top]) for answer in islice(answers, len(job.inputs))]
-        for job in jobs
-    ]
+    if len(jobs) < 2:
+        return [(job, min(job.left, room)) for job in jobs]
+    order = [jobs[0], *sorted(jobs[1:], key=lambda job: job.left)]
+    most = max(1, room // min(len(jobs), room))
+    if any(job.left <= SLICE for job in jobs):
+        most = max(1, min(SLICE, room // 2))
+    chosen = []
+    for job in order:
+        count = min(job.left, most, room)
+        room -= count
+        if count:
+            chosen.append((job, count))
+    return chosen
 
 
 def _join(parts: list[Any]) -> Any:

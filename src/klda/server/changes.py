@@ -66,6 +66,8 @@ class Acknowledgement:
 
 
 def digest(kind: str, content: Any) -> str:
-    """Return a short fingerprint of a request: 32 hexadecimal digits."""
-    text = json.dumps([kind, content], sort_keys=True, ensure_ascii=True)
+    """Return a short fingerprint of a request, its body or what JSON can hold: 32 hex digits."""
+    text = json.dumps(
+        [kind, content], sort_keys=True, default=lambda body: body.model_dump(exclude_none=True)
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -15,6 +15,7 @@ import numpy as np
 
 from klda.errors import KldaError, checked_inputs, require
 from klda.labels import Label, check_one_each, listed, plain
+from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
@@ -25,26 +26,9 @@ BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
 REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
-_NOT_DONE = (429, 503)  # the service refused the request and has done nothing
-_ANSWER_LOST = (0, 502, 504)  # between the service and here: it may have done it
-_READS = ("/v1/predict", "/v1/explain")
-
-
-class ServerError(KldaError):
-    """The service refused a request, or can't be reached.
-
-    Attributes
-    ----------
-    status : int
-        HTTP status; 0 if there was no response.
-    code : str
-        The kind of error, for programs.
-    """
-
-    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
+# The service refused the request for now, or the response was lost on the way from it. A change may
+# have been made then: it is sent again with the same idempotency key, and counts once.
+_TRY_AGAIN = (429, 503, 0, 502, 504)
 
 
 class Client:
@@ -173,20 +157,12 @@ class Client:
         number = self._last_forget if number is None else number
         if number is None:
             raise KldaError("number is missing: this client has not forgotten any class.")
-        self._call("POST", "/v1/undo", {"undo": number})
+        self._change("/v1/undo", {"undo": number})
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class a name that no other class has."""
-        old, new = plain(old), plain(new)
-        try:
-            self._call("POST", "/v1/rename", {"old": old, "new": new})
-        except ServerError as error:
-            if error.status not in _ANSWER_LOST:
-                raise
-            classes = self.classes
-            if old in classes or new not in classes:
-                raise
+        self._change("/v1/rename", {"old": plain(old), "new": plain(new)})
         return self
 
     # ---------------------------------------------------------------- answers
@@ -298,19 +274,16 @@ class Client:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
     ) -> dict[str, Any]:
-        # Without a key, a change whose response was lost may have been made: don't send it again.
-        repeatable = "Idempotency-Key" in headers or method == "GET" or path in _READS
-        again = _NOT_DONE + (_ANSWER_LOST if repeatable else ())
         for attempt in itertools.count():
             try:
                 return _read(self._http.request(method, path, json=body, headers=headers))
             except self._lost as error:
                 failed = ServerError(
-                    f"No response from {self._http.base_url}: {error}. Is klda serve running?"
+                    f"No response from {self._http.base_url}: {error}. Is klda serve running?", 0
                 )
             except ServerError as error:
                 failed = error
-            if failed.status not in again or attempt == RETRIES:
+            if failed.status not in _TRY_AGAIN or attempt == RETRIES:
                 raise failed
             time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")

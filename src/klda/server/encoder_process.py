@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from klda.server.errors import ServiceError
-from klda.server.locked_folder import open_learner
+from klda.server.errors import ServerError
 from klda.server.settings import ServiceSettings
+from klda.server.writer import open_learner
 
 STOP_SECONDS = 10
 
@@ -47,7 +47,7 @@ class EncoderProcess:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
-        raise ServiceError("A worker ended while it encoded: try again in a moment.", 503)
+        raise ServerError("A worker ended while it encoded: try again in a moment.", 503)
 
     def stop(self) -> None:
         """End the process."""

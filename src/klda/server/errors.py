@@ -1,4 +1,4 @@
-"""The error that a client sees: a status, a code for programs, a message for people."""
+"""The error that the service answers with, and that its client raises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from klda.errors import KldaError
 
 # The code for programs, and what the API's document says about a status.
 STATUSES = {
+    0: ("unreachable", "No response."),
     400: ("malformed", "The body is not valid JSON."),
     401: ("unauthorized", "No key, or an unknown one."),
     403: ("forbidden", "The key does not allow this, or a page of another site sent the request."),
@@ -23,8 +24,16 @@ STATUSES = {
 INTERNAL = "Internal error; see the log for this request ID."
 
 
-class ServiceError(KldaError):
-    """A request that can't be served; the message says why and what to do about it."""
+class ServerError(KldaError):
+    """The service can't serve a request, or can't be reached; the message says what to do about it.
+
+    Attributes
+    ----------
+    status : int
+        HTTP status; 0 if there was no response.
+    code : str
+        The kind of error, for programs.
+    """
 
     def __init__(self, message: str, status: int = 422, code: str = "") -> None:
         super().__init__(message)

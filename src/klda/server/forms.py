@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from klda.data import as_label, open_pasted
 from klda.labels import MAX_LABEL_LENGTH, Label
 from klda.server import schemas
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def chosen_class(name: str, known: Collection[Label]) -> Label:
     for label in known:
         if str(label) == name:
             return label
-    raise ServiceError(f"There is no class {name[:60]!r}: it was forgotten or renamed.", 404)
+    raise ServerError(f"There is no class {name[:60]!r}: it was forgotten or renamed.", 404)
 
 
 def typed_class(name: str, known: Collection[Label]) -> Label:
@@ -59,7 +59,7 @@ def _valid(kind: TypeAdapter[T], value: Any, wrong: Callable[[Any], str]) -> T:
     try:
         return kind.validate_python(value)
     except ValidationError as error:
-        raise ServiceError(wrong(error.errors()[0])) from error
+        raise ServerError(wrong(error.errors()[0])) from error
 
 
 class PastedRows(NamedTuple):
@@ -78,9 +78,9 @@ def pasted_rows(
     batches = table.batches(rows=MOST_ROWS, skip=skip)
     batch = next(batches, None)
     if batch is None:
-        raise ServiceError(f"{name}: there is a header but no row.")
+        raise ServerError(f"{name}: there is a header but no row.")
     if next(batches, None) is not None:
-        raise ServiceError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
+        raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
     labels = batch.labels or []
     _valid(
         _texts, batch.inputs, lambda e: f"{name}, row {int(e['loc'][0]) + 1 + skip}: {e['msg']}."
@@ -88,6 +88,6 @@ def pasted_rows(
     for label in dict.fromkeys(labels):
         try:
             _checked(label)
-        except ServiceError as error:
-            raise ServiceError(f"{name}, row {labels.index(label) + 1 + skip}: {error}") from error
+        except ServerError as error:
+            raise ServerError(f"{name}, row {labels.index(label) + 1 + skip}: {error}") from error
     return PastedRows(batch.inputs, labels, table.header)

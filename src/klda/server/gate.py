@@ -10,13 +10,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from klda.server.errors import ServiceError
-from klda.server.keys import SESSION_COOKIE, RateLimit, check_role, secret_of
+from klda.server.errors import ServerError
+from klda.server.keys import SESSION_COOKIE, RateLimit, secret_of
 from klda.server.settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -28,6 +28,10 @@ MAX_SIGN_IN = 4096  # bytes of a form with a key
 # Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
 # number of values, not on bytes: a body of empty lists would take seconds.
 MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
+
+TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
+SIGN_IN = "The session has expired: sign in again."
+GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -87,10 +91,8 @@ class Gate:
         try:
             self._check(request)
             await self.app(scope, exchange.receive, exchange.send)
-            if exchange.refusal is not None:
-                raise exchange.refusal
         except Exception as error:
-            if not isinstance(error, ServiceError):
+            if not isinstance(error, ServerError):
                 log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
             await exchange.close(await self._respond(request, error))
         finally:
@@ -108,30 +110,31 @@ class Gate:
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self._hosts and name.lower() not in self._hosts and path != HEALTH:
-            raise ServiceError(f"This service does not answer for the host {name[:100]!r}.", 403)
+            raise ServerError(f"This service does not answer for the host {name[:100]!r}.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and request.method not in READS:
-            raise ServiceError("Requests from pages of other sites are refused.", 403)
+            raise ServerError("Requests from pages of other sites are refused.", 403)
         length = headers.get("content-length", "")
         if length.isdigit() and int(length) > self._max_body(path):
-            raise _too_large(self._max_body(path))
+            raise ServerError(TOO_LARGE.format(self._max_body(path)), 413)
         if path != HEALTH:
             address = request.client.host if request.client else ""
             self._limit.take(self.state.keys.client(secret_of(headers), address))
         self._check_role(request, needed_role(request.method, path))
 
     def _check_role(self, request: Request, wanted: str | None) -> None:
-        keys = self.state.keys
         if wanted is None:
             return
-        if not request.scope["path"].startswith("/page/"):
-            check_role(keys.role(secret_of(request.headers)), wanted)
-            return
-        role = keys.session_role(request.cookies.get(SESSION_COOKIE))
+        is_page = request.scope["path"].startswith("/page/")
+        if is_page:
+            role = self.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
+        else:
+            role = self.state.keys.role(secret_of(request.headers))
         if role is None:
-            raise ServiceError("The session has expired: sign in again.", 401)
-        check_role(role, wanted)
+            raise ServerError(SIGN_IN if is_page else GIVE_KEY, 401)
+        if wanted == "teach" and role != "teach":
+            raise ServerError("This key may ask but not teach: use one with the role teach.", 403)
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
@@ -144,7 +147,10 @@ class Gate:
 
 
 class _Exchange:
-    """One request and its response; a body that is too large ends it."""
+    """One request and its response; a body that is too large ends it.
+
+    FastAPI passes on an HTTPException that reading the body raises, and wraps any other error.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
         self.id = uuid.uuid4().hex[:16]
@@ -153,35 +159,24 @@ class _Exchange:
         self._scope, self._receive, self._send = scope, receive, send
         self._max_body, self._length = max_body, 0
         self._counts = dict.fromkeys(MAX_CHARACTERS if scope["path"].startswith("/v1/") else (), 0)
-        self.refusal: ServiceError | None = None
 
     async def receive(self) -> Message:
         message = await self._receive()
-        try:
-            self._count(message.get("body", b""))
-        except ServiceError as error:
-            self.refusal = error
-            raise
-        return message
-
-    def _count(self, body: bytes) -> None:
+        body = message.get("body", b"")
         self._length += len(body)
         if self._length > self._max_body:
-            raise _too_large(self._max_body)
+            raise HTTPException(413, TOO_LARGE.format(self._max_body))
         for characters, before in self._counts.items():
             count = self._counts[characters] = before + sum(map(body.count, characters))
             if count > MAX_CHARACTERS[characters]:
-                raise ServiceError(
+                raise HTTPException(
+                    422,
                     f"The body has {count} of the characters {characters.decode()!r}; at most "
-                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time."
+                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time.",
                 )
+        return message
 
     async def send(self, message: Message) -> None:
-        # FastAPI turns a refusal into an error of its own, which would not say what happened.
-        if self.refusal is None:
-            await self._send_on(message)
-
-    async def _send_on(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(raw=list(message["headers"]))
@@ -195,10 +190,4 @@ class _Exchange:
     async def close(self, response: Response) -> None:
         """Respond, unless a response has started."""
         if not self.status:
-            await response(self._scope, self._receive, self._send_on)
-
-
-def _too_large(most: int) -> ServiceError:
-    return ServiceError(
-        f"The request is larger than {most} bytes: send fewer inputs at a time.", 413
-    )
+            await response(self._scope, self._receive, self.send)

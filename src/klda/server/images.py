@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from klda.errors import require
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # of one image
@@ -32,13 +32,13 @@ def read_images(encoded: Sequence[str]) -> list[bytes]:
         try:
             file = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise ServiceError(f"images[{i}] is not base64.") from error
+            raise ServerError(f"images[{i}] is not base64.") from error
         try:
             pixels, file = _checked(file, f"images[{i}]", left)
-        except ServiceError:
+        except ServerError:
             raise
         except Exception as error:  # Pillow raises many kinds on a damaged file
-            raise ServiceError(
+            raise ServerError(
                 f"images[{i}] can't be read as an image: give {', '.join(FORMATS)}."
             ) from error
         left -= pixels
@@ -52,9 +52,9 @@ def _checked(file: bytes, name: str, left: int) -> tuple[int, bytes]:
     with pillow.open(io.BytesIO(file), formats=FORMATS) as image:
         pixels = image.width * image.height
         if pixels > MAX_PIXELS:
-            raise ServiceError(f"{name} has {pixels} pixels; give at most {MAX_PIXELS}.")
+            raise ServerError(f"{name} has {pixels} pixels; give at most {MAX_PIXELS}.")
         if pixels > left:
-            raise ServiceError(
+            raise ServerError(
                 f"{name}: the images have more than {MAX_PIXELS_TOGETHER} pixels together; send "
                 "fewer at a time, or smaller ones."
             )

@@ -22,9 +22,9 @@ from safetensors.numpy import load, save
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Detached
+from klda.learner.folder import JOURNAL
 from klda.server.changes import Acknowledgement, Change
 
-FILE = "journal.db"
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 
@@ -69,40 +69,37 @@ class JournalError(KldaError):
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
-    Only the process that holds the folder's lock may use its journal. A folder without a model
-    can't have one: it stays in memory until :meth:`to_disk`.
+    Only the process that holds the folder's lock may use its journal.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
-        self.on_disk = False
+        self.path = folder / JOURNAL
         self.trouble = ""  # why the last write failed, until one succeeds
-        self._db = _connect(":memory:")
+        self._db: sqlite3.Connection | None = None
 
-    # ------------------------------------------------------------------ open and close
-
-    def open(self, *, in_memory: bool = False) -> None:
-        """Open the file, unless it is open, or an empty journal in memory."""
-        if self.on_disk and not in_memory:
-            return
+    def open(self) -> None:
+        """Open the file."""
         with self._reporting("open"):
-            self.close()
-            self._db = _connect(":memory:" if in_memory else str(self.path))
+            # Transactions are explicit; one thread at a time uses the connection, but not always
+            # the same.
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA secure_delete = ON")
             if not self._db.execute("PRAGMA user_version").fetchone()[0]:
                 self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self.on_disk = not in_memory
-
-    def to_disk(self) -> None:
-        """Write a journal in memory to its file, once the folder has a model."""
-        with self._reporting("write"):
-            file = _connect(str(self.path))
-            self._db.backup(file)
-            self._db, self.on_disk = file, True
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, if it is open; one that no change was ever stored in is removed."""
+        if self._db is None:
+            return
+        is_empty = False
+        with suppress(JournalError):
+            is_empty = not self.last
         self._db.close()
-        self.on_disk = False
+        self._db = None
+        if is_empty:
+            self.path.unlink()
 
     # ------------------------------------------------------------------ transactions
 
@@ -134,6 +131,7 @@ class Journal:
             raise JournalError(f"Could not {verb} the journal {self.path}: {error}.") from error
 
     def _run(self, statement: str, values: Iterable[Any] = ()) -> sqlite3.Cursor:
+        assert self._db is not None
         with self._reporting("write"):
             return self._db.execute(statement, tuple(values))
 
@@ -143,16 +141,6 @@ class Journal:
     def last(self) -> int:
         """Number of the last change ever made."""
         return self._state("last")
-
-    @property
-    def folded(self) -> int:
-        """Number of the last change that is known to be in the model folder."""
-        return self._state("folded")
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no change was ever stored in it."""
-        return not self.last
 
     def set_last(self, number: int) -> None:
         """Continue to count after a number."""
@@ -178,14 +166,14 @@ class Journal:
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.
         """
-        folded = self.folded
+        folded = self._state("folded")
         if position is None:
             position = folded
         if position < folded:
             raise JournalError(
                 f"The model in {self.path.parent} has the changes up to {position}, but those up "
                 f"to {folded} are no longer in its journal: the model is older than the journal. "
-                f"Restore both from the same copy, or delete {FILE} to continue without the "
+                f"Restore both from the same copy, or delete {JOURNAL} to continue without the "
                 "changes in it."
             )
         if position > folded:  # by a kill between a save and the removal
@@ -210,17 +198,13 @@ class Journal:
     def mark_folded(self, position: int) -> None:
         """Remove the changes that the model folder has, and leave no trace of them on disk."""
         with self.transaction():
-            self.drop_until(position)
+            self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
+            self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
+            self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
+            self.set_last(position)
+            self._run(_trim("keys", MAX_KEYS))
+            self._run(_trim("tallies", MAX_TALLIES))
         self._truncate()
-
-    def drop_until(self, position: int) -> None:
-        """Remove the changes up to one, inside of a transaction."""
-        self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
-        self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
-        self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
-        self.set_last(position)
-        self._run(_trim("keys", MAX_KEYS))
-        self._run(_trim("tallies", MAX_TALLIES))
 
     def _truncate(self) -> None:
         """Empty the write-ahead log, which still has what was deleted."""
@@ -246,15 +230,6 @@ class Journal:
         sequence, classes, samples, new = json.loads(found[1])
         return found[0], Acknowledgement(sequence, classes, samples, tuple(new))
 
-    def keys(self) -> list[list[Any]]:
-        """Return all keys in a form for JSON, to be stored with the first save of a model."""
-        return [list(row) for row in self._run("SELECT * FROM keys")]
-
-    def add_keys(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Take over keys that :meth:`keys` returned."""
-        for row in rows:
-            self._run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)", row)
-
     # ------------------------------------------------------------------ forgotten classes
 
     def keep(self, sequence: int, when: float, classes: Iterable[Detached]) -> None:
@@ -276,24 +251,20 @@ class Journal:
             found.setdefault(number, {})[json.loads(label)] = count
         return found
 
-    def kept(self, number: int, by: int) -> list[Detached]:
-        """Return the classes of a forget, unless a change other than `by` has restored them."""
+    def kept(self, number: int, by: int) -> list[tuple[Detached, bool]]:
+        """Return the classes of a forget, unless a change other than `by` has restored them.
+
+        With each, whether another class was given its name since.
+        """
         found = self._run(
-            "SELECT label, count, arrays, meta FROM forgotten "
+            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
             (number, by),
         )
         return [
-            Detached(json.loads(label), count, load(arrays), json.loads(meta))
-            for label, count, arrays, meta in found
+            (Detached(json.loads(label), count, load(arrays), json.loads(meta)), bool(reused))
+            for label, count, arrays, meta, reused in found
         ]
-
-    def reused_names(self, number: int) -> set[Label]:
-        """Return the classes of a forget whose names other classes were given since."""
-        found = self._run(
-            "SELECT label FROM forgotten WHERE sequence = ? AND name_reused", (number,)
-        )
-        return {json.loads(label) for (label,) in found}
 
     def reuse_name(self, label: Label) -> None:
         """Note that a class was given a name that forgotten classes had."""
@@ -323,15 +294,6 @@ class Journal:
         """Return the latest tallies, oldest first."""
         newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
         return [Tally(*row) for row in newest.fetchall()[::-1]]
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    # Transactions are explicit; one thread at a time uses the connection, but not always the same.
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA secure_delete = ON")
-    return db
 
 
 def _trim(table: str, most: int) -> str:

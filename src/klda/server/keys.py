@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.settings import ApiKey
 
 SESSION_COOKIE = "klda_session"
@@ -79,16 +79,6 @@ def secret_of(headers: Mapping[str, str]) -> str | None:
     return value.strip() if scheme.lower() == "bearer" else None
 
 
-def check_role(role: str | None, wanted: str) -> None:
-    """Raise unless a role allows to ``"ask"`` or to ``"teach"``."""
-    if role is None:
-        raise ServiceError(
-            "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'.", 401
-        )
-    if wanted == "teach" and role != "teach":
-        raise ServiceError("This key may ask but not teach: use one with the role teach.", 403)
-
-
 class RateLimit:
     """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
 
@@ -108,7 +98,7 @@ class RateLimit:
         while len(self._buckets) > _MAX_CLIENTS:
             self._buckets.popitem(last=False)
         if not allowed:
-            raise ServiceError(
+            raise ServerError(
                 f"Too many requests: at most {self._rate:g} per second. Wait a moment, or send "
                 "more inputs in one request.",
                 429,

@@ -17,7 +17,7 @@ import numpy as np
 
 from klda.labels import Label
 from klda.learner import Detached
-from klda.learner.folder import StoredModel
+from klda.learner import folder as storage
 from klda.server.changes import Acknowledgement, Change
 from klda.server.journal import Journal, JournalError, Tally
 
@@ -28,36 +28,33 @@ _MAGIC = b"KLJ\x01"
 _CALIBRATION = ("filed", "novelty", "losses")
 
 
-def position(stored: StoredModel) -> int | None:
-    """Return the number of the last change in a model folder, if it says so."""
-    noted = stored.document["classifier"].get("service", {})
-    return int(noted["position"]) if "position" in noted else None
-
-
-def migrate(folder: Path, stored: StoredModel, journal: Journal) -> None:
+def migrate(folder: Path, journal: Journal) -> None:
     """Move the memory and the journal files of an old service into the journal.
 
     After a kill in between it is done again: a change that the journal has is left out.
     """
     files = sorted(folder.glob(FILES))
+    stored = storage.load(folder) if storage.exists(folder) else None
+    if stored is None or not (files or MEMORY in stored.arrays):
+        return
     entries = [entry for file in files for entry in _read(file)]
     dropped = {header["target"] for header, _ in entries if header["kind"] == "cancel"}
-    has_memory = journal.is_new and MEMORY in stored.arrays
-    if entries or has_memory:
-        with journal.transaction():
-            if has_memory:
-                _move_memory(stored, journal)
-            journal.set_last(position(stored) or 0)
-            last = journal.last
-            for header, rows in entries:
-                number = header["sequence"]
-                if number > last and number not in dropped and header["kind"] != "cancel":
-                    journal.add(Change.of(header, rows))
+    position = stored.document["classifier"].get("service", {}).get("position")
+    with journal.transaction():
+        if not journal.last and MEMORY in stored.arrays:
+            _move_memory(stored, journal)
+        journal.set_last(position or 0)
+        last = journal.last
+        for header, rows in entries:
+            number = header["sequence"]
+            if number > last and number not in dropped and header["kind"] != "cancel":
+                journal.add(Change.of(header, rows))
+    journal.start_at(position)
     for file in files:
         file.unlink()
 
 
-def _move_memory(stored: StoredModel, journal: Journal) -> None:
+def _move_memory(stored: storage.StoredModel, journal: Journal) -> None:
     content = json.loads(np.asarray(stored.arrays[MEMORY]).tobytes())
     for key, sequence, classes, samples, new, digest in content["keys"]:
         journal.add_key(key, digest, Acknowledgement(sequence, classes, samples, tuple(new)))

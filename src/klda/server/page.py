@@ -16,9 +16,9 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, forms, schemas
+from klda.server import api, drawing, forms
 from klda.server.changes import digest
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.service import Service
 
@@ -74,7 +74,7 @@ def _message(request: Request, text: str, **values: Any) -> HTMLResponse:
     return _changed(_render(request, "message.html", text=text, kind="done", **values))
 
 
-def page_error(request: Request, error: ServiceError) -> Response:
+def page_error(request: Request, error: ServerError) -> Response:
     """Return an error as the page shows it, or send the browser to the sign-in."""
     response = _render(request, "message.html", error.status, text=str(error), kind="error")
     response.headers.update(error.headers)
@@ -176,7 +176,7 @@ async def _answer(request: Request, service: Service, value: str, note: str = ""
     if service.snapshot.counts:
         _, (answer,) = await service.predict(await _input(service, value), 5)
     elif not value.strip():
-        raise ServiceError("Type something first.")
+        raise ServerError("Type something first.")
     return _render(
         request, "answer.html", value=value, modality=service.modality, note=note, answer=answer
     )
@@ -187,13 +187,13 @@ async def _input(service: Service, value: str) -> Any:
     if service.modality == "text":
         return [forms.typed_text(value)]
     if service.modality == "image":
-        return await api.inputs_of(service, schemas.Inputs(images=[value]))
+        return await api.inputs_of(service, "images", [value])
     try:
         row = np.array([float(part) for part in value.replace(",", " ").split()], np.float32)
     except ValueError as error:
-        raise ServiceError("Give numbers, separated by commas or spaces.") from error
+        raise ServerError("Give numbers, separated by commas or spaces.") from error
     if not len(row) or not np.isfinite(row).all():
-        raise ServiceError("Give finite numbers, separated by commas or spaces.")
+        raise ServerError("Give finite numbers, separated by commas or spaces.")
     return row[None, :]
 
 
@@ -210,7 +210,7 @@ async def upload(
 ) -> Response:
     """Start to teach the rows of a table, or show first what would be taught."""
     if service.modality != "text":
-        raise ServiceError("Tables can be taught to models of texts only; use the API.")
+        raise ServerError("Tables can be taught to models of texts only; use the API.")
     content, name = rows.encode(), "Pasted rows"
     if file is not None and file.filename:
         content, name = await file.read(), file.filename
@@ -269,7 +269,7 @@ async def declare(request: Request, service: The, name: Field, description: Fiel
     label = forms.typed_class(name, known)
     about = forms.typed_description(description)
     if label in known and about is None:
-        raise ServiceError(f"There is a class {label} already: describe it, or give another name.")
+        raise ServerError(f"There is a class {label} already: describe it, or give another name.")
     await service.declare({label: about})
     return _message(request, f"{'Described' if label in known else 'Added'} {label}.")
 

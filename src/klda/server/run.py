@@ -36,19 +36,14 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """Bind a socket to a host and a port; port 0 takes any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         raise KldaError(
             f"Listening on {host} port {port} failed: {error.strerror or error}. Give another "
             "--port, or --port 0 for any that is free."
         ) from error
-    return listener
 
 
 def address_of(listener: socket.socket) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from klda.labels import MAX_LABEL_LENGTH, Label
+from klda.labels import MAX_LABEL_LENGTH, Label, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
@@ -39,6 +39,10 @@ Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]
 Rows = Annotated[list[Row], Field(min_length=1, max_length=MAX_ITEMS)]
 Images = Annotated[list[Image], Field(min_length=1, max_length=MAX_ITEMS)]
 
+# What a request calls one input or several, and what several are called.
+_INPUTS = {"text": "texts", "image": "images"}
+_INPUTS |= {name: name for name in ("texts", "features", "images")}
+
 IDEMPOTENCY_KEY = {"max_length": MAX_KEY_LENGTH, "pattern": r"^[\x21-\x7e]+$"}
 
 
@@ -50,31 +54,43 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Inputs(_Body):
-    """Exactly one of texts, features and images, depending on the model."""
+class _WithInputs(BaseModel):
+    """Inputs of one kind, depending on the model; if there are labels, one for each."""
 
     inputs_required: ClassVar[bool] = True
+
+    def given(self) -> list[str]:
+        """Return the names of the inputs that were given."""
+        return [name for name in _INPUTS if getattr(self, name, None) is not None]
+
+    def inputs(self) -> tuple[str, list[Any]]:
+        """Return what the inputs are called if there are several, and a list of them."""
+        (name,) = self.given()
+        value = getattr(self, name)
+        is_one = isinstance(value, str) or isinstance(value[0], float)
+        return _INPUTS[name], [value] if is_one else value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = self.given()
+        if len(given) > 1 or (self.inputs_required and not given):
+            most = "exactly" if self.inputs_required else "at most"
+            *first, last = (name for name in _INPUTS if name in type(self).model_fields)
+            raise ValueError(f"give {most} one of {', '.join(first)} and {last}")
+        if given and hasattr(self, "labels"):
+            check_one_each(getattr(self, given[0]), self.labels, given[0])
+        return self
+
+
+class _Inputs(_WithInputs):
     texts: Texts | None = None
     features: Rows | None = Field(
         default=None, description="Feature rows, for a model of features."
     )
     images: Images | None = Field(default=None, description="Image files, base64-encoded.")
 
-    def given(self) -> list[str]:
-        """Return the names of the inputs that were given."""
-        names = ("texts", "features", "images")
-        return [name for name in names if getattr(self, name) is not None]
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        given = len(self.given())
-        if given > 1 or (self.inputs_required and not given):
-            most = "exactly" if self.inputs_required else "at most"
-            raise ValueError(f"give {most} one of texts, features and images")
-        return self
-
-
-class LearnBody(Inputs):
+class LearnBody(_Inputs):
     """Samples, and one label per sample."""
 
     labels: Labels
@@ -85,7 +101,16 @@ class LearnBody(Inputs):
     )
 
 
-class PredictBody(Inputs):
+class ForgetBody(_Inputs):
+    """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
+
+    inputs_required: ClassVar[bool] = False
+    labels: Labels
+
+    model_config = _with_example(labels=["card_arrival"])
+
+
+class PredictBody(_Inputs):
     """Inputs, and how many classes to name for each."""
 
     text: Text | None = Field(None, description="One text: short for texts with one entry.")
@@ -93,23 +118,15 @@ class PredictBody(Inputs):
 
     model_config = _with_example(texts=["has my card been sent?"], top=2)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _single(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("text") is not None:
-            if values.get("texts") is not None:
-                raise ValueError("give text or texts, not both")
-            values = {**values, "texts": [values["text"]]}
-        return values
 
+class ExplainBody(_WithInputs):
+    """One input."""
 
-class ForgetBody(Inputs):
-    """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
+    text: Text | None = None
+    features: Row | None = None
+    image: Image | None = None
 
-    inputs_required: ClassVar[bool] = False
-    labels: Labels
-
-    model_config = _with_example(labels=["card_arrival"])
+    model_config = _with_example(text="has my card been sent?")
 
 
 class ClassesQuery(_Body):
@@ -145,22 +162,6 @@ class UndoBody(_Body):
     undo: int = Field(ge=1, le=2**53, strict=True)
 
     model_config = _with_example(undo=17)
-
-
-class ExplainBody(_Body):
-    """One input."""
-
-    text: Text | None = None
-    features: Row | None = None
-    image: Image | None = None
-
-    model_config = _with_example(text="has my card been sent?")
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if sum(value is not None for value in (self.text, self.features, self.image)) != 1:
-            raise ValueError("give exactly one of text, features and image")
-        return self
 
 
 # ------------------------------------------------------------------ answers

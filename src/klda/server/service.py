@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from klda.engine.solution import Answer
 from klda.errors import KldaError
-from klda.labels import Label, check_one_each
+from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
-from klda.server.errors import ServiceError
-from klda.server.journal import Tally
+from klda.server.errors import ServerError
+from klda.server.journal import Journal, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
-from klda.server.update import wrong_width
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
@@ -109,25 +108,19 @@ class Service:
         self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
     ) -> Any:
         if not self.ready:
-            raise ServiceError("The service is stopping: try again in a moment.", 503)
+            raise ServerError("The service is stopping: try again in a moment.", 503)
         return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
-        self._check_has_classes()
-        future = self.batcher.ask(self._checked(inputs), top)
-        snapshot, answers = await asyncio.wrap_future(future)
-        if not answers:
-            raise _no_classes()
-        return snapshot, answers
+        return await asyncio.wrap_future(self.batcher.ask(self._checked(inputs), top))
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
-        self._check_has_classes()
         if isinstance(value, np.ndarray):
             self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
-            raise ServiceError("Too many explanations are waiting: try again in a moment.", 503)
+            raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
             return await self._in_thread(self._background, self.snapshot.explain, value)
@@ -138,12 +131,10 @@ class Service:
         """Refuse rows of another length before they are batched with others."""
         width = self.snapshot.width
         if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
-            raise wrong_width(inputs.shape[1], width)
+            raise ServerError(
+                f"features has rows of {inputs.shape[1]} numbers; this model expects {width}."
+            )
         return inputs
-
-    def _check_has_classes(self) -> None:
-        if not self.snapshot.counts:
-            raise _no_classes()
 
     # ------------------------------------------------------------------ looking
 
@@ -151,8 +142,7 @@ class Service:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
         if self._overview is None or self._overview[0] != version:
-            inspected = self.writer.inspect(lambda learner, _: _neighbourhood(learner))
-            classes = await asyncio.wrap_future(inspected)
+            classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
             before = None if self._overview is None else self._overview[1].map
             drawn = await self._in_thread(self._background, _draw, classes, before)
             self._overview = (version, drawn)
@@ -160,13 +150,14 @@ class Service:
 
     async def tallies(self) -> list[Tally]:
         """Return how the model answered just before each time it was taught, oldest first."""
-        inspected = self.writer.inspect(lambda _, journal: journal.tallies())
-        return await asyncio.wrap_future(inspected)
+        return await self._inspect(lambda _, journal: journal.tallies())
 
     async def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts of each forget that can be undone."""
-        inspected = self.writer.inspect(lambda _, journal: journal.forgotten())
-        return await asyncio.wrap_future(inspected)
+        return await self._inspect(lambda _, journal: journal.forgotten())
+
+    async def _inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
+        return await asyncio.wrap_future(self.writer.inspect(function))
 
     # ------------------------------------------------------------------ changes
 
@@ -175,16 +166,13 @@ class Service:
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        A second learn with the same idempotency key counts once; `content` is what the key stands
-        for, JSON-able.
+        A second change with the same idempotency key counts once; `content` is what the key stands
+        for, as `digest` takes it.
         """
-        check_one_each(inputs, labels)
-        mark = digest("learn", content) if key else ""
-        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        rows = await self._encode(inputs)
         right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        return await self._submit(
-            Change("learn", tuple(labels), rows, key, mark, right=right, wrong=wrong, new=new)
-        )
+        change = Change("learn", tuple(labels), rows, right=right, wrong=wrong, new=new)
+        return await self._submit(change, key, content)
 
     async def forget(
         self, labels: Sequence[Label], inputs: Any = None, key: str = "", content: Any = None
@@ -193,33 +181,35 @@ class Service:
 
         The number of the acknowledgement undoes the forgetting of classes.
         """
-        mark = digest("forget", content) if key else ""
-        if inputs is None:
-            return await self._submit(Change("forget", tuple(labels), key=key, digest=mark))
-        check_one_each(inputs, labels)
-        rows = await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
-        return await self._submit(Change("remove", tuple(labels), rows, key, mark))
+        change = Change("forget", tuple(labels))
+        if inputs is not None:
+            change = Change("remove", tuple(labels), await self._encode(inputs))
+        return await self._submit(change, key, content)
 
-    async def undo(self, number: int) -> Acknowledgement:
+    async def undo(self, number: int, key: str = "", content: Any = None) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
-        return await self._submit(Change("restore", target=number))
+        return await self._submit(Change("restore", target=number), key, content)
 
-    async def rename(self, old: Label, new: Label) -> Acknowledgement:
+    async def rename(
+        self, old: Label, new: Label, key: str = "", content: Any = None
+    ) -> Acknowledgement:
         """Give a class a name that no other class has."""
-        return await self._submit(Change("rename", (old, new)))
+        return await self._submit(Change("rename", (old, new)), key, content)
 
     async def declare(
         self, classes: Mapping[Label, str | None], key: str = "", content: Any = None
     ) -> Acknowledgement:
         """Make classes known by their names or descriptions, before anything is taught of them."""
         ClassNames().declare(classes)  # refuses what no model takes
-        mark = digest("declare", content) if key else ""
-        labels, descriptions = tuple(classes), tuple(classes.values())
-        return await self._submit(
-            Change("declare", labels, key=key, digest=mark, descriptions=descriptions)
-        )
+        change = Change("declare", tuple(classes), descriptions=tuple(classes.values()))
+        return await self._submit(change, key, content)
 
-    async def _submit(self, change: Change) -> Acknowledgement:
+    async def _encode(self, inputs: Any) -> np.ndarray:
+        return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+
+    async def _submit(self, change: Change, key: str, content: Any) -> Acknowledgement:
+        if key:
+            change = replace(change, key=key, digest=digest(change.kind, content))
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
@@ -238,7 +228,3 @@ def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOvervi
     if classes is None:
         return ClassOverview()
     return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
-
-
-def _no_classes() -> ServiceError:
-    return ServiceError("This model has no classes yet: teach or declare some first.", 409)

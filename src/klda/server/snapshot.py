@@ -11,6 +11,7 @@ import numpy as np
 from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.learner import Learner
+from klda.server.errors import ServerError
 
 MAX_WORDS = 60  # in a text to be explained: each is one more text to encode
 
@@ -40,8 +41,9 @@ class Snapshot:
 
     @property
     def learner(self) -> Learner:
-        """The frozen learner; there must be classes."""
-        assert self.frozen is not None
+        """The frozen learner."""
+        if self.frozen is None:
+            raise ServerError("This model has no classes yet: teach or declare some first.", 409)
         return self.frozen
 
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:

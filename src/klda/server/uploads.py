@@ -11,7 +11,7 @@ from typing import Any
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.server.changes import Acknowledgement, digest
-from klda.server.errors import INTERNAL, ServiceError
+from klda.server.errors import INTERNAL, ServerError
 from klda.server.forms import PastedRows
 from klda.server.service import Service
 
@@ -85,7 +85,7 @@ class Uploads:
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
         if upload_id not in self._uploads:
-            raise ServiceError("There is no such upload.", 404)
+            raise ServerError("There is no such upload.", 404)
         return self._uploads[upload_id]
 
     @property
@@ -96,7 +96,7 @@ class Uploads:
     def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start to teach a table."""
         if not self.all_finished:
-            raise ServiceError("Another table is being taught: wait until it is done.")
+            raise ServerError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)
         latest = [*self._uploads.items(), (upload.id, upload)][-MAX_UPLOADS:]
         self._uploads = dict(latest)

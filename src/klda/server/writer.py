@@ -9,21 +9,22 @@ disk. The journal is folded into the model folder in the background; learning co
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
+from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.learner import folder as storage
 from klda.server import legacy
 from klda.server.changes import Change
-from klda.server.errors import ServiceError
+from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
-from klda.server.locked_folder import LockedFolder
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import lower_priority, settle
@@ -36,140 +37,165 @@ RETRY_SECONDS = 5.0
 # fails) are the machine's.
 CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 
+Request = tuple[Change, Future]
+
 log = logging.getLogger("klda.server")
 
 
-@dataclass(eq=False)
-class Request:
-    """A change that waits for the writer, or a function to run between changes."""
-
-    change: Change | None = None
-    function: Callable[[], Any] | None = None
-    future: Future = field(default_factory=Future)
+def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
+    """Load the model of a service's folder, or make a new one if it has none."""
+    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
+    if settings.new is None or storage.exists(settings.model):
+        return Learner.load(settings.model, model=encoder, **options)
+    return Learner(encoder or settings.new, **options)
 
 
 class Writer:
     """The thread that changes the model."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self._settings, self._folder = settings, LockedFolder(settings)
+        self._settings = settings
         self._journal = Journal(settings.model)
-        self._queue: queue.Queue[Request | None] = queue.Queue()
+        self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
+        # The lock of a model folder belongs to a thread: this one locks it and saves to it.
+        self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
+        self._lock = ExitStack()
+        self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
         self._next_fold = 0.0
         self._unfolded_rows = 0
+        self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
-        self._stopping = False
         self._entrance = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._stopped = threading.Event()
+        self._encoder: Encoder | None = None
         self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
-        self.unfolded = 0  # changes that only the journal has
 
     # ------------------------------------------------------------------ from other threads
 
     def start(self) -> None:
         """Lock the folder, load the model, replay the journal, start the thread."""
+        folder = self._settings.model
+        if self._settings.new is None:
+            storage.load(folder)  # raises the error that says how to make a model
+        lock = storage.writer_lock(folder, timeout=2.0)
         try:
-            self._folder.lock()
+            self._disk.submit(self._lock.enter_context, lock).result()
+            self._journal.open()
+            legacy.migrate(folder, self._journal)
             self._load()
         except BaseException:
-            self._folder.close()
+            self._release()
             raise
-        self._thread.start()
+        self._next_fold = time.monotonic() + self._settings.fold_interval
+        threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def stop(self) -> None:
         """Finish what waits, fold the journal, release the folder."""
         with self._entrance:
-            self._stopping = True
-            self._queue.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
-        self._folder.close()
+            self._stopped.set()
+        self._thread.submit(self._finish)
+        self._thread.shutdown()
+        self._release()
+
+    def _release(self) -> None:
+        self._journal.close()
+        self._disk.submit(self._lock.close).result()
+        self._disk.shutdown()
 
     def submit(self, change: Change) -> Future:
         """Return a future that is done once a change is durable and the snapshot has it."""
-        return self._put(Request(change=change))
+        future: Future = Future()
+        with self._entrance:
+            self._check_open()
+            if len(self._waiting) >= self._settings.max_queue:
+                raise ServerError("Too many changes are waiting: try again in a moment.", 503)
+            self._waiting.append((change, future))
+            self._thread.submit(self._serve)
+        return future
 
     def inspect(self, function: Callable[[Learner, Journal], Any]) -> Future:
         """Run a function that reads the learner or the journal, between changes."""
-        return self._put(Request(function=lambda: function(self.learner, self._journal)))
+        with self._entrance:
+            self._check_open()
+            return self._thread.submit(lambda: function(self.learner, self._journal))
+
+    def _check_open(self) -> None:
+        if self._stopped.is_set():
+            raise ServerError("The service is stopping: try again in a moment.", 503)
+
+    def _tick(self) -> None:
+        """Have the thread do what is due, also while there are no changes."""
+        while not self._stopped.wait(max(0.05, min(1.0, self._settings.fold_interval))):
+            with self._entrance:
+                if not self._stopped.is_set():
+                    self._thread.submit(self._serve)
 
     @property
     def waiting(self) -> int:
         """Changes that wait."""
-        return self._queue.qsize()
+        return len(self._waiting)
+
+    @property
+    def unfolded(self) -> int:
+        """Changes that only the journal has."""
+        return self.snapshot.version - self._folded
 
     @property
     def trouble(self) -> dict[str, str]:
         """Why its parts can't work; "" for each that can."""
-        ended = "" if self._thread.is_alive() else "the thread that learns has ended"
+        ended = "the thread that learns has ended" if self._stopped.is_set() else ""
         return {"writer": ended or self._trouble, "journal": self._journal.trouble}
-
-    def _put(self, request: Request) -> Future:
-        with self._entrance:  # nothing comes after the end of the queue, or it would wait forever
-            if self._stopping:
-                raise ServiceError("The service is stopping: try again in a moment.", 503)
-            if self._queue.qsize() >= self._settings.max_queue:
-                raise ServiceError("Too many changes are waiting: try again in a moment.", 503)
-            self._queue.put(request)
-        return request.future
 
     # ------------------------------------------------------------------ loading and replay
 
     def _load(self) -> None:
-        """Load the model from disk and replay the changes that it does not have."""
+        """Load the model from disk and replay the changes that it does not have.
+
+        They are replayed together; if that fails, one by one, to find the one that no longer fits
+        the model: it is refused, and all others count.
+        """
         if self._saving is not None:
             self._saving[0].exception()  # waits
             self._saving = None
-        position = self._open()
-        missing = self._journal.missing(position)
+        missing = self._open()
         if missing:
             log.info("replaying", extra={"changes": len(missing)})
-            self._replay(missing)
-        self._note_unfolded()
-        self._unfolded_rows = sum(len(change.labels) for change in missing)
-        self.snapshot = Snapshot.of(self.learner, self._journal.last)
-
-    def _open(self) -> int:
-        """Open the model and its journal; return the number of the last change in the model."""
-        self.learner, stored = self._folder.load()
-        if stored is None:
-            self._journal.open(in_memory=True)
-            return 0
-        self._journal.open()
-        legacy.migrate(self._settings.model, stored, self._journal)
-        noted = self.learner.extras.get(SERVICE, {})
-        if self._journal.is_new and "keys" in noted:
-            with self._journal.transaction():
-                self._journal.add_keys(noted["keys"])
-        position = noted.get("position", legacy.position(stored))
-        return self._journal.start_at(position)
-
-    def _replay(self, missing: list[Change]) -> None:
-        """Apply changes; one that no longer fits the model is refused, and all others count."""
-        left = list(missing)
-        failed = self._first_failing([left])
-        while failed is not None:  # one by one now, to find the change that fails
-            self._open()
-            failed = self._first_failing([[change] for change in left])
-            if failed is not None:
-                (change,), error = failed
-                left = [other for other in left if other is not change]
+        size = max(1, len(missing))
+        while failed := self._replay(missing, size):
+            change, error = failed
+            if size == 1:
                 self._journal.refuse(change, str(error))
                 log.error(
                     "change refused: it does not fit the model in the folder",
                     extra={"change": change.header(), "error": str(error)},
                 )
+            size = 1
+            missing = self._open()
+        self._unfolded_rows = sum(len(change.labels) for change in missing)
+        self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
-    def _first_failing(self, groups: list[list[Change]]) -> tuple[list[Change], Exception] | None:
-        for group in groups:
+    def _open(self) -> list[Change]:
+        """Load the model; return the changes that it does not have."""
+        # The encoder is opened once: loading the model again must not load the network again.
+        self.learner = open_learner(self._settings, self._encoder)
+        self._encoder = self.learner.encoder
+        unnoted = None if storage.exists(self._settings.model) else 0
+        position = self.learner.extras.get(SERVICE, {}).get("position", unnoted)
+        self._folded = self._journal.start_at(position)
+        return self._journal.missing(self._folded)
+
+    def _replay(self, missing: list[Change], size: int) -> tuple[Change, Exception] | None:
+        """Apply changes in groups; return the first of a group that fails, and the error."""
+        for start in range(0, len(missing), size):
+            group = missing[start : start + size]
             try:
                 with self._journal.transaction():
                     update = Update(self.learner, self._journal, verify=False)
                     for change in group:
-                        update.remember(change, update.make(change))
+                        update.make(change)
                     update.finish()
                     if len(group) > 1 or group[0].kind == "remove":
                         Snapshot.of(self.learner, 0)  # solves, which may fail as well
@@ -177,89 +203,59 @@ class Writer:
                 raise
             except CHANGE_ERRORS as error:
                 log.exception("replay")
-                return group, error
+                return group[0], error
         return None
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self) -> None:
-        lower_priority()
-        self._next_fold = time.monotonic() + self._settings.fold_interval
-        while True:
-            group = self._next_group()
-            try:
-                self._serve([request for request in group if request is not None])
-            except Exception:
-                log.exception("writer")
-                self._trouble = "a change could not be made or rolled back; see the log"
-                self._retry_at = time.monotonic() + RETRY_SECONDS
-                for request in group:
-                    if request is not None:
-                        settle(request.future, _troubled())
-            if None in group:
-                break
+    def _serve(self) -> None:
+        """Make the changes that wait together, and do what is due."""
+        group = self._next_group()
         try:
-            self._finish()
+            if self._trouble and time.monotonic() >= self._retry_at:
+                self._load()
+                self._trouble = ""
+            if not self._trouble:
+                self._purge()
+                if group:
+                    self._commit(group)
+                self._journal.probe()
+                self._fold_if_due()
         except Exception:
-            log.exception("stop")
+            log.exception("writer")
+            self._trouble = "a change could not be made or rolled back; see the log"
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        for _, future in group:
+            settle(future, _troubled())  # unless it has an outcome
 
-    def _next_group(self) -> list[Request | None]:
-        try:
-            group = [self._queue.get(timeout=max(0.05, min(1.0, self._settings.fold_interval)))]
-        except queue.Empty:
-            return []
+    def _next_group(self) -> list[Request]:
+        group: list[Request] = []
         rows = 0
-        while (last := group[-1]) is not None and len(group) < MAX_GROUP:
-            rows += len(last.change.labels) if last.change else 0
-            if rows >= MAX_GROUP_ROWS:
-                break
-            try:
-                group.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
+        while self._waiting and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
+            group.append(self._waiting.popleft())
+            rows += len(group[-1][0].labels)
         return group
-
-    def _serve(self, group: list[Request]) -> None:
-        """Make the changes of a group, run its functions, and do what is due."""
-        if self._trouble and time.monotonic() >= self._retry_at:
-            self._load()
-            self._trouble = ""
-        requests = [request for request in group if request.change is not None]
-        if self._trouble:
-            for request in requests:
-                settle(request.future, _troubled())
-        elif requests:
-            self._commit(requests)
-        for request in group:
-            if request.function is not None:
-                try:
-                    settle(request.future, request.function())
-                except Exception as error:
-                    settle(request.future, error)
-        self._journal.probe()
-        if not self._trouble:
-            self._fold_if_due()
 
     def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
-        if self._journal.purge(time.time() - self._settings.undo_seconds):
-            self._next_fold = 0.0
         try:
-            outcomes, snapshot = self._make([r.change for r in requests if r.change is not None])
+            outcomes, snapshot = self._make([change for change, _ in requests])
         except Exception as error:
             log.exception("changes failed")
             self._load()
             if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
-                for request in requests:
-                    settle(request.future, error)
+                for _, future in requests:
+                    settle(future, error)
             else:  # one of them failed, and the others must not fail with it
                 for request in requests:
                     self._commit([request])
             return
         self.snapshot = snapshot
-        self._note_unfolded()
-        for request, outcome in zip(requests, outcomes, strict=True):
-            settle(request.future, outcome)
+        if snapshot.counts and not storage.exists(self._settings.model):
+            self._begin_fold()  # the first save of a model, which others may load from now on
+            self._end_fold()
+        for (_, future), outcome in zip(requests, outcomes, strict=True):
+            settle(future, outcome)
 
     def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
         """Return an acknowledgement, or the error of a refused change, for each; and the result."""
@@ -270,36 +266,21 @@ class Writer:
             if not update.rows:
                 return outcomes, self.snapshot
             snapshot = Snapshot.of(self.learner, self._journal.last)
-            if not self._folder.has_model and snapshot.counts:
-                self._save_new()
-        if not self._journal.on_disk and self._folder.has_model:
-            self._journal.to_disk()
         self._unfolded_rows += update.rows
         return outcomes, snapshot
 
-    def _save_new(self) -> None:
-        """Save a model for the first time: only then can its folder have a journal."""
-        self._save({"position": self._journal.last, "keys": self._journal.keys()}).result()
-        self._journal.drop_until(self._journal.last)
-
-    def _save(self, noted: dict[str, Any]) -> Future:
-        """Save the model as it is now, with what the service notes in it, in the background."""
-        arrays, document = self.learner.pack()
-        extras = {**self.learner.extras, SERVICE: noted}
-        return self._folder.save(arrays, {**document, "extras": extras})
-
-    def _note_unfolded(self) -> None:
-        self.unfolded = self._journal.last - self._journal.folded
-
     # ------------------------------------------------------------------ folding
 
-    def _fold_if_due(self) -> None:
-        expired = self._journal.purge(time.time() - self._settings.undo_seconds)
-        if expired or self._unfolded_rows >= self._settings.fold_rows:
+    def _purge(self) -> None:
+        """Delete the forgotten classes that can no longer be undone, from the model folder too."""
+        if self._journal.purge(time.time() - self._settings.undo_seconds):
             self._next_fold = 0.0
+
+    def _fold_if_due(self) -> None:
         if self._saving is not None and self._saving[0].done():
             self._end_fold()
-        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
+        due = self._unfolded_rows >= self._settings.fold_rows or time.monotonic() >= self._next_fold
+        if self._saving is None and self.unfolded and due:
             self._begin_fold()
 
     def _begin_fold(self) -> None:
@@ -309,34 +290,40 @@ class Writer:
             return  # a folder can't hold a model without classes: the journal keeps the change
         position = self._journal.last
         self._unfolded_rows = 0
-        self._saving = self._save({"position": position}), position
+        arrays, document = self.learner.pack()
+        extras = {**self.learner.extras, SERVICE: {"position": position}}
+        document = {**document, "extras": extras}
+        # Overwriting is safe: nobody else can have saved while this process holds the lock.
+        saved = self._disk.submit(storage.save, self._settings.model, arrays, document)
+        self._saving = saved, position
 
     def _end_fold(self) -> None:
-        """Remove the changes from the journal that were saved."""
-        assert self._saving is not None
+        """Wait until the model is saved, and remove the changes in it from the journal."""
+        if self._saving is None:
+            return
         (saved, position), self._saving = self._saving, None
         error = saved.exception()
         if error is not None:
             log.error("fold failed", extra={"error": str(error)})
             return
         self._journal.mark_folded(position)
-        self._note_unfolded()
+        self._folded = position
         log.info("folded", extra={"position": position})
 
     def _finish(self) -> None:
-        """Fold what is left and close the journal."""
-        if self._saving is not None:
+        """Fold what is left."""
+        try:
             self._end_fold()
-        if not self._trouble:
-            self._journal.purge(time.time() - self._settings.undo_seconds)
-            if self.unfolded:
-                self._begin_fold()
-            if self._saving is not None:
-                self._end_fold()
-        self._journal.close()
+            if not self._trouble:
+                self._purge()
+                if self.unfolded:
+                    self._begin_fold()
+                    self._end_fold()
+        except Exception:
+            log.exception("stop")
 
 
-def _troubled() -> ServiceError:
-    return ServiceError(
+def _troubled() -> ServerError:
+    return ServerError(
         "The model can't be changed at the moment; see GET /v1/health.", 503, "trouble"
     )
