@@ -1,4 +1,4 @@
-"""ONNX Runtime gives torch's features, and needs no torch for it."""
+"""BERT-like models have the features of transformers without it, and without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import torch
 import transformers
 
 from klda import encoders
+from klda.encoders import text_networks
 from klda.encoders.onnx_graph import Graph
+from klda.encoders.onnx_network import OnnxNetwork
 from klda.errors import KldaError
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -33,21 +35,27 @@ ODD_TEXTS = [
 ]
 
 
-def pair(folder, **options):
-    return [
-        encoders.load(folder, device="cpu", engine=engine, **options)
-        for engine in ("onnx", "torch")
-    ]
+def all_three(folder, **options):
+    """Load a model with ONNX Runtime, with torch, and with transformers."""
+    options["device"] = "cpu"
+    ours = [encoders.load(folder, engine=engine, **options) for engine in ("onnx", "torch")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_networks, "why_not_bert", lambda files, recipe: "it is the reference")
+        reference = encoders.load(folder, engine="torch", **options)
+    assert [type(each.network) for each in ours] == [OnnxNetwork, text_networks.TorchBert]
+    assert type(reference.network) is text_networks.TransformerNetwork
+    return *ours, reference
 
 
 def agree(folder, texts=ODD_TEXTS, atol=1e-5, **options):
-    """Both engines cut texts into the same tokens and give the same rows."""
-    onnx, torch_ = pair(folder, **options)
-    assert (onnx.engine, torch_.engine) == ("onnx", "torch")
-    assert onnx.network.tokenize(texts) == torch_.network.tokenize(texts)
-    np.testing.assert_allclose(onnx.encode(texts), torch_.encode(texts), atol=atol)
-    assert encoders.same_features(onnx.fingerprint(), torch_.fingerprint())
-    assert onnx.cache_key() == torch_.cache_key()
+    """All cut texts into the same tokens and give the same rows."""
+    *ours, reference = all_three(folder, **options)
+    expected, tokens = reference.encode(texts), reference.network.tokenize(texts)
+    for encoder in ours:
+        assert encoder.network.tokenize(texts) == tokens
+        np.testing.assert_allclose(encoder.encode(texts), expected, atol=atol)
+        assert encoders.same_features(encoder.fingerprint(), reference.fingerprint())
+        assert encoder.cache_key() == reference.cache_key()
 
 
 @pytest.mark.parametrize("layers", ["auto", "last", (0, 3), (-2, -1)])
@@ -175,6 +183,7 @@ def test_a_model_that_needs_torch_says_how_to_install_it(tiny_models):
     said = run_without_torch(
         f"""
 from klda import encoders
+from klda.encoders import text_networks
 try:
     encoders.load({folder!r})
 except ImportError as error:

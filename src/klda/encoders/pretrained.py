@@ -56,6 +56,14 @@ def limit_threads() -> None:
     torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
 
 
+def batch_sizes(device: Any, options: Options) -> tuple[int, int]:
+    """Return how many texts and tokens a text network of torch gets at once."""
+    if device.type == "cuda":
+        return options.batch_size or 256, 65536
+    limit_threads()
+    return options.batch_size or 128, 1024  # tokens: a CPU's cache is small
+
+
 def choose_dtype(precision: Precision, device: Any, config: dict[str, Any]) -> Any:
     """Choose the number format of the weights.
 
@@ -189,6 +197,23 @@ def concatenate_layers(
         return unit_rows(pool(hidden).float())
 
     return torch.cat([row(layer) for layer in layers], dim=1)
+
+
+def text_rows(states: list[Any], mask: Any, layers: Layers, pooling: str, norm: Any = None) -> Any:
+    """Pool token features into one float32 row per text, as a NumPy array.
+
+    `states` are the hidden states of all layers in order, or the last one alone if no other counts.
+    """
+    # In float32: a sum over hundreds of tokens loses digits in half precision.
+    weights = mask.unsqueeze(-1).float()
+
+    def mean(hidden: Any) -> Any:
+        return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
+
+    if layers != "last":
+        return concatenate_layers(states, layers, norm, mean).cpu().numpy()
+    rows = states[-1][:, 0].float() if pooling.startswith("cls") else mean(states[-1])
+    return (unit_rows(rows) if pooling.endswith("+unit") else rows).cpu().numpy()
 
 
 def unit_rows(rows: Any) -> Any:
