@@ -37,6 +37,7 @@ FIGURES = {
     for row in _TABLE.itertuples()
 }
 """By foundation model, method and data set; no model is in two tables."""
+MEANS = _TABLE.set_index(["backbone", "method", "dataset"])["mean"]
 
 MAIN_MODEL, TEXT_MODELS, IMAGE_MODELS = (
     tuple(_TABLE[_TABLE.table == number].backbone.unique()) for number in (1, 2, 3)

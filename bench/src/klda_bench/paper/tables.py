@@ -98,7 +98,8 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     results = Results.of(output)
     cells = walk(plan, results, notify)
     shown = _with_stored(plan, cells, results)
-    table = methods_table(shown, backbone, metric, max(plan.seeds, n_seeds(shown)), _whole(plan))
+    how: dict[str, Any] = {"metric": metric, "seeds": plan.seeds, "with_paper": _whole(plan)}
+    table = methods_table(shown, backbone, **how)
     specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
     product = Product.of(table, output, cells)
@@ -114,8 +115,9 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
 def methods_table(
     cells: Sequence[Cell],
     backbone: str,
-    metric: str,
-    seeds: int,
+    *,
+    metric: str = FINAL,
+    seeds: int = 0,
     with_paper: bool = True,
     columns: Sequence[str] = (),
 ) -> Table:
@@ -132,7 +134,8 @@ def methods_table(
     name, title = "table1", f"Table 1: methods x data sets, {published.title(backbone)}"
     if metric != FINAL:
         name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
-    how: dict[str, Any] = {"metric": metric, "seeds": seeds, "columns": columns}
+    how: dict[str, Any] = {"metric": metric, "columns": columns}
+    how["seeds"] = max(seeds, n_seeds(cells))
     how["same_model"] = backbone == main
     if compared:
         how["paper"] = lambda row, column: published.FIGURES.get((main, row, column))
@@ -252,7 +255,7 @@ def models_table(
 ) -> Product:
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
-    table = backbones_table(name, title, cells, plan.backbones, plan.seeds, _whole(plan))
+    table = backbones_table(name, title, cells, plan.backbones, with_paper=_whole(plan))
     return Product.of(table, output, cells)
 
 
@@ -261,7 +264,7 @@ def backbones_table(
     title: str,
     cells: Sequence[Cell],
     backbones: Sequence[str],
-    seeds: int,
+    *,
     with_paper: bool = True,
     columns: Sequence[str] = (),
 ) -> Table:
@@ -283,8 +286,8 @@ def backbones_table(
     def row_of(cell: Cell) -> str:
         return f"{cell.backbone}/{cell.method}"
 
-    how: dict[str, Any] = {"seeds": seeds, "columns": columns}
-    table = make_table(name, title, cells, rows, row_of, paper=paper, **how)
+    how: dict[str, Any] = {"seeds": n_seeds(cells), "columns": columns, "paper": paper}
+    table = make_table(name, title, cells, rows, row_of, **how)
     table.notes[:0] = [
         f"{published.title(backbone)} is a stand-in: the paper did not use it."
         for backbone in backbones
