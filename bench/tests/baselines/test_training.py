@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import accuracy
+from baselines.toys import accuracy, make
 from klda.errors import KldaError
-from klda_bench.baselines import make
 from klda_bench.baselines.backbones import TextEncoder, TextGenerator, resolve_backbone
 from klda_bench.baselines.classifiers import Head
 from klda_bench.baselines.gradients import Gradients, RecordedGradients
