@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.changing import changed
 from klda.cli.console import counted, report
+from klda.cli.opening import changed
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -77,9 +77,8 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    with changed(
-        model, wait, **options.encoding(device, batch_size, cache, engine, precision)
-    ) as learner:
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
+    with changed(model, wait, encoding) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
         exact = True

@@ -13,7 +13,7 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.new_model import NEW, Foundation, new_learner, open_existing
+from klda.cli.opening import NEW, Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def learn(
         raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = open_existing(model, given, encoding) if folder.exists(model) else None
+        existing = open_existing(model, foundation, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)

@@ -86,6 +86,7 @@ class MethodSpec:
     about: str
     own: Mapping[str, Any] | None = None
     layers: str = "last"
+    keeps: str = ""
 
     @property
     def factory(self) -> Any:

@@ -20,9 +20,8 @@ from klda_bench import data, published
 from klda_bench.methods import registry
 from klda_bench.paper import memory, tables
 from klda_bench.paper.summary import summarise
+from klda_bench.paper.table import Table, groups, pairs_against, shown_runs
 from klda_bench.report.show import markdown
-from klda_bench.report.stored import groups, shown_runs
-from klda_bench.report.table import Table, pairs_against
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
 

@@ -17,9 +17,15 @@ from klda_bench.engine import MissingDependencyError
 from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
+from klda_bench.paper.table import (
+    Table,
+    cell_of,
+    notes_of,
+    pairs_against,
+    setting_of,
+    shown_runs,
+)
 from klda_bench.report import plots
-from klda_bench.report.stored import setting_of, shown_runs
-from klda_bench.report.table import Table, cell_of, notes_of, pairs_against
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell, Notify, Plan, walk
 from klda_bench.runs.metrics import FINAL, METRICS
