@@ -8,11 +8,11 @@ fine-tuning over text models, and Table 3 KLDA, without an ensemble, with it ove
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import NamedTuple
 
 import pandas as pd
 
 from klda_bench.engine import MODELS
+from klda_bench.runs.metrics import Spread
 
 SOURCE = (
     "S. Momeni, S. Mazumder and B. Liu, Continual Learning Using a Kernel-Based Method Over "
@@ -20,20 +20,10 @@ SOURCE = (
 )
 
 
-class Figure(NamedTuple):
-    """A published accuracy."""
-
-    mean: float
-    std: float
-
-    def text(self) -> str:
-        """Write it as the paper does."""
-        return f"{self.mean:.2f} ± {self.std:.2f}"
-
-
+SEEDS = 3
 _TABLE = pd.read_csv(str(files("klda_bench") / "published.csv"))
 FIGURES = {
-    (row.backbone, row.method, row.dataset): Figure(row.mean, row.std)
+    (row.backbone, row.method, row.dataset): Spread(row.mean, row.std, SEEDS)
     for row in _TABLE.itertuples()
 }
 """By foundation model, method and data set; no model is in two tables."""
@@ -42,7 +32,6 @@ MEANS = _TABLE.set_index(["backbone", "method", "dataset"])["mean"]
 MAIN_MODEL, TEXT_MODELS, IMAGE_MODELS = (
     tuple(_TABLE[_TABLE.table == number].backbone.unique()) for number in (1, 2, 3)
 )
-METHODS = tuple(_TABLE[_TABLE.table == 1].method)[:: _TABLE[_TABLE.table == 1].dataset.nunique()]
 
 MEMORY = pd.DataFrame(
     [

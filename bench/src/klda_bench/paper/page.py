@@ -18,9 +18,10 @@ from markdown_it import MarkdownIt
 from klda.errors import KldaError
 from klda_bench import data, published
 from klda_bench.methods import registry
-from klda_bench.paper import memory, tables
+from klda_bench.paper import memory
 from klda_bench.paper.summary import summarise
-from klda_bench.paper.table import Table, groups, pairs_against, shown_runs
+from klda_bench.paper.table import Table, accuracy_table, groups, pairs_against, shown_runs
+from klda_bench.paper.tables import methods_table
 from klda_bench.report.show import markdown
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
@@ -124,7 +125,7 @@ def _table1(cells: Sequence[Cell]) -> str:
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
     own = [*_usual_layers(cells, [backbone]), *writers]
-    table = tables.methods_table(own, backbone, columns=data.TEXT_SETS)
+    table = methods_table(own, backbone, columns=data.TEXT_SETS)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
     return _shown(table.title, table)
@@ -141,8 +142,8 @@ def _models(
     listed = ", ".join(map(published.title, here)) or "the paper's figures"
     name = f"{title}: {listed}"
     own = _usual_layers(chosen, here)
-    table = tables.backbones_table("", title, own, here, columns=sets)
-    part = _shown(name, table) if here else _section(name)
+    table = accuracy_table("", title, own, here, columns=sets) if here else None
+    part = _shown(name, table) if table else _section(name)
     if absent:
         listed = ", ".join(map(published.title, absent))
         listed = f"The paper's figures for models that are not here: {listed}"
@@ -151,7 +152,7 @@ def _models(
     others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
     if others:
         own = _usual_layers(chosen, others)
-        table = tables.backbones_table("", title, own, others, with_paper=False)
+        table = accuracy_table("", title, own, others, whole=False)
         yield _shown(f"{title}: stand-ins", table)
 
 
@@ -187,7 +188,7 @@ def _same_layers(cells: Sequence[Cell]) -> Iterator[str]:
     """All methods on the layers that our default uses."""
     for (backbone, layers), own in groups(cells, "backbone", "layers"):
         if layers != "last" and len({cell.method for cell in own}) > 1:
-            table = tables.methods_table(own, backbone, with_paper=False)
+            table = methods_table(own, backbone, whole=False)
             title = f"All methods on the same layers of {published.title(backbone)}"
             text = ["Every method gets the features that our default uses, not the last layer's."]
             yield _shown(title, table, text)
@@ -196,7 +197,7 @@ def _same_layers(cells: Sequence[Cell]) -> Iterator[str]:
 def _own(cells: Sequence[Cell]) -> Iterator[str]:
     """Other data: one table for each model, without the paper's figures."""
     for (backbone, split), own in groups(cells, "backbone", "split"):
-        table = tables.methods_table(own, backbone, with_paper=False)
+        table = methods_table(own, backbone, whole=False)
         name = {"own": "Your data", "paper": "A part of the paper's data"}.get(split, split)
         yield _shown(f"{name}, {published.title(backbone)}", table)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from klda_bench import published
+from klda_bench import data, published
 from klda_bench.data import DATASETS
 from klda_bench.engine import MissingDependencyError
 from klda_bench.methods import Context, protocol_gamma, registry
@@ -76,12 +76,106 @@ class Table:
                 columns.append([_number(cell["difference"], "+.2f") for cell in cells])
         return pd.DataFrame(dict(enumerate(columns))).set_axis(names, axis="columns")
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write ``name.csv`` into a folder; return its path."""
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{self.name}.csv"
-        pd.DataFrame(self.cells).to_csv(file, index=False, float_format="%.4f")
-        return [file]
+
+def write_csv(frame: pd.DataFrame, folder: Path, name: str, **how: Any) -> Path:
+    """Write a frame as ``name.csv`` into a folder; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(folder / f"{name}.csv", index=False, **how)
+    return folder / f"{name}.csv"
+
+
+def n_seeds(cells: Sequence[Cell]) -> int:
+    """Count the seeds of some runs."""
+    return len({cell.seed for cell in cells})
+
+
+def accuracy_table(
+    name: str,
+    title: str,
+    cells: Sequence[Cell],
+    backbones: Sequence[str],
+    *,
+    main: str = "",
+    metric: str = FINAL,
+    seeds: int = 0,
+    whole: bool = True,
+    columns: Sequence[str] = (),
+) -> Table:
+    """Methods x data sets with each of some foundation models, beside the paper's figures.
+
+    These are of the same model, or of the model `main`: then a row is a method, whatever its model.
+    They are shown for all of the paper's data alone, and only if all of them were asked for
+    (`whole`).
+    """
+
+    def row_of(backbone: str, method: str) -> str:
+        return method if main else f"{backbone}/{method}"
+
+    sets = dict.fromkeys([*columns, *(cell.dataset for cell in cells)])
+    compared = [n for n in sets if whole and metric == FINAL and _as_in_the_paper(cells, n)]
+    used = {row_of(cell.backbone, cell.method) for cell in cells}
+    rows: dict[str, str] = {}
+    theirs: dict[tuple[str, str], Spread] = {}
+    for backbone in backbones:
+        for method, spec in registry().items():
+            row, model = row_of(backbone, method), main or backbone
+            figures = {n: published.FIGURES.get((model, method, n)) for n in compared}
+            theirs |= {(row, n): figure for n, figure in figures.items() if figure is not None}
+            if row in used or any(figures.values()):
+                alone = len(backbones) == 1
+                rows[row] = spec.title if alone else f"{published.title(backbone)}: {spec.title}"
+    how: dict[str, Any] = {"metric": metric, "seeds": max(seeds, n_seeds(cells))}
+    how |= {"theirs": theirs, "columns": columns, "same_model": main in ("", backbones[0])}
+    table = make_table(
+        name, title, cells, rows, lambda cell: row_of(cell.backbone, cell.method), **how
+    )
+    if not main:
+        notes = [b for b in backbones if published.is_stand_in(b)]
+        table.notes[:0] = [
+            f"{published.title(b)} is a stand-in: the paper did not use it." for b in notes
+        ]
+    elif theirs and not how["same_model"]:
+        table.notes.insert(
+            0,
+            f"{published.title(backbones[0])} is a stand-in: the paper's figures are with "
+            f"{published.title(main)}, so the two differ in the model as well as in the program.",
+        )
+    return table
+
+
+def _as_in_the_paper(cells: Sequence[Cell], column: str) -> bool:
+    """Whether a column is of the paper's split and all its classes: else figures don't compare."""
+    used = [cell.settings for cell in cells if cell.dataset == column and cell.settings]
+    whole = all(own["split"] == "paper" and not own["subset"] for own in used)
+    return column in DATASETS and whole
+
+
+def make_table(
+    name: str,
+    title: str,
+    cells: Sequence[Cell],
+    rows: Mapping[str, str],
+    row_of: Callable[[Cell], str],
+    *,
+    theirs: Mapping[tuple[str, str], Spread] | None = None,
+    columns: Sequence[str] = (),
+    metric: str = FINAL,
+    **how: Any,
+) -> Table:
+    """Make a table: `rows` have titles, `row_of` says where a run belongs, data sets are columns.
+
+    `theirs` are the paper's figures by row and column; `columns` come first, with or without runs;
+    `how` holds options of `cell_of`.
+    """
+    table = []
+    for row, row_title in rows.items():
+        for column in dict.fromkeys([*columns, *(cell.dataset for cell in cells)]):
+            own = [cell for cell in cells if cell.dataset == column and row_of(cell) == row]
+            place = {"row": row, "row_title": row_title, "column": column}
+            place["column_title"] = data.title(column)
+            figure = (theirs or {}).get((row, column))
+            table.append(place | cell_of(own, figure, metric, **how))
+    return Table(name, title, table, _notes(table, cells), metric)
 
 
 def shown(cell: Row) -> str:
@@ -98,7 +192,7 @@ def _number(value: float | None, form: str) -> str:
 
 def cell_of(
     cells: Sequence[Cell],
-    theirs: published.Figure | None = None,
+    theirs: Spread | None = None,
     metric: str = FINAL,
     seeds: int | None = None,
     *,
@@ -134,19 +228,14 @@ def cell_of(
     }
 
 
-def reasons(cells: Sequence[Cell], status: str = "unavailable") -> list[str]:
-    """Why cells of a status have no figure, the first line of each reason once."""
-    own = [cell.reason for cell in cells if cell.reason and cell.status == status]
-    return list(dict.fromkeys(reason.splitlines()[0] for reason in own))
-
-
-def notes_of(table: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
+def _notes(table: Sequence[Row], cells: Sequence[Cell]) -> list[str]:
     """Collect a table's notes: subsets, the source of the paper's figures, reasons for gaps."""
     found = [f"* {cell['column']}: {cell['note']}" for cell in table if cell["note"]]
     if any(cell["paper"] is not None for cell in table):
         found.append(f"Paper: {published.SOURCE}.")
-    found += [f"Missing: {reason}" for reason in reasons(cells)]
-    found += [f"Failed: {reason}" for reason in reasons(cells, "failed")]
+    for status, word in (("unavailable", "Missing"), ("failed", "Failed")):
+        reasons = [cell.reason for cell in cells if cell.reason and cell.status == status]
+        found += [f"{word}: {reason.splitlines()[0]}" for reason in reasons]
     return list(dict.fromkeys(found))
 
 
