@@ -27,6 +27,7 @@ from sklearn.base import clone
 
 from klda import KldaError, Learner, encoders
 from klda_bench import data as datasets_
+from klda_bench.environment import UnavailableError
 from klda_bench.measure.common import Data, Names, Repeats, Seeds
 from klda_bench.results import Row
 
@@ -46,8 +47,9 @@ def encode(
     for program, open_ in _programs(model).items():
         try:
             programs[program] = open_()
-        except _UnavailableError as error:
-            yield {"what": "not measured", "program": program, "reason": str(error)}
+        except (UnavailableError, encoders.OfflineModelError) as error:
+            reason = str(error).splitlines()[0]
+            yield {"what": "not measured", "program": program, "reason": reason}
     for name in datasets.split(","):
         texts = list(datasets_.load(name, data=data).train.X[:rows])
         seconds: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
@@ -61,10 +63,6 @@ def encode(
                 used = time.process_time() - cpu_start
                 seconds[program].append((time.perf_counter() - start, used))
         yield from _compared(name, len(texts), seconds, features)
-
-
-class _UnavailableError(Exception):
-    """A program can't be measured here."""
 
 
 def features(
@@ -153,17 +151,14 @@ def _programs(model: str) -> dict[str, Callable[[], Encode]]:
 
 def _library(name: str) -> Any:
     if importlib.util.find_spec(name) is None:
-        raise _UnavailableError(f"{name} is not installed")
+        raise UnavailableError(f"{name} is not installed")
     return importlib.import_module(name)
 
 
 def _ours(model: str, **options: Any) -> Encode:
     if "engine" in options:
         _library({"onnx": "onnxruntime", "torch": "torch"}[options["engine"]])
-    try:
-        return encoders.load(model, device="cpu", layers="last", **options).encode
-    except encoders.OfflineModelError as error:
-        raise _UnavailableError(str(error).splitlines()[0]) from error
+    return encoders.load(model, device="cpu", layers="last", **options).encode
 
 
 def _sentence_transformers(model: str) -> Encode:
@@ -184,5 +179,5 @@ def _fastembed(model: str) -> Encode:
         encoder = library.TextEmbedding(hub_id, threads=threads)
     except (OSError, ValueError, RuntimeError) as error:  # not in its list, or not downloaded
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise _UnavailableError(f"{hub_id}: {first}") from error
+        raise UnavailableError(f"{hub_id}: {first}") from error
     return lambda texts: np.stack(list(encoder.embed(texts)))

@@ -20,7 +20,15 @@ from klda_bench import data, published
 from klda_bench.methods import registry
 from klda_bench.paper import memory
 from klda_bench.paper.summary import summarise
-from klda_bench.paper.table import Table, accuracy_table, groups, pairs_against, shown_runs
+from klda_bench.paper.table import (
+    Table,
+    accuracy_table,
+    groups,
+    pairs_against,
+    shown_runs,
+    used_models,
+    usual_layers,
+)
 from klda_bench.paper.tables import methods_table
 from klda_bench.report.show import markdown
 from klda_bench.results import Results, Row
@@ -105,26 +113,12 @@ def _folded(title: str, *parts: str) -> str:
     return "\n\n".join([f"<details><summary>{title}</summary>", *parts, "</details>"])
 
 
-def _usual_layers(cells: Sequence[Cell], backbones: Sequence[str]) -> list[Cell]:
-    """Pick each method of some models on its own choice of layers, else on the last layer."""
-    known, found = registry(), []
-    for backbone in backbones:
-        for (method,), runs in groups((c for c in cells if c.backbone == backbone), "method"):
-            by_layers = dict(groups(runs, "layers"))
-            found += by_layers.get((known[method].layers,)) or by_layers.get(("last",), [])
-    return found
-
-
-def _used(cells: Sequence[Cell]) -> list[str]:
-    return list(dict.fromkeys(cell.backbone for cell in cells))
-
-
 def _table1(cells: Sequence[Cell]) -> str:
     (main,) = published.MAIN_MODEL
-    used = _used(cells)
+    used = used_models(cells)
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
-    own = [*_usual_layers(cells, [backbone]), *writers]
+    own = [*usual_layers(cells, [backbone]), *writers]
     table = methods_table(own, backbone, columns=data.TEXT_SETS)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
@@ -136,12 +130,12 @@ def _models(
 ) -> Iterator[str]:
     """Show the paper's models that are here, its others folded away, and then stand-ins."""
     chosen = [cell for cell in cells if cell.method in _COMPARED]
-    used = [name for name in _used(chosen) if name != _WRITER]
+    used = [name for name in used_models(chosen) if name != _WRITER]
     absent = [name for name in theirs if name not in used]
     here = [name for name in theirs if name in used]
     listed = ", ".join(map(published.title, here)) or "the paper's figures"
     name = f"{title}: {listed}"
-    own = _usual_layers(chosen, here)
+    own = usual_layers(chosen, here)
     table = accuracy_table("", title, own, here, columns=sets) if here else None
     part = _shown(name, table) if table else _section(name)
     if absent:
@@ -151,7 +145,7 @@ def _models(
     yield part
     others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
     if others:
-        own = _usual_layers(chosen, others)
+        own = usual_layers(chosen, others)
         table = accuracy_table("", title, own, others, whole=False)
         yield _shown(f"{title}: stand-ins", table)
 
@@ -171,7 +165,7 @@ def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
 
 def _paired(cells: Sequence[Cell]) -> Iterator[str]:
     """Differences to joint fine-tuning of the same model on the same test rows."""
-    own, known = _usual_layers(cells, _used(cells)), registry()
+    own, known = usual_layers(cells, used_models(cells)), registry()
     rows: dict[str, Row] = {}
     for pair in pairs_against(own, "joint", ("klda-e", "klda-default")):
         row = f"{published.title(pair['backbone'])}: {known[pair['method']].title}"

@@ -8,6 +8,7 @@ import pandas as pd
 
 from klda_bench import data, published
 from klda_bench.methods import registry
+from klda_bench.paper.table import used_models, usual_layers
 from klda_bench.runs.grid import Cell
 from klda_bench.runs.metrics import FINAL
 
@@ -31,20 +32,13 @@ def summarise(cells: Sequence[Cell]) -> list[Finding]:
 
 def _means(cells: Sequence[Cell]) -> pd.Series:
     """Mean over seeds by model, method and data set, on the layers that a method uses itself."""
-    known = registry()
-    runs = pd.DataFrame(
-        [
-            {name: cell.settings[name] for name in [*_PLACE, "layers"]}
-            | {"accuracy": cell.record["metrics"][FINAL]}
-            for cell in cells
-            if cell.record is not None and cell.settings and not cell.settings["subset"]
-        ],
-        columns=[*_PLACE, "layers", "accuracy"],
-    )
-    other = runs.layers != runs.method.map(lambda method: known[method].layers)
-    first = runs.assign(other=other).sort_values("other", kind="stable").groupby(_PLACE)
-    chosen = runs[runs.layers == first.layers.transform("first").sort_index()]
-    return chosen.groupby(_PLACE, sort=False).accuracy.mean()
+    runs = [
+        {name: getattr(cell, name) for name in _PLACE} | {"accuracy": cell.record["metrics"][FINAL]}
+        for cell in usual_layers(cells, used_models(cells))
+        if cell.record is not None and cell.settings and not cell.settings["subset"]
+    ]
+    frame = pd.DataFrame(runs, columns=[*_PLACE, "accuracy"])
+    return frame.groupby(_PLACE, sort=False).accuracy.mean()
 
 
 def _listed(differences: pd.Series) -> str:

@@ -342,3 +342,18 @@ def groups(cells: Iterable[Cell], *names: str) -> Iterator[tuple[tuple[str, ...]
         if cell.settings is not None:
             found.setdefault(tuple(cell.settings[name] for name in names), []).append(cell)
     yield from found.items()
+
+
+def used_models(cells: Iterable[Cell]) -> list[str]:
+    """Return the foundation models of some runs."""
+    return list(dict.fromkeys(cell.backbone for cell in cells))
+
+
+def usual_layers(cells: Sequence[Cell], backbones: Sequence[str]) -> list[Cell]:
+    """Pick each method of some models on its own choice of layers, else on the last layer."""
+    known, found = registry(), []
+    for backbone in backbones:
+        for (method,), runs in groups((c for c in cells if c.backbone == backbone), "method"):
+            by_layers = dict(groups(runs, "layers"))
+            found += by_layers.get((known[method].layers,)) or by_layers.get(("last",), [])
+    return found
