@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from klda.cli.console import say
+from klda.encoders import MODELS
 from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
 from klda_bench.cli.options import Command, command
 from klda_bench.cli.screen import progress, results, show, wrote
-from klda_bench.engine import MODELS
 from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select

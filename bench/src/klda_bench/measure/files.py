@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from klda import KldaError, Learner
-from klda_bench.engine import saved_rows
+from klda.learner import folder as folders
 from klda_bench.measure.common import BLOCK_ROWS, sample_blocks
 from klda_bench.results import Row
 
@@ -123,13 +123,23 @@ def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
     """
     while process.poll() is None:
         os.killpg(process.pid, signal.SIGSTOP)
-        if saved_rows(model) >= rows:
+        if _saved_rows(model) >= rows:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return
         os.killpg(process.pid, signal.SIGCONT)
         time.sleep(0.02)
     raise KldaError("The run ended before it could be killed half-way; use more rows.")
+
+
+def _saved_rows(model: Path) -> int:
+    """Rows in the last checkpoint of a ``klda learn`` that has not finished; 0 without one."""
+    folder = model / folders.LEARNING
+    try:
+        found = folders.load(folder) if folders.exists(folder) else None
+    except folders.ModelFolderError:  # it was complete, and removed, between the two looks
+        return 0
+    return 0 if found is None else int(found.document["learning"]["samples"])
 
 
 def _largest_difference(one: Path, other: Path, path: Path) -> float:

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda import KldaError
-from klda_bench.engine import MODELS, MissingDependencyError
+from klda.encoders import MODELS
+from klda.errors import KldaError, MissingDependencyError
 from klda_bench.results import NOT_OPTIONS
 
 Group = Literal["paper", "ours", "peer", "reference", "fine-tuned", "own"]

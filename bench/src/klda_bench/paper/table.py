@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from klda.errors import MissingDependencyError
 from klda_bench import data, published
 from klda_bench.data import DATASETS
-from klda_bench.engine import MissingDependencyError
 from klda_bench.methods import Context, protocol_gamma, registry
 from klda_bench.results import Row, meaning_of_auto
 from klda_bench.runs.grid import Cell, unpack_bits

@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from klda.errors import KldaError
+from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, published
-from klda_bench.engine import MissingDependencyError
 from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
