@@ -19,6 +19,7 @@ from klda_bench.results import Row
 
 WARM_ROWS = 64
 ANSWERED = 1000  # samples
+COMPARED_ROWS = 500
 
 Block = tuple[np.ndarray, np.ndarray]
 
@@ -268,7 +269,8 @@ def file(
     paths = [folder / f"features-{n}.npz" for n in counts]
     for path, n in zip(paths, counts, strict=True):
         files.generate(path, n, features, classes)
-    yield from files.learn_files(paths, counts, folder, components)
+    compared, _ = next(common.sample_blocks(counts[-1], features, classes))
+    yield from files.learn_files(paths, counts, compared[:COMPARED_ROWS], folder, components)
 
 
 def generate(

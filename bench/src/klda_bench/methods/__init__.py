@@ -126,6 +126,10 @@ class MethodSpec:
         """Return the settings of a run: the defaults, with what was asked for in their place."""
         return self.defaults(context) | dict(context.options)
 
+    def usual(self, backbone: str, layers: str = "last") -> dict[str, Any]:
+        """Return the settings of a run with a foundation model for which nothing is asked."""
+        return self.defaults(Context(backbone, protocol_gamma(backbone, layers)))
+
     def check(self, context: Context) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""
         if not context.options:

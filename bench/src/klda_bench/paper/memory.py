@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 
-from klda_bench.methods import Context, protocol_gamma, registry
+from klda_bench.methods import registry
 from klda_bench.results import Results
 
 BYTES = 4  # float32
@@ -28,7 +28,7 @@ def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> p
     rows = []
     for name, spec in registry().items():
         if spec.keeps:
-            components = spec.options(Context()).get("n_components", 0)
+            components = spec.usual("minilm").get("n_components", 0)
             row = {"method": name, "title": spec.title, "formula": spec.keeps, "D": components}
             rows += [row, _QDA] if name == "lda" else [row]
     frame = pd.DataFrame(rows, dtype=object)
@@ -42,15 +42,14 @@ def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> p
 
 def held(results: Results, dataset: str, backbone: str) -> dict[str, int]:
     """Measured bytes of each method at its default settings, on all of a data set."""
-    known, gamma = registry(), protocol_gamma(backbone)
-    found = {}
+    known, found = registry(), {}
     for row in results.latest().values():
         settings = row["settings"]
         spec = known.get(settings["method"])
         if spec is None or spec.needs != "features" or settings["split"] == "official":
             continue
         place = (settings["dataset"], settings["backbone"], settings["layers"], settings["subset"])
-        usual = settings["options"] == spec.options(Context(backbone, gamma))
+        usual = settings["options"] == spec.usual(backbone)
         if usual and place == (dataset, backbone, "last", ""):
             found[spec.name] = row["held_bytes"]
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,12 @@ import pandas as pd
 from klda.errors import MissingDependencyError
 from klda_bench import data, published
 from klda_bench.data import DATASETS
-from klda_bench.methods import Context, protocol_gamma, registry
+from klda_bench.methods import registry
 from klda_bench.results import Row, meaning_of_auto
 from klda_bench.runs.grid import Cell, unpack_bits
 from klda_bench.runs.metrics import FINAL, METRICS, Spread, paired_difference
 
+_RUN = ("backbone", "dataset", "method", "seed")
 _PLACE = ("split", "dataset", "tasks", "backbone", "layers", "method")
 
 
@@ -274,47 +274,39 @@ def shown_runs(
     usual settings, and of fine-tuned methods, whose epochs are a matter of what a machine can do,
     the latest. All of the data goes before a part of it. Data sets come in their usual order.
     """
+    cells = [
+        Cell(*(run["settings"][name] for name in _RUN), "found", run, settings=run["settings"])
+        for run in sorted(records, key=lambda record: record["finished"])
+        if not _is_outdated(run["settings"])
+    ]
+    found: list[Cell] = []
+    for place, runs in sorted(groups(cells, *_PLACE), key=lambda group: list(map(str, group[0]))):
+        wanted = (asked or {}).get((place[1], place[-1])) or _usual(runs[0].settings or {})
 
-    def place(record: Row) -> tuple[str, ...]:
-        return tuple(str(record["settings"][name]) for name in _PLACE)
+        def rank(cell: Cell, wanted: Any = wanted) -> tuple[bool, bool]:
+            part, setting = _variant(cell)
+            return setting != wanted, part != ""
 
-    cells = []
-    for _, group in itertools.groupby(sorted(records, key=place), place):
-        runs = sorted(group, key=lambda record: record["finished"])
-        chosen = _choose(runs[::-1], asked or {})
-        own = [run for run in runs if chosen == (run["settings"]["subset"], *_setting(run))]
-        cells += [_cell(run) for run in {run["settings"]["seed"]: run for run in own}.values()]
+        best = _variant(min(reversed(runs), key=rank))
+        found += {cell.seed: cell for cell in runs if _variant(cell) == best}.values()
     order = list(DATASETS)
     return sorted(
-        cells, key=lambda cell: order.index(cell.dataset) if cell.dataset in order else 99
+        found, key=lambda cell: order.index(cell.dataset) if cell.dataset in order else 99
     )
 
 
-def _setting(run: Row) -> tuple[Any, Any]:
-    return setting_of(run["settings"])
-
-
-def _choose(runs: list[Row], asked: Mapping[tuple[str, str], Any]) -> tuple[Any, ...] | None:
-    """Return the part of the data, the options and their meaning; None if all are outdated."""
-    first = runs[0]["settings"]
-    wanted = asked.get((first["dataset"], first["method"])) or _usual(first)
-    current = [run for run in runs if not _is_outdated(run["settings"])]
-    for run in sorted(current, key=lambda run: run["settings"]["subset"] != ""):
-        if _setting(run) == wanted:
-            return run["settings"]["subset"], *wanted
-    whole = [run for run in current if not run["settings"]["subset"]]
-    for run in (*whole, *current):
-        return run["settings"]["subset"], *_setting(run)
-    return None
+def _variant(cell: Cell) -> tuple[str, tuple[Any, Any]]:
+    """Return the part of the data that a run was made on, and its options."""
+    own = cell.settings or {}
+    return own["subset"], setting_of(own)
 
 
 def _usual(settings: Row) -> tuple[Any, Any] | None:
     spec = registry().get(settings["method"])
     if spec is None or spec.needs == "inputs":
         return None
-    backbone, layers = settings["backbone"], settings["layers"]
     try:
-        options = spec.options(Context(backbone, protocol_gamma(backbone, layers)))
+        options = spec.usual(settings["backbone"], settings["layers"])
     except MissingDependencyError:
         return None
     return options, meaning_of_auto(options)
@@ -327,12 +319,6 @@ def _is_outdated(settings: Row) -> bool:
     if usual is not None and set(usual[0]) != set(options):
         return True
     return bool(settings.get("auto", {}) != meaning_of_auto(options))
-
-
-def _cell(run: Row) -> Cell:
-    own = run["settings"]
-    where = (own["backbone"], own["dataset"], own["method"], own["seed"])
-    return Cell(*where, "found", run, settings=own)
 
 
 def groups(cells: Iterable[Cell], *names: str) -> Iterator[tuple[tuple[str, ...], list[Cell]]]:
