@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -71,6 +71,18 @@ def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarr
     """Return the rows of :func:`sample_blocks` at once."""
     samples, labels = zip(*sample_blocks(n_rows, n_features, n_classes), strict=True)
     return np.concatenate(samples), np.concatenate(labels)
+
+
+def in_turns(programs: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, np.ndarray]:
+    """Run programs in turns: what else the machine does meets all of them alike.
+
+    Returns the figures that each program gave, one row per run.
+    """
+    runs: dict[Any, list[Any]] = {name: [] for name in programs}
+    for _ in range(repeats):
+        for name, run in programs.items():
+            runs[name].append(run())
+    return {name: np.array(found) for name, found in runs.items()}
 
 
 class Clock:

@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from sklearn.base import clone
 from klda import KldaError, Learner, encoders
 from klda_bench import data as datasets_
 from klda_bench.environment import UnavailableError
-from klda_bench.measure.common import Data, Names, Repeats, Seeds
+from klda_bench.measure.common import Data, Names, Repeats, Seeds, in_turns
 from klda_bench.results import Row
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -52,17 +53,21 @@ def encode(
             yield {"what": "not measured", "program": program, "reason": reason}
     for name in datasets.split(","):
         texts = list(datasets_.load(name, data=data).train.X[:rows])
-        seconds: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
         features: dict[str, np.ndarray] = {}
         for run in programs.values():
             run(texts[:256])  # warms up
-        for _ in range(repeats):
-            for program, run in programs.items():
-                start, cpu_start = time.perf_counter(), time.process_time()
-                features[program] = run(texts)
-                used = time.process_time() - cpu_start
-                seconds[program].append((time.perf_counter() - start, used))
-        yield from _compared(name, len(texts), seconds, features)
+        runs = {p: partial(_timed, p, run, texts, features) for p, run in programs.items()}
+        yield from _compared(name, len(texts), in_turns(runs, repeats), features)
+
+
+def _timed(
+    program: str, encode: Encode, texts: list[str], features: dict[str, np.ndarray]
+) -> tuple[float, float]:
+    """Encode texts into `features`; return the seconds, and those of CPU."""
+    start, cpu_start = time.perf_counter(), time.process_time()
+    features[program] = encode(texts)
+    used = time.process_time() - cpu_start
+    return time.perf_counter() - start, used
 
 
 def features(
@@ -115,15 +120,9 @@ def _accuracies(
 
 
 def _compared(
-    name: str,
-    count: int,
-    seconds: dict[str, list[tuple[float, float]]],
-    features: dict[str, np.ndarray],
+    name: str, count: int, seconds: dict[str, np.ndarray], features: dict[str, np.ndarray]
 ) -> Iterator[Row]:
-    medians = {
-        program: [statistics.median(times) for times in zip(*pairs, strict=True)]
-        for program, pairs in seconds.items()
-    }
+    medians = {program: np.median(runs, axis=0).tolist() for program, runs in seconds.items()}
     reference = medians.get(REFERENCE)
     for program, (median, cpu) in medians.items():
         row: Row = {"what": f"{name}, {count} texts", "program": program}

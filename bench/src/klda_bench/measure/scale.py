@@ -37,10 +37,9 @@ def rows(
         raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
     samples, labels = common.make_samples(counts[-1], features, classes)
     _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
-    runs: dict[int, list[tuple[float, ...]]] = {n: [] for n in counts}
-    for _ in range(repeats):  # in turns: what else the machine does meets all sizes alike
-        for n in counts:
-            runs[n].append(_learn_rows(samples[:n], labels[:n], components))
+    runs = common.in_turns(
+        {n: partial(_learn_rows, samples[:n], labels[:n], components) for n in counts}, repeats
+    )
     medians = np.array([np.median(runs[n], axis=0) for n in counts])
     for n, (learning, answering, working) in zip(counts, medians.tolist(), strict=True):
         yield {
@@ -50,7 +49,7 @@ def rows(
             "first_answer_seconds": answering,
             "microseconds_a_row": 1e6 * learning / n,
             "cpu_microseconds_a_row": 1e6 * working / n,
-            "runs": runs[n],
+            "runs": runs[n].tolist(),
         }
     learned, answered, worked = medians.T
     for what, seconds in (

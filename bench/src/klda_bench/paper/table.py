@@ -275,7 +275,12 @@ def shown_runs(
     the latest. All of the data goes before a part of it. Data sets come in their usual order.
     """
     cells = [
-        Cell(*(run["settings"][name] for name in _RUN), "found", run, settings=run["settings"])
+        Cell(
+            **{name: run["settings"][name] for name in _RUN},
+            status="found",
+            record=run,
+            settings=run["settings"],
+        )
         for run in sorted(records, key=lambda record: record["finished"])
         if not _is_outdated(run["settings"])
     ]
