@@ -96,9 +96,29 @@ def forget(
                 "These are all classes of the model, and a model without classes can't be saved: "
                 f"nothing was forgotten. To forget everything, delete the folder {model}."
             )
+    after = learner.classes
+    gone = [label for label in before if label not in after]
+    left = {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
+    samples = sum(before.values()) - sum(after.values())
     # All rows were compared, or they have the mean of their class; some rows of it may be any.
-    checked = learner.ledger is not None or holding or not _left(learner, before)
-    _report(learner, before, exact, checked, model, json)
+    checked = learner.ledger is not None or holding or not left
+    report(
+        json,
+        {
+            "model": str(model),
+            "forgotten_classes": gone,
+            "forgotten": samples,
+            "exact": exact,
+            "left": left,
+            "checked": checked,
+            "classes": len(after),
+        },
+        f"Forgot {counted(len(gone), 'class')}, {counted(samples, 'sample')}. "
+        f"{model} now knows {counted(len(after), 'class')}.",
+        *(f"{label} is still known, from {counted(n, 'sample')}." for label, n in left.items()),
+        EXACT if exact else TRACE,
+        *([] if checked else [UNCHECKED]),
+    )
 
 
 def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
@@ -163,40 +183,3 @@ def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) 
             "be known: nothing was forgotten. Give all rows that were learned, or --partly to "
             "forget just these."
         )
-
-
-def _left(learner: Learner, before: dict[Any, int]) -> dict[Any, int]:
-    """Return the classes that lost some of their samples, with what they have left."""
-    after = learner.classes
-    return {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
-
-
-def _report(
-    learner: Learner,
-    before: dict[Any, int],
-    exact: bool,
-    checked: bool,
-    model: Path,
-    as_json: bool,
-) -> None:
-    after, left = learner.classes, _left(learner, before)
-    gone = [label for label in before if label not in after]
-    samples = sum(before.values()) - sum(after.values())
-    done = {
-        "model": str(model),
-        "forgotten_classes": gone,
-        "forgotten": samples,
-        "exact": exact,
-        "left": left,
-        "checked": checked,
-        "classes": len(after),
-    }
-    report(
-        as_json,
-        done,
-        f"Forgot {counted(len(gone), 'class')}, {counted(samples, 'sample')}. "
-        f"{model} now knows {counted(len(after), 'class')}.",
-        *(f"{label} is still known, from {counted(n, 'sample')}." for label, n in left.items()),
-        EXACT if exact else TRACE,
-        *([] if checked else [UNCHECKED]),
-    )

@@ -130,12 +130,17 @@ def predict(
     asked = _opened(model, server, key, encoding, judged or explain)
     batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
-        as_json = _explain_as_json(format)
+        if format is Format.CSV:
+            raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
         said = _explained(asked, batches, top_k, options.given(refused=refused))
         with output(output_file) as stream:
-            _write_explanations(stream, said, as_json)
+            _write_explanations(stream, said, format is Format.JSONL)
         return
-    rejecting = {"reject": _refused(refused)} if judged else {}
+    rejecting = {}
+    if judged:
+        from klda.learner import REFUSED
+
+        rejecting = {"reject": REFUSED if refused is None else refused}
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
     predicted = answered(
@@ -175,18 +180,6 @@ def _predict_on_cluster(
     if file is None or folder is None:
         raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
     cluster.predict(file, model, folder, progress=True, **given)
-
-
-def _refused(given: float | None) -> float:
-    from klda.learner import REFUSED
-
-    return REFUSED if given is None else given
-
-
-def _explain_as_json(format: Format | None) -> bool:
-    if format is Format.CSV:
-        raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
-    return format is Format.JSONL
 
 
 def _batches(
