@@ -143,7 +143,7 @@ class Stop:
         change = Member.change
 
         def counting(member, *arguments):
-            yield from change(member, *arguments)
+            change(member, *arguments)
             self.left -= 1
             if self.left == 0:
                 self.stop()

@@ -169,7 +169,7 @@ def interrupt(patch, calls):
         left[0] -= 1
         if left[0] == 0:
             signal.raise_signal(signal.SIGINT)
-        yield from change(member, *arguments)
+        change(member, *arguments)
 
     patch.setattr(Member, "change", counting)
 

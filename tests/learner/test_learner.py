@@ -286,7 +286,7 @@ def between_members(monkeypatch):
                 happened.append(first.statistics.labels == ["a", "b", "c"])
                 assert second.statistics.labels == ["a", "b"]
                 action()
-            yield from change(member, *arguments)
+            change(member, *arguments)
 
         with monkeypatch.context() as patched:
             patched.setattr(Member, "change", steps)

@@ -136,8 +136,11 @@ def _is_usable(samples: Array) -> bool:
     A sum of squares proves it at a fraction of the cost of looking at each value.
     """
     largest = LARGEST_SUM * np.finfo(str(samples.dtype).removeprefix("torch.")).max
-    if is_torch(samples):
-        return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
+    torch = sys.modules.get("torch")
+    if torch is not None and is_torch(samples):
+        return bool(torch.linalg.vector_norm(samples) < largest**0.5)
+    if torch is not None and torch.cuda.is_initialized() and samples.flags.carray:
+        return _is_usable(torch.from_numpy(samples))  # in all threads: a GPU waits for this
     with np.errstate(over="ignore", invalid="ignore"):
         flat = samples.reshape(-1)
         return bool(np.einsum("i,i->", flat, flat) < largest)  # BLAS would wake its threads

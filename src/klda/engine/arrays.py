@@ -91,6 +91,10 @@ class NumpyGrouping:
     def __len__(self) -> int:
         return len(self.groups)
 
+    def arranged(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows in the order in which `sums` and `subtract` take them: any, here."""
+        return rows
+
     def sums(self, rows: np.ndarray) -> np.ndarray:
         """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
         return np.asarray(self._indicator @ rows)
@@ -222,9 +226,10 @@ class NumpyBackend:
     def factorise(self, square: np.ndarray, rho: float) -> Callable[[], np.ndarray | None]:
         """Factor ``S + rho I`` into the strict upper triangle.
 
-        Returns what finishes it: that gives the pivots, None if the matrix is not positive
-        definite. In between, a GPU may do other work. Within either call the diagonal is not that
-        of S: no other thread may read it, and no interrupt may come.
+        Returns what finishes it: that gives what `solve` needs beside the square (here the pivots),
+        None if the matrix is not positive definite. In between, a GPU may do other work. Within
+        either call the diagonal is not that of S: no other thread may read it, and no interrupt
+        may come.
         """
         # Here it is done at once: S is mirrored into the upper triangle and factored there. The
         # two triangles share the diagonal, which is put back at the end.
@@ -279,6 +284,10 @@ class NumpyBackend:
         if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
             return None
         return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
+
+    def median(self, values: np.ndarray) -> float:
+        """Return the median."""
+        return float(np.median(values))
 
     def softmax(self, scores: np.ndarray) -> np.ndarray:
         """Return probabilities in double precision, each row summing to one."""

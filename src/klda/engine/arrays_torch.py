@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,14 +17,15 @@ from klda.engine.host_blas import one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks
+SOLVED_AT_ONCE = 1024  # unknowns, at most, that a product with an inverted block gives
 SUMMED = 256  # rows that one thread adds up
 
 
 class TorchGrouping:
     """Which group each row belongs to, on a torch device.
 
-    Adding up in any order, as ``index_add_`` does, would not give the same twice. Rows are summed
-    in the order of their groups, each group in parts: one thread per column sums a part.
+    Adding up in any order, as ``index_add_`` does, would not give the same twice. Rows are arranged
+    in the order of their groups, and each group is summed in parts: a part by a thread per column.
     """
 
     def __init__(self, groups: np.ndarray, n_groups: int, backend: TorchBackend) -> None:
@@ -32,16 +34,21 @@ class TorchGrouping:
         lengths = np.full(n_parts.sum(), SUMMED)
         filled = self.counts > 0
         lengths[np.cumsum(n_parts)[filled] - 1] += (self.counts - n_parts * SUMMED)[filled]
-        self._groups = backend.index(groups)
-        self._by_group = backend.index(np.argsort(groups, kind="stable"))
+        in_order = (np.diff(groups) >= 0).all()
+        self._order = None if in_order else backend.index(np.argsort(groups, kind="stable"))
+        self._groups = backend.index(np.repeat(np.arange(n_groups), self.counts))
         self._lengths, self._n_parts = backend.index(lengths), backend.index(n_parts)
 
     def __len__(self) -> int:
         return len(self._groups)
 
+    def arranged(self, rows: Array) -> Array:
+        """Return the rows in the order of their groups."""
+        return rows if self._order is None else rows[self._order]
+
     def sums(self, rows: Array) -> Array:
         """Sum the rows of each group."""
-        parts = self._segment_sums(rows[self._by_group], self._lengths)
+        parts = self._segment_sums(rows, self._lengths)
         return self._segment_sums(parts, self._n_parts)
 
     def subtract(self, rows: Array, centres: Array) -> None:
@@ -51,6 +58,15 @@ class TorchGrouping:
     def _segment_sums(self, rows: Array, lengths: Array) -> Array:
         segment_reduce = sys.modules["torch"].segment_reduce
         return segment_reduce(rows, "sum", lengths=lengths, axis=0, unsafe=True)
+
+
+@dataclass
+class TorchFactor:
+    """What solving needs beside the factor in a square."""
+
+    pivots: Array
+    used: bool = False
+    inverses: Array | None = None  # of the blocks on the diagonal, made when it is used again
 
 
 class TorchBackend:
@@ -174,7 +190,7 @@ class TorchBackend:
         """Add the lower triangle of another square, in place."""
         square += other.tril()
 
-    def factorise(self, square: Array, rho: float) -> Callable[[], Array | None]:
+    def factorise(self, square: Array, rho: float) -> Callable[[], TorchFactor | None]:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
         torch = self._torch
         diagonal = square.diagonal()
@@ -186,22 +202,46 @@ class TorchBackend:
             diagonal.copy_(of_scatter)
         roots = factor.diagonal().clone()
 
-        def finish() -> Array | None:
+        def finish() -> TorchFactor | None:
             if int(info) != 0 or not np.isfinite(float(roots.sum())):
                 return None
             factor.div_(roots)
             square.tril_().add_(factor.T)
             diagonal.copy_(of_scatter)
-            return roots.square()
+            return TorchFactor(roots.square())
 
         return finish
 
-    def solve(self, square: Array, pivots: Array, rows: Array) -> Array:
-        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves."""
-        triangular = self._torch.linalg.solve_triangular
-        solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
-        solved = triangular(square, solved / pivots[:, None], upper=True, unitriangular=True)
-        return solved.T.contiguous()
+    def solve(self, square: Array, factor: TorchFactor, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves.
+
+        The first time by substitution. Those who solve with the same factor again do it block by
+        block, with inverted blocks on the diagonal: a third of the time, once they are there.
+        """
+        if not factor.used:
+            factor.used = True
+            triangular = self._torch.linalg.solve_triangular
+            solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
+            solved /= factor.pivots[:, None]
+            solved = triangular(square, solved, upper=True, unitriangular=True)
+            return solved.T.contiguous()
+        if factor.inverses is None:
+            factor.inverses = _inverted_blocks(square)
+        n, size = len(square), factor.inverses.shape[1]
+        blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        inverses = [
+            inverse[: here.stop - here.start, : here.stop - here.start]
+            for here, inverse in zip(blocks, factor.inverses, strict=True)
+        ]
+        left, found = rows.T.contiguous(), []
+        for here, inverse in zip(blocks, inverses, strict=True):
+            found.append(inverse.T @ left[here])
+            left[here.stop :].addmm_(square[here, here.stop :].T, found[-1], alpha=-1)
+        left, found = self._torch.cat(found).div_(factor.pivots[:, None]), []
+        for here, inverse in zip(blocks[::-1], inverses[::-1], strict=True):
+            found.append(inverse @ left[here])
+            left[: here.start].addmm_(square[: here.start, here], found[-1], alpha=-1)
+        return self._torch.cat([part.T for part in found[::-1]], dim=1)
 
     def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
         """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
@@ -215,6 +255,11 @@ class TorchBackend:
         if int(info) != 0:
             return None
         return partial(_lu_solve_tensor, pivoted, pivots)
+
+    def median(self, values: Array) -> float:
+        """Return the median."""
+        ordered = values.flatten().sort().values
+        return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
     def softmax(self, scores: Array) -> Array:
         """Return probabilities in double precision, each row summing to one."""
@@ -260,6 +305,33 @@ class TorchBackend:
         if len(jobs) == 1 or not self.device.startswith("cuda"):
             return NumpyBackend(self.dtype.name).each(jobs)
         return side_by_side(self.device, jobs)
+
+
+def _inverted_blocks(square: Array) -> Array:
+    """Return the inverses of the diagonal blocks of the factor in the strict upper triangle.
+
+    All have the same size; if need be, the last one has more ones on the diagonal. The halves of a
+    block are inverted by substitution:
+    ``[[A, B], [0, C]]^-1 = [[A^-1, -A^-1 B C^-1], [0, C^-1]]``.
+    """
+    torch, n = sys.modules["torch"], len(square)
+    n_blocks = -(-n // SOLVED_AT_ONCE)
+    half = -(-n // (2 * n_blocks))
+    missing = 2 * half * n_blocks - n
+    if missing:
+        square = torch.nn.functional.pad(square, (0, missing, 0, missing))
+    down, right = square.stride()
+    halves = square.as_strided((2 * n_blocks, half, half), (half * (down + right), down, right))
+    aside = square[:, half:].as_strided(
+        (n_blocks, half, half), (2 * half * (down + right), down, right)
+    )
+    ones = torch.eye(half, dtype=square.dtype, device=square.device).expand_as(halves)
+    inverses = torch.linalg.solve_triangular(halves, ones, upper=True, unitriangular=True)
+    first, second = inverses[::2], inverses[1::2]
+    blocks = square.new_zeros((n_blocks, 2 * half, 2 * half))
+    blocks[:, :half, :half], blocks[:, half:, half:] = first, second
+    blocks[:, :half, half:] = -first @ aside @ second
+    return blocks
 
 
 # Functions of the module, not closures: an estimator that holds one must survive pickling.

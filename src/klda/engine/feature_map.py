@@ -272,8 +272,7 @@ def median_squared_distance(samples: Array, backend: Backend | None = None) -> f
         norms = (centred * centred).sum(1)
         some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
-        distances = backend.to_numpy(distances)
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
-            return float(np.median(positive))
+            return backend.median(positive)
     return scale if scale > 0 else 1.0

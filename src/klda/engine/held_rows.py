@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -74,9 +74,7 @@ class HeldRows:
 
     def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> HeldRows:
         """Return these samples and more, row i of ``labels[groups[i]]``."""
-        more = np.asarray(on_cpu(rows), self.rows.dtype)
-        names = [*self.labels, *(labels[group] for group in groups.tolist())]
-        return HeldRows(np.concatenate([self.rows, more]), names)
+        return self._with(rows, groups, labels)
 
     def without(self, rows: Array, labels: Sequence[Label]) -> HeldRows:
         """Return these samples but those given; raise if one of them is not here."""
@@ -110,8 +108,14 @@ class HeldRows:
         labels, groups = grouped(np.array(self.labels))
         return self.rows, groups, labels
 
-    def _at(self, chosen: list[int]) -> Self:
-        return type(self)(self.rows[chosen], [self.labels[i] for i in chosen])
+    def _with(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Self:
+        more = np.asarray(on_cpu(rows), self.rows.dtype)
+        names = [*self.labels, *(labels[group] for group in groups.tolist())]
+        return type(self)(np.concatenate([self.rows, more]), names)
+
+    def _at(self, chosen: Sequence[int] | np.ndarray) -> Self:
+        at = np.asarray(chosen, np.int64)
+        return type(self)(self.rows[at], [self.labels[i] for i in at.tolist()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,21 +129,19 @@ class Waiting(HeldRows):
     def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
         """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
         known, total = len(self.labels), len(self.labels) + len(rows)
-        chosen = np.arange(total)
-        if total > MOST_WAITING:
-            hashes = np.concatenate([self.hashes, _hashes(rows)])
-            chosen = np.flatnonzero(hashes <= np.sort(hashes)[MOST_WAITING - 1])
-            if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
-                names = [*self.labels, *(labels[group] for group in groups)]
-                ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
-                chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
+        if total <= MOST_WAITING:
+            return self._with(rows, groups, labels)
+        hashes = np.concatenate([self.hashes, _hashes(rows)])
+        chosen = np.flatnonzero(hashes <= np.partition(hashes, MOST_WAITING - 1)[MOST_WAITING - 1])
+        if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
+            names = [*self.labels, *(labels[group] for group in groups)]
+            ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
+            chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
         old, new = chosen[chosen < known], chosen[chosen >= known] - known
         if not len(new):
             return self
-        kept = [self.labels[i] for i in old] + [labels[i] for i in groups[new]]
-        waiting = Waiting(np.concatenate([self.rows[old], on_cpu(rows[new])]), kept)
-        if total > MOST_WAITING:
-            vars(waiting)["hashes"] = hashes[chosen]  # known already
+        waiting = self._at(old)._with(rows[new], groups[new], labels)
+        vars(waiting)["hashes"] = hashes[chosen]  # known already
         return waiting
 
     def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
@@ -216,12 +218,11 @@ def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _hashes(rows: Array) -> np.ndarray:
     """Return a hash of each row, the same on every machine; only hashes leave a GPU."""
     integers = sys.modules["torch"] if is_torch(rows) else np
-    width = rows.shape[1]
-    factors = np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
+    factors = _hash_factors(rows.shape[1])
     if is_torch(rows):
         factors = integers.from_numpy(factors).to(rows.device)
     hashes = np.empty(len(rows), np.uint64)
-    step = max(1, HASHED_AT_ONCE // width)
+    step = max(1, HASHED_AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         part = part.contiguous() if is_torch(part) else np.ascontiguousarray(part)
@@ -230,3 +231,8 @@ def _hashes(rows: Array) -> np.ndarray:
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
         hashes[start : start + step] = mixed ^ (mixed >> np.uint64(32))
     return hashes
+
+
+@lru_cache(maxsize=4)
+def _hash_factors(width: int) -> np.ndarray:
+    return np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1

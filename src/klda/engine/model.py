@@ -23,7 +23,6 @@ from klda.engine.arrays import (
     Backend,
     Grouping,
     NumpyBackend,
-    Steps,
     inside,
     is_torch,
     under,
@@ -75,9 +74,8 @@ class Member:
 
     def change(
         self, rows: Array, groups: Grouping, labels: list[Label], sign: int, room: Array | None
-    ) -> Steps[None]:
+    ) -> None:
         """Add or remove samples, all in memory at once; the room is for their lifted features."""
-        yield from ()  # no step of it waits for a GPU
         known = len(self.statistics.labels)
         lifted = self.statistics.change(self.map.lift(rows, room), groups, labels, sign)
         if sign < 0 and len(self.statistics.labels) < known:
@@ -264,21 +262,19 @@ class Model:
         lifts = self.members[0].map.gamma is not None
         room = self.backend.room(blocks[0].stop, size) if lifts else None
 
-        def change(member: Member, batch: Batch, block: slice) -> Steps[None]:
-            yield from member.change(*batch, sign, room)
-            done.append((member, block))
-
         with held_back():
             try:
                 for block in blocks:
                     let_interrupts_through()
                     batch = self._batch(rows, groups, labels, block)
-                    self.backend.each([change(member, batch, block) for member in self.members])
+                    for member in self.members:
+                        member.change(*batch, sign, room)
+                        done.append((member, block))
                 let_interrupts_through()
             except BaseException:
                 for member, block in reversed(done):
                     batch = self._batch(rows, groups, labels, block)
-                    self.backend.each([member.change(*batch, -sign, room)])
+                    member.change(*batch, -sign, room)
                 raise
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
@@ -287,7 +283,8 @@ class Model:
         present = np.flatnonzero(counts)
         own = (np.cumsum(counts > 0) - 1)[groups[block]]
         grouping = self.backend.grouping(own, len(present))
-        return self.backend.asarray(rows[block]), grouping, [labels[i] for i in present]
+        arranged = grouping.arranged(self.backend.asarray(rows[block]))
+        return arranged, grouping, [labels[i] for i in present]
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""

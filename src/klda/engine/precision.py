@@ -7,6 +7,7 @@ always from the same factor, so that errors don't add up over many changes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,11 +56,11 @@ class DensePrecision:
     system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
     """
 
-    def __init__(self, scatter: Scatter, rho: float, pivots: Array) -> None:
+    def __init__(self, scatter: Scatter, rho: float, factor: Any) -> None:
         self.backend = scatter.backend
         self.rho = rho
         self.square = scatter.square
-        self.pivots = pivots
+        self.factor = factor
         self.gains = self.backend.empty((0, scatter.n_components))
         self.system = self.backend.empty((0, 0))
         self.definite = True
@@ -72,10 +73,10 @@ class DensePrecision:
             finish = scatter.backend.factorise(scatter.square, rho)
         yield
         with held_back():
-            pivots = finish()
-        if pivots is None:
+            factor = finish()
+        if factor is None:
             raise NotPositiveDefiniteError
-        return cls(scatter, rho, pivots)
+        return cls(scatter, rho, factor)
 
     def extend(self, rows: Array, gains: Array, sign: int) -> None:
         """Bring in a change of the scatter by ``sign * rows^T rows``; the gains are ``rows R0``."""
@@ -96,7 +97,7 @@ class DensePrecision:
         vectors = self.backend.concatenate(parts) if len(parts) > 1 else parts[0]
         if not len(vectors):
             return parts
-        solved = self.backend.solve(self.square, self.pivots, vectors)
+        solved = self.backend.solve(self.square, self.factor, vectors)
         stops = np.cumsum([len(part) for part in parts]).tolist()
         return [solved[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)]
 

@@ -70,5 +70,5 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
 
 def inverted(matrix: np.ndarray) -> np.ndarray:
     """Return the inverse of a small matrix, however badly conditioned it is."""
-    factor = scipy.linalg.lu_factor(matrix, check_finite=False)
-    return np.asarray(scipy.linalg.lu_solve(factor, np.eye(len(matrix)), check_finite=False))
+    factor, pivots, _ = scipy.linalg.lapack.dgetrf(matrix)
+    return np.asarray(scipy.linalg.lapack.dgetri(factor, pivots, overwrite_lu=1)[0])
