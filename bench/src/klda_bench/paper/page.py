@@ -36,6 +36,7 @@ from klda_bench.runs.grid import Cell
 
 _COMPARED = ("joint", "ncm", "lda", "klda", "klda-e", "klda-default")
 _WRITER = "smollm2"  # the stand-in that writes text
+_SUMMARY = r"<details><summary>\1</summary>"
 _PLOTS = {
     "curves": "Accuracy while learning",
     "curves-authors": "The authors' form beside ours",
@@ -243,10 +244,11 @@ def _html(title: str, text: str, place: Path) -> str:
         content = base64.b64encode((place / found[1]).read_bytes()).decode()
         return f'src="data:image/png;base64,{content}"'
 
-    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    # Names of data sets and methods may hold anything, so only our own tags become HTML.
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub("<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>", _SUMMARY, body)
+    body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
     body = re.sub(r'src="([\w-]+\.png)"', picture, body)
-    body = body.replace("<table>", '<div class="wide"><table>').replace(
-        "</table>", "</table></div>"
-    )
+    body = re.sub("(<table>.*?</table>)", r'<div class="wide">\1</div>', body, flags=re.DOTALL)
     shell = (files(__package__) / "page.html").read_text(encoding="utf-8")
     return shell.replace("{title}", title).replace("{body}", body)
