@@ -127,7 +127,8 @@ class Demonstration:
                 title: run_protocol(method, self.learn, self.test, tasks)
                 for title, method in methods.items()
             }
-        ours = pd.DataFrame(outcomes[comparison.KLDA].matrix, columns=self.tasks)
+        matrix = outcomes[comparison.KLDA].matrix
+        ours = pd.DataFrame([dict(zip(self.tasks, row or (), strict=False)) for row in matrix])
         table = ours.map(lambda accuracy: "" if np.isnan(accuracy) else f"{accuracy:.0f}%")
         table.insert(0, "after task", [f"{i + 1} {task}" for i, task in enumerate(self.tasks)])
         table["all so far"] = [f"{a:.1f}%" for a in outcomes[comparison.KLDA].seen_accuracy]
