@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from klda.encoders import MODELS
 from klda_bench.demo import examples, unknown_questions
 from klda_bench.demo.__main__ import run
-from klda_bench.engine import MODELS
 
 
 def test_the_data_set_is_what_it_says():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, encoders
-from klda.cli import predict, reading
+from klda.cli import predict
 from klda.cli.reading import batches, open_tables
 from klda.learner import Learner
 from klda_bench.demo import examples
@@ -47,7 +47,7 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
         chunks = batches(open_tables([path], "text", None, None), "Predicting", labels=False)
         predict._write_csv(
             io.StringIO(),
-            reading.answered(chunks, lambda inputs: learner.predict_top(inputs, 1)),
+            predict.answered(chunks, lambda inputs: learner.predict_top(inputs, 1)),
             "text",
             1,
             False,

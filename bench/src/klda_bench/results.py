@@ -21,12 +21,22 @@ from typing import Any
 
 from filelock import FileLock
 
+from klda.engine.feature_map import GAMMA_SCALE
+from klda.engine.regression import FADES_BELOW, LDA_PART, MOST_FADED
+from klda.engine.shrinkage import LEAST_OF_AVERAGE, PRIOR_WEIGHT
+from klda.engine.solve import AUTO_RIDGES
 from klda.errors import KldaError
-from klda_bench.engine import AUTO_MEANINGS
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+AUTO_MEANINGS: dict[str, Any] = {
+    "gamma": GAMMA_SCALE,
+    "ridge": list(AUTO_RIDGES),
+    "priors": [PRIOR_WEIGHT, LEAST_OF_AVERAGE],
+    "rule": [LDA_PART, FADES_BELOW, MOST_FADED],
+}
+"""The numbers behind each parameter of KLDA that can be ``"auto"``."""
 NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "progress")
 """Parameters of a method that are no setting of its own, or change no number."""
 

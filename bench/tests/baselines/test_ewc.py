@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import accuracy
-from klda_bench.baselines import make
+from baselines.toys import accuracy, make
 
 
 def weights(method):

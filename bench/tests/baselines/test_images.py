@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from baselines.toys import make
 from klda.errors import KldaError
-from klda_bench.baselines import make
 from klda_bench.environment import UnavailableError
 
 pytest.importorskip("PIL")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from baselines.toys import accuracy
-from klda_bench.baselines import make
+from baselines.toys import accuracy, make
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "t5"])

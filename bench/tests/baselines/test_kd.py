@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from klda_bench.baselines import make
+from baselines.toys import make
 from klda_bench.baselines.classifiers import distillation
 
 

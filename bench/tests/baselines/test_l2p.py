@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import NAMES, accuracy, make_task
+from baselines.toys import NAMES, accuracy, make, make_task
 from klda.errors import KldaError
-from klda_bench.baselines import make
 
 
 def selected(method, texts):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import NAMES, accuracy, make_task, topic_words
+from baselines.toys import NAMES, accuracy, make, make_task, topic_words
 from klda.errors import KldaError
-from klda_bench.baselines import make
 from klda_bench.baselines.backbones import IGNORED
 from klda_bench.baselines.generation import closest_spelling, token_loss
 from klda_bench.baselines.lamol import PseudoSample

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from baselines.toys import make
 from klda.encoders import OfflineModelError
 from klda.errors import KldaError
-from klda_bench.baselines import defaults, make
+from klda_bench.methods import Context, registry
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_gpu_that_is_not_here_is_said(tiny):
 
 
 def test_defaults_are_those_of_the_class_and_of_all_methods():
-    found = defaults("ewc")
+    found = registry()["ewc"].defaults(Context())
     assert found["fisher_samples"] == 200
     assert (found["epochs"], found["head_lr"]) == (50, 1e-3)
     assert "backbone" not in found

@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from klda_bench.baselines import make
+from baselines.toys import make
 from klda_bench.baselines.backbones import TextGenerator
 
 

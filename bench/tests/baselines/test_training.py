@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import accuracy
+from baselines.toys import accuracy, make
 from klda.errors import KldaError
-from klda_bench.baselines import make
 from klda_bench.baselines.backbones import TextEncoder, TextGenerator, resolve_backbone
 from klda_bench.baselines.classifiers import Head
-from klda_bench.baselines.gradients import Gradients, RecordedGradients
 from klda_bench.baselines.rows import Rows
+from klda_bench.baselines.training import Gradients, RecordedGradients
 
 CPU = torch.device("cpu")
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import NAMES, accuracy
+from baselines.toys import NAMES, accuracy, make
 from klda.errors import KldaError
-from klda_bench.baselines import make
 from klda_bench.baselines.vag import mask_vocabulary
 
 

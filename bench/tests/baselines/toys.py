@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from klda_bench.methods import Context, select
+
 NAMES = ["red_fox", "blue_owl", "green_bee", "pink_cat"]
 WORDS_A_CLASS = 4
 
@@ -34,3 +36,9 @@ def accuracy(method, task) -> float:
     """Share of a task's texts that get their label."""
     texts, labels = task
     return float(np.mean(method.predict(texts) == np.array(labels)))
+
+
+def make(name: str, backbone: str = "minilm", device: str = "auto", seed: int = 0, **options):
+    """Make a method of the tables, as the benchmarks do."""
+    (spec,) = select(name)
+    return spec.make(Context(backbone, seed=seed, device=device, options=options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klda_bench.engine import read_table
+from klda_bench.data import read_table
 from klda_bench.measure.cluster import make_texts, write_texts
 
 

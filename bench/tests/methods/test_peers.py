@@ -11,13 +11,7 @@ from sklearn.covariance import OAS
 from klda_bench.methods.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
 from klda_bench.methods.peers.anacp import gelu, separate
 from klda_bench.methods.peers.fecam import normalise, shrink
-from klda_bench.methods.peers.linear import (
-    Classes,
-    ClassMeans,
-    add_gram,
-    empty_gram,
-    ridge_solve,
-)
+from klda_bench.methods.peers.linear import Classes, ClassMeans, Regression
 from klda_bench.methods.peers.ranpac import RIDGES, choose_ridge
 
 N_CLASSES, DIMENSION = 6, 8
@@ -284,20 +278,21 @@ def test_gelu_by_hand():
 # --- what they share -----------------------------------------------------------------------------
 
 
-def test_ridge_solve_reads_the_lower_triangle_only():
+def test_a_regression_reads_the_lower_triangle_only():
     rng = np.random.default_rng(0)
     H = rng.normal(size=(30, 10)).astype(np.float32)
-    gram = add_gram(empty_gram(10), H)
-    assert np.all(np.triu(gram, 1) == 0)
+    regression = Regression(10)
+    regression.add(H, np.ones((30, 1), dtype=np.float32))
+    assert np.all(np.triu(regression.gram, 1) == 0)
     right = rng.normal(size=(10, 2)).astype(np.float32)
     expected = np.linalg.solve(H.T @ H + 0.5 * np.eye(10), right)
-    np.testing.assert_allclose(ridge_solve(gram, right, 0.5), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(regression.solve(0.5, right), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_ridge_solve_of_a_singular_matrix_is_finite():
-    H = np.ones((4, 6), dtype=np.float32)
-    solved = ridge_solve(add_gram(empty_gram(6), H), np.ones((6, 1), dtype=np.float32), 1e-8)
-    assert np.all(np.isfinite(solved))
+def test_a_regression_with_a_singular_matrix_is_finite():
+    regression = Regression(6)
+    regression.add(np.ones((4, 6), dtype=np.float32), np.ones((4, 1), dtype=np.float32))
+    assert np.all(np.isfinite(regression.solve(1e-8, np.ones((6, 1), dtype=np.float32))))
 
 
 def test_class_means_are_exact_for_a_class_in_parts():

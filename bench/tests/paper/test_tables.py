@@ -13,7 +13,7 @@ from klda_bench.environment import NOT_HERE
 from klda_bench.methods import Context, registry, select
 from klda_bench.paper import memory, tables
 from klda_bench.paper.page import write_report
-from klda_bench.report.table import cell_of, pairs_against, shown
+from klda_bench.paper.table import cell_of, pairs_against, shown
 from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import Cell, Plan, pack_bits
 from klda_bench.runs.metrics import Spread
@@ -35,7 +35,7 @@ def runs(*accuracies):
 
 
 def test_a_cell_shows_mean_spread_paper_and_difference():
-    cell = cell_of(runs(91.0, 92.0, 93.0), published.Figure(90.0, 0.5))
+    cell = cell_of(runs(91.0, 92.0, 93.0), Spread(90.0, 0.5, 3))
     assert (cell["mean"], cell["std"], cell["n"]) == (92.0, 1.0, 3)
     assert (cell["paper"], cell["paper_text"]) == (90.0, "90.00 ± 0.50")
     assert cell["difference"] == 2.0
@@ -55,15 +55,15 @@ def test_a_cell_without_runs_shows_no_number():
 
 
 def test_there_is_no_difference_between_figures_of_two_models():
-    cell = cell_of(runs(91.0), published.Figure(90.0, 0.5), same_model=False)
+    cell = cell_of(runs(91.0), Spread(90.0, 0.5, 3), same_model=False)
     assert (cell["paper"], cell["difference"]) == (90.0, None)
 
 
 def test_all_accuracies_of_the_papers_tables_are_here():
     assert len(published.FIGURES) == 11 * 4 + 10 * 4 + 4 * 4
-    assert published.FIGURES["bart-base", "klda-e", "hwu"] == (89.78, 0.09)
-    assert published.FIGURES["mistral-7b", "joint", "clinc"] == (97.6, 0.11)
-    assert published.FIGURES["dinov2-small", "klda", "cars"] == (81.94, 0.11)
+    assert published.FIGURES["bart-base", "klda-e", "hwu"] == (89.78, 0.09, 3)
+    assert published.FIGURES["mistral-7b", "joint", "clinc"] == (97.6, 0.11, 3)
+    assert published.FIGURES["dinov2-small", "klda", "cars"] == (81.94, 0.11, 3)
     assert ("dinov2-base", "klda-e", "cifar10") not in published.FIGURES
     assert all(20 < figure.mean < 100 for figure in published.FIGURES.values())
 
@@ -264,3 +264,12 @@ def test_memory_and_runtime_come_from_the_runs(tmp_path):
 def test_a_report_of_nothing_says_what_to_run(tmp_path):
     with pytest.raises(KldaError, match="klda bench table1"):
         write_report(tmp_path)
+
+
+def test_a_name_in_the_report_is_no_markup(tmp_path):
+    output = tmp_path / "out"
+    tables.models_table("t", "t", plan(write_features(tmp_path / "<b>mine"), "lda"), output)
+    html = write_report(output)[0].read_text(encoding="utf-8")
+    assert "&lt;b&gt;mine" in html
+    assert "<b>mine" not in html
+    assert html.count("<details>") == html.count("</details>") > 0

@@ -42,7 +42,7 @@ class WordEncoder:
 def folder(tmp_path, monkeypatch):
     """A data set of texts: one of the two words of its topic, and filler."""
     draws._encoder.cache_clear()
-    monkeypatch.setattr(draws, "load_encoder", lambda name, **options: WordEncoder())
+    monkeypatch.setattr(draws.encoders, "load", lambda name, **options: WordEncoder())
     rng = np.random.default_rng(0)
     place = tmp_path / "topics"
     place.mkdir()

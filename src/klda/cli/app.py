@@ -41,8 +41,30 @@ def _hide_types_of_flags(params: Sequence[Any]) -> None:
             param.metavar = ""
 
 
-class _Commands(TyperGroup):
-    """The group of all commands; turns errors into messages and exit codes."""
+class ReportingGroup(TyperGroup):
+    """A group of commands, of klda or of another package, whose errors become messages."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; report what goes wrong."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("Interrupted. The model is as it was before.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except KldaError as error:
+            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
+            raise typer.Exit(1) from error
+        except OSError as error:
+            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            raise typer.Exit(1) from error
+
+
+class _Commands(ReportingGroup):
+    """The group of all commands, those of other packages included."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         added = sorted(point.name for point in entry_points(group=COMMANDS))
@@ -71,23 +93,6 @@ class _Commands(TyperGroup):
         params = super().get_params(ctx)
         _hide_types_of_flags(params)
         return params
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            say("Interrupted. The model is as it was before.")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            # The reader of a pipe (head, less) has seen enough.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except KldaError as error:
-            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
-            raise typer.Exit(1) from error
-        except OSError as error:
-            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            raise typer.Exit(1) from error
 
 
 app = typer.Typer(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.new_model import Foundation, new_learner, open_existing
+from klda.cli.console import counted, knowledge, report
+from klda.cli.opening import Foundation, changed, new_learner
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.labels import Label
+    from klda.learner import Learner
 
 
 def declare(
@@ -40,21 +41,17 @@ def declare(
     **klda declare** "refund=customer wants money back" **--model** bot/
     """
     from klda.encoders import modality_of
-    from klda.learner import folder
 
-    given = options.given(foundation=foundation)
     encoding = options.encoding(device, None, None, engine, precision)
-    with folder.writer_lock(model, timeout=wait):
-        if folder.exists(model):
-            learner = open_existing(model, given, encoding)
-        else:
-            modality = "text" if foundation is None else modality_of(foundation)
-            learner = new_learner(modality, given, encoding)
+
+    def make() -> Learner:
+        modality = "text" if foundation is None else modality_of(foundation)
+        return new_learner(modality, options.given(foundation=foundation), encoding)
+
+    with changed(model, wait, encoding, foundation, make) as learner:
         before = learner.classes
         wanted = _described(classes, before)
         learner.declare(wanted)
-        with interrupts_ignored():
-            learner.save(model)
     new = [label for label in wanted if label not in before]
     n_classes, samples = len(learner.classes), learner.samples
     done = {"declared": wanted, "new_classes": new, "classes": n_classes, "samples": samples}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.changing import changed
 from klda.cli.console import counted, report
+from klda.cli.opening import changed
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -77,9 +77,8 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    with changed(
-        model, wait, **options.encoding(device, batch_size, cache, engine, precision)
-    ) as learner:
+    encoding = options.encoding(device, batch_size, cache, engine, precision)
+    with changed(model, wait, encoding) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
         exact = True
@@ -97,9 +96,29 @@ def forget(
                 "These are all classes of the model, and a model without classes can't be saved: "
                 f"nothing was forgotten. To forget everything, delete the folder {model}."
             )
+    after = learner.classes
+    gone = [label for label in before if label not in after]
+    left = {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
+    samples = sum(before.values()) - sum(after.values())
     # All rows were compared, or they have the mean of their class; some rows of it may be any.
-    checked = learner.ledger is not None or holding or not _left(learner, before)
-    _report(learner, before, exact, checked, model, json)
+    checked = learner.ledger is not None or holding or not left
+    report(
+        json,
+        {
+            "model": str(model),
+            "forgotten_classes": gone,
+            "forgotten": samples,
+            "exact": exact,
+            "left": left,
+            "checked": checked,
+            "classes": len(after),
+        },
+        f"Forgot {counted(len(gone), 'class')}, {counted(samples, 'sample')}. "
+        f"{model} now knows {counted(len(after), 'class')}.",
+        *(f"{label} is still known, from {counted(n, 'sample')}." for label, n in left.items()),
+        EXACT if exact else TRACE,
+        *([] if checked else [UNCHECKED]),
+    )
 
 
 def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
@@ -164,40 +183,3 @@ def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) 
             "be known: nothing was forgotten. Give all rows that were learned, or --partly to "
             "forget just these."
         )
-
-
-def _left(learner: Learner, before: dict[Any, int]) -> dict[Any, int]:
-    """Return the classes that lost some of their samples, with what they have left."""
-    after = learner.classes
-    return {label: after[label] for label in before if 0 < after.get(label, 0) < before[label]}
-
-
-def _report(
-    learner: Learner,
-    before: dict[Any, int],
-    exact: bool,
-    checked: bool,
-    model: Path,
-    as_json: bool,
-) -> None:
-    after, left = learner.classes, _left(learner, before)
-    gone = [label for label in before if label not in after]
-    samples = sum(before.values()) - sum(after.values())
-    done = {
-        "model": str(model),
-        "forgotten_classes": gone,
-        "forgotten": samples,
-        "exact": exact,
-        "left": left,
-        "checked": checked,
-        "classes": len(after),
-    }
-    report(
-        as_json,
-        done,
-        f"Forgot {counted(len(gone), 'class')}, {counted(samples, 'sample')}. "
-        f"{model} now knows {counted(len(after), 'class')}.",
-        *(f"{label} is still known, from {counted(n, 'sample')}." for label, n in left.items()),
-        EXACT if exact else TRACE,
-        *([] if checked else [UNCHECKED]),
-    )

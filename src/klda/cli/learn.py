@@ -13,11 +13,10 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.new_model import NEW, Foundation, new_learner, open_existing
+from klda.cli.opening import NEW, Foundation, new_learner, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.data import Batch
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
@@ -133,22 +132,22 @@ def learn(
         raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = open_existing(model, given, encoding) if folder.exists(model) else None
+        existing = open_existing(model, foundation, encoding) if folder.exists(model) else None
         if existing and not resume:
             _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
-        classes = existing.classes if existing else ()
-        tables = reading.open_tables(files, modality, input_column, label_column, classes)
+        before = existing.classes if existing else {}
+        tables = reading.open_tables(files, modality, input_column, label_column, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
-            learner, before = existing, existing.classes
+            learner = existing
         else:
             where = None if cluster is None else options.given(address=cluster, workers=workers)
-            learner, before = _learn_and_save(job, existing, given, encoding, where)
+            learner = _learn_and_save(job, existing, given, encoding, where)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
 
 
@@ -158,8 +157,8 @@ def _learn_and_save(
     given: dict[str, Any],
     encoding: dict[str, Any],
     where: dict[str, Any] | None,
-) -> tuple[Learner, dict[Any, int]]:
-    """Learn what is left, here or on a cluster; return the learner, and its classes before."""
+) -> Learner:
+    """Learn what is left, here or on a cluster."""
     if job.learned_before:
         say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
@@ -167,31 +166,25 @@ def _learn_and_save(
     elif existing:  # there was nothing to resume
         _check_fixed(job.folder, existing, given)
     if where is None:
-        learner, before = _learn_here(job, existing, given, encoding)
+        learner = _learn_here(job, existing, given, encoding)
     else:
         learner = existing or new_learner(job.tables[0].modality, given, encoding)
-        before = learner.classes
         _learn_on_cluster(job, learner, encoding | where)
     with interrupts_ignored():
         job.save(learner)
-    return learner, before
+    return learner
 
 
 def _learn_here(
     job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
-) -> tuple[Learner, dict[Any, int]]:
+) -> Learner:
     modality, announce = job.tables[0].modality, not job.samples
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
-        batches = _peeked(rows)
+        # Before the foundation model is loaded: a bad file shows at once.
+        first = list(itertools.islice(rows, 1))
         learner = existing or new_learner(modality, given, encoding, announce=announce)
-        before = learner.classes
-        job.learn(learner, batches)
-    return learner, before
-
-
-def _peeked(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Read the first rows now, before the foundation model is loaded: a bad file shows at once."""
-    return itertools.chain(iter([*itertools.islice(batches, 1)]), batches)
+        job.learn(learner, itertools.chain(first, rows))
+    return learner
 
 
 def _learn_on_cluster(job: ResumableLearn, learner: Learner, given: dict[str, Any]) -> None:

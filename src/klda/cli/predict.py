@@ -7,21 +7,25 @@ import enum
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from klda.cli import explanations, options, reading
-from klda.cli.console import output, results, table
+from klda.cli import options, reading
+from klda.cli.console import output, printable, results, table
 from klda.cli.options import option
 from klda.errors import check_fraction
 
 if TYPE_CHECKING:
     from klda.data import Batch
+    from klda.learner import Learner
+    from klda.learner.explanation import Explanation
 
+FEWEST = 3  # classes that an explanation shows: fewer explain nothing
 # What was asked, and the classes with their probabilities; "unknown" has none (NaN).
 Predicted = tuple[Any, list[tuple[Any, float]]]
 
@@ -126,15 +130,20 @@ def predict(
     asked = _opened(model, server, key, encoding, judged or explain)
     batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
-        as_json = _explain_as_json(format)
-        said = explanations.explained(asked, batches, top_k, **options.given(refused=refused))
+        if format is Format.CSV:
+            raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
+        said = _explained(asked, batches, top_k, options.given(refused=refused))
         with output(output_file) as stream:
-            explanations.write(stream, said, as_json=as_json)
+            _write_explanations(stream, said, format is Format.JSONL)
         return
-    rejecting = {"reject": _refused(refused)} if judged else {}
+    rejecting = {}
+    if judged:
+        from klda.learner import REFUSED
+
+        rejecting = {"reject": REFUSED if refused is None else refused}
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
-    predicted = reading.answered(
+    predicted = answered(
         batches,
         lambda inputs: [top[:columns] for top in asked.predict_top(inputs, top_k, **rejecting)],
     )
@@ -173,18 +182,6 @@ def _predict_on_cluster(
     cluster.predict(file, model, folder, progress=True, **given)
 
 
-def _refused(given: float | None) -> float:
-    from klda.learner import REFUSED
-
-    return REFUSED if given is None else given
-
-
-def _explain_as_json(format: Format | None) -> bool:
-    if format is Format.CSV:
-        raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
-    return format is Format.JSONL
-
-
 def _batches(
     modality: str, file: Path | None, texts: Sequence[str], input_column: str | None
 ) -> Iterator[Batch]:
@@ -198,6 +195,17 @@ def _batches(
         return read_lines(sys.stdin.buffer, "standard input")
     tables = reading.open_tables([file], modality, input_column, None)
     return reading.batches(tables, "Predicting", labels=False)
+
+
+def answered(
+    batches: Iterator[Batch], ask: Callable[[Any], Iterable[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each input with its answer: texts and paths as they are, features by row number."""
+    row = 0
+    for batch in batches:
+        for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
+            row += 1
+            yield printable(str(value)) if isinstance(value, str | Path) else row, answer
 
 
 def _input_name(modality: str) -> str:
@@ -255,3 +263,53 @@ def _write_table(
 
 
 WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}
+
+
+def _explained(
+    learner: Learner, batches: Iterator[Batch], top_k: int, refused: dict[str, float]
+) -> Iterator[tuple[Any, Explanation]]:
+    """Yield each input with the explanation of its answer: at least three classes and samples."""
+    most = max(top_k, FEWEST)
+    return answered(
+        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, **refused)
+    )
+
+
+def _write_explanations(
+    stream: TextIO, said: Iterator[tuple[Any, Explanation]], as_json: bool
+) -> None:
+    """Write explanations as text, or as JSON, one object per line."""
+    console = results(stream)
+    for value, explanation in said:
+        if as_json:
+            entry = {"input": value} | explanation.to_dict()
+            stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        else:
+            _write_explanation(console, value, explanation)
+
+
+def _write_explanation(console: Console, value: Any, explanation: Explanation) -> None:
+    console.print(Text(str(value), style="bold"))
+    console.print(Text("  " + _verdict(explanation)), soft_wrap=True)
+    layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}
+    numbers = ("probability", "distance", "similarity")
+    near = [(c.label, f"{c.probability:.1%}", f"{c.distance:,.0f}") for c in explanation.classes]
+    columns = ("nearest classes", "probability", "distance")
+    console.print(table(*columns, rows=near, numbers=numbers, **layout))
+    if explanation.samples:
+        alike = [(s.id, s.label, f"{s.similarity:.3f}") for s in explanation.samples]
+        columns = ("nearest samples", "class", "similarity")
+        console.print(table(*columns, rows=alike, numbers=numbers, **layout))
+    console.print()
+
+
+def _verdict(explanation: Explanation) -> str:
+    unknown = "unknown; the nearest class is " if explanation.known is False else ""
+    parts = [f"{unknown}{explanation.label}"]
+    if explanation.margin == explanation.margin:
+        parts.append(f"margin {explanation.margin:.2f}")
+    if explanation.novelty is not None:
+        limit = explanation.threshold
+        beyond = "no threshold yet" if limit is None else f"unknown above {limit:,.0f}"
+        parts.append(f"novelty {explanation.novelty:,.0f} ({beyond})")
+    return ", ".join(parts)

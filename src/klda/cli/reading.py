@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from klda import data
-from klda.cli.console import printable
 from klda.data import Batch, Columns, Position, Table
 
 
@@ -44,14 +43,3 @@ def batches(
             yield batch
             rows += len(batch)
             report(batch.fraction, f"{rows:,} rows")
-
-
-def answered(
-    batches: Iterator[Batch], ask: Callable[[Any], Iterable[Any]]
-) -> Iterator[tuple[Any, Any]]:
-    """Yield each input with its answer: texts and paths as they are, features by row number."""
-    row = 0
-    for batch in batches:
-        for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
-            row += 1
-            yield printable(str(value)) if isinstance(value, str | Path) else row, answer

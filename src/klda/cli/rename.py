@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.changing import changed
 from klda.cli.console import report
+from klda.cli.opening import changed
 from klda.errors import KldaError
 
 
@@ -29,7 +29,7 @@ def rename(
 
     if not new.strip():
         raise KldaError("The new name is empty: a class needs a name.")
-    with changed(model, wait) as learner:
+    with changed(model, wait, {}) as learner:
         known = learner.classes
         label, name = as_label(old, known), as_label(new, known)
         learner.rename(label, name)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from klda.cli import label_set_report, options
+from klda.cli import options, plots
 from klda.cli.console import counted, knowledge, print_json, print_parts, printable, say, table
 from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner.folder import StoredModel
+    from klda.learner.label_set import TwoInOne
 
 LATEST = 20  # entries of the history
+MOST = 20  # lines of a table of the label set; --json has all
+NO_LEDGER = (
+    "Classes that are two in one can't be found: the model keeps no ledger (klda learn --keep "
+    "features)."
+)
 
 
 def show(
@@ -48,9 +56,7 @@ def show(
     from klda.learner import folder
 
     if confusable or map_file is not None:
-        label_set_report.report(
-            model, confusable=confusable, map_file=map_file, verify=verify, as_json=json
-        )
+        _show_label_set(model, confusable, map_file, verify, json)
     else:
         stored = folder.load(model, verify=verify)
         with folder.damage_named(model):
@@ -132,3 +138,72 @@ def _history(stored: StoredModel) -> RichTable:
         rows.append((entry["when"], entry["action"], *figures, source))
     columns = ("when", "action", "samples", "classes", "source")
     return table(*columns, rows=rows, numbers=("samples", "classes"))
+
+
+def _show_label_set(
+    model: Path, confusable: bool, map_file: Path | None, verify: bool, as_json: bool
+) -> None:
+    """Print the problems of a model's label set, draw its map, or both."""
+    from klda.learner import Learner, label_set
+
+    if map_file is not None:
+        plots.check_file("--map", map_file, plots.MAP_SUFFIXES)
+    learner = Learner.load(model, verify=verify)
+    if map_file is not None:
+        plots.draw_map(learner, map_file)
+        say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
+    found: dict[str, Any] = {}
+    if confusable:
+        ledger, classifier = learner.ledger, learner.classifier
+        found["confusable"] = label_set.confusable(classifier, limit=None)
+        found["small_classes"] = label_set.small_classes(classifier)
+        # Without a ledger nobody can tell.
+        found["two_in_one"] = None if ledger is None else label_set.two_in_one(ledger)
+    if as_json:
+        values: dict[str, Any] = {"model": str(model)} | options.given(
+            map=map_file and str(map_file)
+        )
+        for name, entries in found.items():
+            values[name] = None if entries is None else [asdict(entry) for entry in entries]
+        print_json(values)
+    elif found:
+        print_parts(_problems(**found))
+
+
+def _problems(
+    confusable: list[Any], small_classes: list[Any], two_in_one: list[TwoInOne] | None
+) -> Iterator[Any]:
+    """Yield a table of each kind of problem, or a sentence where there is none."""
+    yield _problem_table(
+        ("easily confused", "with", "expected confusion"),
+        [(pair.first, pair.second, f"{pair.confusion:.1%}") for pair in confusable],
+        "No classes are easily confused.",
+    )
+    yield _problem_table(
+        ("few samples", "samples"),
+        [(one.label, one.samples) for one in small_classes],
+        "No class is too small.",
+    )
+    yield (
+        NO_LEDGER
+        if two_in_one is None
+        else _problem_table(
+            ("looks like two", "groups", "gap", "typical"),
+            [_two_in_one(one) for one in two_in_one],
+            "No class looks like two in one.",
+        )
+    )
+
+
+def _two_in_one(one: TwoInOne) -> tuple[Any, ...]:
+    sizes, ids = " + ".join(map(str, one.sizes)), " and ".join(map(str, one.ids))
+    return one.label, sizes, f"{one.gap:.1f}", f"samples {ids}"
+
+
+def _problem_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> Any:
+    """Return the first rows as a table, or a sentence if there are none."""
+    if not rows:
+        return none
+    more = f"the first {MOST} of {len(rows):,}; --json has all" if len(rows) > MOST else None
+    numbers = ("expected confusion", "samples", "groups", "gap")
+    return table(*columns, rows=rows[:MOST], numbers=numbers, caption=more, caption_justify="left")

@@ -15,9 +15,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from klda import encoders
+from klda.encoders import MODELS, OfflineModelError
+from klda.encoders.images import open_image
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.engine import MODELS, OfflineModelError, image_network, load_encoder
 from klda_bench.environment import UnavailableError, is_unreachable
 
 IGNORED = -100
@@ -157,9 +159,9 @@ class VisionNetwork(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        encoder = load_encoder(name, device="cpu", precision="float32", modality="image")
-        network, self._read, self._forward = image_network(encoder)
-        self.model = network.requires_grad_(True)
+        encoder: Any = encoders.load(name, device="cpu", precision="float32", modality="image")
+        self._pixels, self._forward = encoder.network.pixels, encoder.network.forward
+        self.model = encoder.network.model.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
     def rows(
@@ -168,8 +170,9 @@ class VisionNetwork(nn.Module):
         """Have images read for training or prediction, a batch at a time."""
 
         def read(index: np.ndarray) -> Tensor:
+            places = index.tolist()
             with ThreadPoolExecutor(_READERS) as pool:
-                pixels = list(pool.map(lambda i: self._read(images[i], int(i)), index))
+                pixels = list(pool.map(lambda i: self._pixels(open_image(images[i], i)), places))
             if len({part.shape for part in pixels}) > 1:
                 raise KldaError(
                     "The model's processor keeps each image's shape, so that they make no batch: "

@@ -8,15 +8,17 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from klda.cli.app import ReportingGroup
 from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
-from klda_bench.cli.screen import errors, show, wrote
+from klda_bench.cli.screen import show, wrote
 from klda_bench.data import listing
 from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.page import write_report
 
 app = typer.Typer(
+    cls=ReportingGroup,
     help="Rerun the paper: data sets, tables and figures, with our figures beside the paper's.",
     no_args_is_help=True,
 )
@@ -25,8 +27,7 @@ app = typer.Typer(
 @app.command("datasets")
 def list_datasets(data: paper.Data = None, split: paper.Split = "paper") -> None:
     """List the data sets: rows, classes, tasks, and where they were found."""
-    with errors():
-        show(listing(data=data, split=split))
+    show(listing(data=data, split=split))
 
 
 @app.command("methods")
@@ -46,8 +47,7 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
 ) -> None:
     """Write one page of a folder's runs, as HTML and Markdown: summary, tables, plots, commands."""
-    with errors():
-        wrote(write_report(folder))
+    wrote(write_report(folder))
 
 
 app.command()(shots.shots)

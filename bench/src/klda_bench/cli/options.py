@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from klda_bench.cli.screen import errors, progress, results
+from klda_bench.cli.screen import progress, results
 from klda_bench.environment import machine, versions
 from klda_bench.report.show import show_rows
 from klda_bench.results import Results, Row
@@ -44,7 +44,7 @@ def measurement(function: Callable[..., Iterator[Row]]) -> Command:
         common = {"measure": function.__name__, "settings": plain}
         common |= {"machine": machine(), "versions": versions()}
         rows: list[Row] = []
-        with errors(), progress() as notify:
+        with progress() as notify:
             for row in function(**options):
                 rows.append(row)
                 notify(f"measured: {row['what']}")

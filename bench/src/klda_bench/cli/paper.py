@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from klda.cli.console import say
+from klda.encoders import MODELS
 from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
 from klda_bench.cli.options import Command, command
-from klda_bench.cli.screen import errors, progress, results, say, show, wrote
-from klda_bench.engine import MODELS
+from klda_bench.cli.screen import progress, results, show, wrote
 from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select
@@ -123,20 +124,19 @@ def _grid_command(
         if "values" in own:
             own["values"] = names(own["values"])
         output = given.pop("output")
-        with errors():
-            plan = Plan(
-                select(given.pop("methods" if "methods" in given else "method")),
-                names(given.pop("datasets")),
-                names(given.pop("backbone")),
-                options=method_options(given.pop("set", None)),
-                command=_command_line(),
-                **given,
-                **(fixed or {}),
-            )
-            with progress() as notify:
-                product = make(plan, output, notify=notify, **own)
-            _show(product)
-            _say_what_failed(product)
+        plan = Plan(
+            select(given.pop("methods" if "methods" in given else "method")),
+            names(given.pop("datasets")),
+            names(given.pop("backbone")),
+            options=method_options(given.pop("set", None)),
+            command=_command_line(),
+            **given,
+            **(fixed or {}),
+        )
+        with progress() as notify:
+            product = make(plan, output, notify=notify, **own)
+        _show(product)
+        _say_what_failed(product)
 
     chosen = {*defaults, *more.split(), *_ALWAYS}
     options = {
@@ -163,12 +163,11 @@ def _say_what_failed(product: tables.Product) -> None:
 
 
 def _memory(backbone: str, dataset: str, data: str | None, output: Path) -> None:
-    with errors():
-        if backbone not in MODELS:
-            raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")
-        classes = len(datasets_.load(dataset, data=data).classes)
-        dimension = MODELS[backbone].dimension
-        _show(tables.memory_counts(output, dataset, dimension, classes, backbone))
+    if backbone not in MODELS:
+        raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")
+    classes = len(datasets_.load(dataset, data=data).classes)
+    dimension = MODELS[backbone].dimension
+    _show(tables.memory_counts(output, dataset, dimension, classes, backbone))
 
 
 _PAPER = "ncm,lda,klda,klda-e,klda-default"
@@ -179,30 +178,29 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
     usual = [name for name in known if MODELS[name].available_offline()]
     backbones = names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
     methods = _PAPER if resolve_device(device) == "cpu" else f"joint,{_PAPER}"
-    with errors():
-        products: list[tables.Product] = []
-        for name in backbones:
-            if name not in MODELS:
-                raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
-            sets = TEXTS if MODELS[name].modality == "text" else IMAGES
-            plan = Plan(
-                select(methods),
-                names(sets),
-                [name],
-                seeds=seeds,
-                device=device,
-                command=_command_line(),
-                curve="end",
-                **given,
-            )
-            with progress() as notify:
-                products.append(tables.models_table(f"paper-{name}", name, plan, output, notify))
-        files = write_report(output)
-        summary = files[1].read_text(encoding="utf-8").partition("\n## ")[0]
-        results().print(summary, markup=False)
-        wrote(files)
-        for product in products:
-            _say_what_failed(product)
+    products: list[tables.Product] = []
+    for name in backbones:
+        if name not in MODELS:
+            raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
+        sets = TEXTS if MODELS[name].modality == "text" else IMAGES
+        plan = Plan(
+            select(methods),
+            names(sets),
+            [name],
+            seeds=seeds,
+            device=device,
+            command=_command_line(),
+            curve="end",
+            **given,
+        )
+        with progress() as notify:
+            products.append(tables.models_table(f"paper-{name}", name, plan, output, notify))
+    files = write_report(output)
+    summary = files[1].read_text(encoding="utf-8").partition("\n## ")[0]
+    results().print(summary, markup=False)
+    wrote(files)
+    for product in products:
+        _say_what_failed(product)
 
 
 COMMANDS = (

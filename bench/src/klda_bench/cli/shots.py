@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from klda_bench.cli.screen import errors, progress, show, wrote
+from klda_bench.cli.screen import progress, show, wrote
 from klda_bench.measure.common import Data, Names, names
 from klda_bench.results import Results
 from klda_bench.shots import summary
@@ -44,25 +44,24 @@ def shots(
     k = 0 is the classes' names alone. A run that is in the output folder is not repeated, and
     those of other methods are shown beside the ones asked for.
     """
-    with errors():
-        plan = Plan(
-            names(methods),
-            names(datasets),
-            parse_shots(shots or (RARE if rare else SHOTS)),
-            draws,
-            rare,
-            backbone,
-            data,
-            joined,
-        )
-        with progress() as notify:
-            rows = measure(plan, Results.of(output), notify)
-        name = f"joined-{joined}" if joined else "rare" if rare else "shots"
-        found = list(summary.tables(rows))
-        for title, frame in found:
-            show(frame, title)
-        page = output / f"{name}.md"
-        heading = "A tenth of the classes has k samples" if rare else "k samples of every class"
-        heading += f"; all classes joined at random to {joined}" if joined else ""
-        page.write_text(summary.markdown(found, heading), encoding="utf-8")
-        wrote([page, summary.draw(rows, draws, output / f"{name}.png", heading)])
+    plan = Plan(
+        names(methods),
+        names(datasets),
+        parse_shots(shots or (RARE if rare else SHOTS)),
+        draws,
+        rare,
+        backbone,
+        data,
+        joined,
+    )
+    with progress() as notify:
+        rows = measure(plan, Results.of(output), notify)
+    name = f"joined-{joined}" if joined else "rare" if rare else "shots"
+    found = list(summary.tables(rows))
+    for title, frame in found:
+        show(frame, title)
+    page = output / f"{name}.md"
+    heading = "A tenth of the classes has k samples" if rare else "k samples of every class"
+    heading += f"; all classes joined at random to {joined}" if joined else ""
+    page.write_text(summary.markdown(found, heading), encoding="utf-8")
+    wrote([page, summary.draw(rows, draws, output / f"{name}.png", heading)])

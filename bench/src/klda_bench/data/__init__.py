@@ -25,10 +25,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from klda.data import open_table
+from klda.encoders.cache import default_cache_folder
 from klda.errors import KldaError
 from klda_bench.data import hub
 from klda_bench.data.hub import DATASETS
-from klda_bench.engine import default_cache_folder, read_table
 from klda_bench.environment import UnavailableError, is_unreachable
 
 Modality = Literal["text", "image", "features"]
@@ -295,6 +296,16 @@ def _read_part(place: Path, part: str) -> tuple[Samples, Modality]:
         )
     inputs, labels, modality = read_table(file)
     return Samples(inputs, np.asarray(_class_names(place, labels))), modality
+
+
+def read_table(file: Path, *, labels: bool = True) -> tuple[Any, list[str], Any]:
+    """Read a file or folder of samples: its inputs, its labels, and its modality."""
+    table = open_table(file)
+    batches = list(table.batches(labels=labels))
+    names = [str(label) for batch in batches for label in batch.labels or ()]
+    if batches and isinstance(batches[0].inputs, np.ndarray):
+        return np.concatenate([batch.inputs for batch in batches]), names, table.modality
+    return [item for batch in batches for item in batch.inputs], names, table.modality
 
 
 def _class_names(place: Path, labels: list[str]) -> list[str]:

@@ -60,19 +60,17 @@ class Demonstration:
         yield
         self.steps.append((name, time.perf_counter() - start))
 
-    def show(self, title: str, rows: list[dict[str, str]]) -> None:
+    def show(self, title: str, rows: list[dict[str, str]] | pd.DataFrame) -> None:
         """Print rows as a table."""
         self.console.print(rich_table(pd.DataFrame(rows), title))
         self.console.print()
 
     def ask(self, title: str) -> None:
         """Ask questions that are never learned in these words."""
-        answers = self.bot.answer_rows(self.bot.encode(list(QUESTIONS)), top=1)
+        best = [top[0] for top in self.bot.predict_top(list(QUESTIONS), 1)]
         rows = [
             {"question": question, "answer": str(label), "probability": f"{probability:.0%}"}
-            for question, ((label, probability),) in zip(
-                QUESTIONS, (answer.top for answer in answers), strict=True
-            )
+            for question, (label, probability) in zip(QUESTIONS, best, strict=True)
         ]
         self.show(title, rows)
 
@@ -129,21 +127,12 @@ class Demonstration:
                 title: run_protocol(method, self.learn, self.test, tasks)
                 for title, method in methods.items()
             }
-        rows = [
-            {"after task": f"{i + 1} {task}"}
-            | dict.fromkeys(self.tasks, "")
-            | {old: f"{a:.0f}%" for old, a in zip(self.tasks, matrix or (), strict=False)}
-            | {"all so far": f"{accuracy:.1f}%"}
-            for i, (task, matrix, accuracy) in enumerate(
-                zip(
-                    self.tasks,
-                    outcomes[comparison.KLDA].matrix,
-                    outcomes[comparison.KLDA].seen_accuracy,
-                    strict=True,
-                )
-            )
-        ]
-        self.show("The long run: accuracy by task, after each task was learned", rows)
+        matrix = outcomes[comparison.KLDA].matrix
+        ours = pd.DataFrame([dict(zip(self.tasks, row or (), strict=False)) for row in matrix])
+        table = ours.map(lambda accuracy: "" if np.isnan(accuracy) else f"{accuracy:.0f}%")
+        table.insert(0, "after task", [f"{i + 1} {task}" for i, task in enumerate(self.tasks)])
+        table["all so far"] = [f"{a:.1f}%" for a in outcomes[comparison.KLDA].seen_accuracy]
+        self.show("The long run: accuracy by task, after each task was learned", table)
         curves = {
             title: [float(a) for a in outcome.seen_accuracy if a is not None]
             for title, outcome in outcomes.items()

@@ -16,9 +16,8 @@ import numpy as np
 import typer
 from scipy.special import softmax
 
-from klda import KLDAEnsemble
+from klda import KLDAEnsemble, encoders
 from klda_bench import data as datasets_
-from klda_bench.engine import lifted, load_encoder
 from klda_bench.environment import allow_tf32, describe_device, require, require_device
 from klda_bench.measure.common import Components, Data, Device, Names, Seeds, Tf32
 from klda_bench.results import Row
@@ -83,7 +82,9 @@ def compare(
         allow_tf32(False)
     result = {"accuracy": float(np.mean(ours == y_test))}
     ways: dict[str, np.ndarray] = {}
-    for train, queries in zip(lifted(model, X), lifted(model, X_test), strict=True):
+    engine = model.model_
+    for member in engine.maps:
+        train, queries = (engine.backend.to_numpy(member.lift(part)) for part in (X, X_test))
         plain = PlainForm(train, groups, device)
         for ridge, kind in ((model.ridge_ * plain.mean_diagonal, "ridge"), (0.0, "no ridge")):
             scores = plain.scores(queries, ridge)
@@ -110,7 +111,7 @@ def agreement(
 ) -> Iterator[Row]:
     """Compare the engine's answers with those of a plain re-implementation."""
     require_device(device)
-    encoder = load_encoder(backbone, layers="last", cache=True, device=device)
+    encoder = encoders.load(backbone, layers="last", cache=True, device=device)
     for name in datasets.split(","):
         found = datasets_.load(name, data=data)
         X, X_test = encoder.encode(found.train.X), encoder.encode(found.test.X)

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import typer
 
-from klda import KLDA, LDA, Learner
+from klda import KLDA, LDA, Learner, encoders
+from klda.engine.feature_map import GAMMA_SCALE
+from klda.learner.evaluation import Reliability
 from klda_bench import data as datasets_
-from klda_bench.engine import GAMMA_SCALE, Reliability, load_encoder
 from klda_bench.measure.common import Data, Names, Seeds
 from klda_bench.results import Row
 from klda_bench.runs.protocol import split_classes
@@ -30,7 +31,7 @@ class Features:
 
     def __init__(self, folder: str | None, layers: str) -> None:
         self.folder = folder
-        self.encoder = load_encoder("minilm", layers=layers, cache=True)
+        self.encoder = encoders.load("minilm", layers=layers, cache=True)
 
     def load(self, name: str) -> Parts:
         """Return training features and labels, test features and labels."""

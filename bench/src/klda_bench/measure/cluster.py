@@ -36,8 +36,10 @@ import typer
 from threadpoolctl import threadpool_limits
 
 from klda import Learner
+from klda import cluster as cluster_
+from klda.cluster.connection import Resources, connected
+from klda_bench.data import read_table
 from klda_bench.demo import examples
-from klda_bench.engine import cluster_session, learn_on_cluster, read_table
 from klda_bench.environment import require
 from klda_bench.measure.common import Components, RowCount
 from klda_bench.results import Row
@@ -78,7 +80,7 @@ def cluster(
         alone, row = _one_process(texts, n_components)
         yield row
         job = _Job(texts, n_components, alone, held_out)
-        with cluster_session(address, workers):
+        with connected(address, Resources(workers)):
             one = job.run("1 worker", 1)
             yield one
             many = job.run(f"{workers} workers", workers)
@@ -91,18 +93,10 @@ def cluster(
         yield {"what": f"speed-up of {workers} workers over one, {what}", "ratio": ratio}
 
 
-def _row(
-    run: str,
-    rows: int,
-    seconds: float,
-    working: float,
-    relative_error: float | None = None,
-    same_counts: bool | None = None,
-    killed: int = 0,
-) -> Row:
+def _row(run: str, rows: int, seconds: float, working: float) -> Row:
     row: Row = {"what": "learning on a cluster", "run": run, "rows": rows, "seconds": seconds}
-    row |= {"working": working, "rows_a_second": rows / working, "killed": killed}
-    return row | {"relative_error": relative_error, "same_counts": same_counts}
+    row |= {"working": working, "rows_a_second": rows / working, "killed": 0}
+    return row | {"relative_error": None, "same_counts": None}
 
 
 @contextlib.contextmanager
@@ -156,13 +150,14 @@ class _Job:
                 harm = None
 
         start = time.perf_counter()
-        learn_on_cluster(self.file, learner, workers, watch)
+        cluster_.learn(self.file, learner=learner, workers=workers, progress=watch, device="cpu")
         end = time.perf_counter()
         expected = self.alone.scores(self.held_out)
         difference = np.abs(learner.scores(self.held_out) - expected).max()
         error = float(difference / np.abs(expected).max())
         same = learner.classes == self.alone.classes
-        return _row(name, learner.samples, end - start, end - (ready or [start])[0], error, same)
+        row = _row(name, learner.samples, end - start, end - (ready or [start])[0])
+        return row | {"relative_error": error, "same_counts": same}
 
     def run_killed(self, name: str, workers: int) -> Row:
         killed = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,16 +51,16 @@ def make_model(n_components: int, device: str = "cpu", **options: Any) -> KLDA:
 
 
 def sample_blocks(
-    n_rows: int, n_features: int, n_classes: int, seed: int = 0, block: int = BLOCK_ROWS
+    n_rows: int, n_features: int, n_classes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield unit-length features of overlapping classes and their labels, block by block.
 
     Row i belongs to class ``i % n_classes``. A file of fewer rows is the beginning of one of more.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     centres = SPREAD * rng.standard_normal((n_classes, n_features), dtype=np.float32)
-    for start in range(0, n_rows, block):
-        labels = np.arange(start, min(start + block, n_rows)) % n_classes
+    for start in range(0, n_rows, BLOCK_ROWS):
+        labels = np.arange(start, min(start + BLOCK_ROWS, n_rows)) % n_classes
         samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)
         samples += centres[labels]
         samples /= np.linalg.norm(samples, axis=1, keepdims=True)
@@ -71,6 +71,18 @@ def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarr
     """Return the rows of :func:`sample_blocks` at once."""
     samples, labels = zip(*sample_blocks(n_rows, n_features, n_classes), strict=True)
     return np.concatenate(samples), np.concatenate(labels)
+
+
+def in_turns(programs: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, np.ndarray]:
+    """Run programs in turns: what else the machine does meets all of them alike.
+
+    Returns the figures that each program gave, one row per run.
+    """
+    runs: dict[Any, list[Any]] = {name: [] for name in programs}
+    for _ in range(repeats):
+        for name, run in programs.items():
+            runs[name].append(run())
+    return {name: np.array(found) for name, found in runs.items()}
 
 
 class Clock:

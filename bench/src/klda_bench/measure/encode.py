@@ -18,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,8 @@ from sklearn.base import clone
 
 from klda import KldaError, Learner, encoders
 from klda_bench import data as datasets_
-from klda_bench.measure.common import Data, Names, Repeats, Seeds
+from klda_bench.environment import UnavailableError
+from klda_bench.measure.common import Data, Names, Repeats, Seeds, in_turns
 from klda_bench.results import Row
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -46,25 +48,26 @@ def encode(
     for program, open_ in _programs(model).items():
         try:
             programs[program] = open_()
-        except _UnavailableError as error:
-            yield {"what": "not measured", "program": program, "reason": str(error)}
+        except (UnavailableError, encoders.OfflineModelError) as error:
+            reason = str(error).splitlines()[0]
+            yield {"what": "not measured", "program": program, "reason": reason}
     for name in datasets.split(","):
         texts = list(datasets_.load(name, data=data).train.X[:rows])
-        seconds: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
         features: dict[str, np.ndarray] = {}
         for run in programs.values():
             run(texts[:256])  # warms up
-        for _ in range(repeats):
-            for program, run in programs.items():
-                start, cpu_start = time.perf_counter(), time.process_time()
-                features[program] = run(texts)
-                used = time.process_time() - cpu_start
-                seconds[program].append((time.perf_counter() - start, used))
-        yield from _compared(name, len(texts), seconds, features)
+        runs = {p: partial(_timed, p, run, texts, features) for p, run in programs.items()}
+        yield from _compared(name, len(texts), in_turns(runs, repeats), features)
 
 
-class _UnavailableError(Exception):
-    """A program can't be measured here."""
+def _timed(
+    program: str, encode: Encode, texts: list[str], features: dict[str, np.ndarray]
+) -> tuple[float, float]:
+    """Encode texts into `features`; return the seconds, and those of CPU."""
+    start, cpu_start = time.perf_counter(), time.process_time()
+    features[program] = encode(texts)
+    used = time.process_time() - cpu_start
+    return time.perf_counter() - start, used
 
 
 def features(
@@ -117,15 +120,9 @@ def _accuracies(
 
 
 def _compared(
-    name: str,
-    count: int,
-    seconds: dict[str, list[tuple[float, float]]],
-    features: dict[str, np.ndarray],
+    name: str, count: int, seconds: dict[str, np.ndarray], features: dict[str, np.ndarray]
 ) -> Iterator[Row]:
-    medians = {
-        program: [statistics.median(times) for times in zip(*pairs, strict=True)]
-        for program, pairs in seconds.items()
-    }
+    medians = {program: np.median(runs, axis=0).tolist() for program, runs in seconds.items()}
     reference = medians.get(REFERENCE)
     for program, (median, cpu) in medians.items():
         row: Row = {"what": f"{name}, {count} texts", "program": program}
@@ -153,17 +150,14 @@ def _programs(model: str) -> dict[str, Callable[[], Encode]]:
 
 def _library(name: str) -> Any:
     if importlib.util.find_spec(name) is None:
-        raise _UnavailableError(f"{name} is not installed")
+        raise UnavailableError(f"{name} is not installed")
     return importlib.import_module(name)
 
 
 def _ours(model: str, **options: Any) -> Encode:
     if "engine" in options:
         _library({"onnx": "onnxruntime", "torch": "torch"}[options["engine"]])
-    try:
-        return encoders.load(model, device="cpu", layers="last", **options).encode
-    except encoders.OfflineModelError as error:
-        raise _UnavailableError(str(error).splitlines()[0]) from error
+    return encoders.load(model, device="cpu", layers="last", **options).encode
 
 
 def _sentence_transformers(model: str) -> Encode:
@@ -184,5 +178,5 @@ def _fastembed(model: str) -> Encode:
         encoder = library.TextEmbedding(hub_id, threads=threads)
     except (OSError, ValueError, RuntimeError) as error:  # not in its list, or not downloaded
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise _UnavailableError(f"{hub_id}: {first}") from error
+        raise UnavailableError(f"{hub_id}: {first}") from error
     return lambda texts: np.stack(list(encoder.embed(texts)))

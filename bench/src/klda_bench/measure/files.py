@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,48 +17,39 @@ from typing import Any
 import numpy as np
 
 from klda import KldaError, Learner
-from klda_bench.engine import saved_rows
-from klda_bench.measure.common import BLOCK_ROWS, sample_blocks
+from klda.learner import folder as folders
+from klda_bench.measure.common import sample_blocks
 from klda_bench.results import Row
 
 KILL_AFTER = 0.4  # of the rows, as the last checkpoint has them
 CHECKPOINTS = 20  # in the run that is killed, so that there is one to go on from
-COMPARED_ROWS = 500
 
 
-def generate(path: Path, n_rows: int, n_features: int, n_classes: int, seed: int = 0) -> None:
-    """Write an .npz file that ``klda learn`` takes; it is never in memory as a whole."""
+def generate(path: Path, n_rows: int, n_features: int, n_classes: int) -> None:
+    """Write an .npz file that ``klda learn`` takes; its rows are never in memory as a whole."""
     if path.suffix != ".npz":
         raise KldaError(f"OUT={path} must end in .npz.")
     if min(n_rows, n_features, n_classes) < 1:
         raise KldaError("--rows, --features and --classes must be 1 or more.")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    blocks = sample_blocks(n_rows, n_features, n_classes, seed)
-    with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
-        with archive.open("features.npy", "w", force_zip64=True) as file:
-            _write_header(file, (n_rows, n_features), "<f4")
-            for samples, _ in blocks:
-                file.write(samples.tobytes())
-        with archive.open("labels.npy", "w", force_zip64=True) as file:
-            _write_header(file, (n_rows,), "<i8")
-            for start in range(0, n_rows, BLOCK_ROWS):
-                rows = np.arange(start, min(start + BLOCK_ROWS, n_rows), dtype="<i8")
-                file.write((rows % n_classes).tobytes())
+    with tempfile.TemporaryFile(dir=path.parent) as scratch, part.open("wb") as file:
+        features = np.memmap(scratch, np.float32, "w+", shape=(n_rows, n_features))
+        labels, start = np.arange(n_rows) % n_classes, 0
+        for samples, _ in sample_blocks(n_rows, n_features, n_classes):
+            features[start : start + len(samples)] = samples
+            start += len(samples)
+        np.savez(file, features=features, labels=labels)
     part.replace(path)
 
 
-def _write_header(file: Any, shape: tuple[int, ...], dtype: str) -> None:
-    header = {"descr": dtype, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
 def learn_files(
-    paths: list[Path], rows: list[int], folder: Path, n_components: int
+    paths: list[Path], rows: list[int], compared: np.ndarray, folder: Path, n_components: int
 ) -> Iterator[Row]:
     """Learn files in processes of their own; kill one more run of the last, and resume it.
 
-    The model folders are made again in `folder`.
+    Both models of that file score the samples `compared`. The model folders are made again in
+    `folder`.
     """
     a_row = []
     for path, n in zip(paths, rows, strict=True):
@@ -79,7 +70,11 @@ def learn_files(
     yield {"what": "time a row, large file over small", "ratio": a_row[-1] / a_row[0]}
     large, killed = paths[-1], folder / "killed"
     resumed = _kill_and_resume(large, killed, n_components, rows[-1], a_row[-1] * rows[-1])
-    error = _largest_difference(folder / large.stem, killed, large)
+    first, second = (
+        Learner.load(model, device="cpu").scores(compared)
+        for model in (folder / large.stem, killed)
+    )
+    error = float(np.abs(first - second).max() / np.abs(first).max())
     yield {"what": "killed half-way and resumed", **resumed, "relative_error": error}
 
 
@@ -123,7 +118,7 @@ def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
     """
     while process.poll() is None:
         os.killpg(process.pid, signal.SIGSTOP)
-        if saved_rows(model) >= rows:
+        if _saved_rows(model) >= rows:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return
@@ -132,14 +127,11 @@ def _kill_after(process: subprocess.Popen, model: Path, rows: int) -> None:
     raise KldaError("The run ended before it could be killed half-way; use more rows.")
 
 
-def _largest_difference(one: Path, other: Path, path: Path) -> float:
-    """Largest difference of scores of some rows, relative to the largest score."""
-    with zipfile.ZipFile(path) as archive, archive.open("features.npy") as file:
-        version = np.lib.format.read_magic(file)
-        assert version == (1, 0)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        n = min(COMPARED_ROWS, shape[0])
-        rows = np.frombuffer(file.read(n * shape[1] * dtype.itemsize), dtype).reshape(n, -1)
-    first = Learner.load(one, device="cpu").scores(rows)
-    second = Learner.load(other, device="cpu").scores(rows)
-    return float(np.abs(first - second).max() / np.abs(first).max())
+def _saved_rows(model: Path) -> int:
+    """Rows in the last checkpoint of a ``klda learn`` that has not finished; 0 without one."""
+    folder = model / folders.LEARNING
+    try:
+        found = folders.load(folder) if folders.exists(folder) else None
+    except folders.ModelFolderError:  # it was complete, and removed, between the two looks
+        return 0
+    return 0 if found is None else int(found.document["learning"]["samples"])

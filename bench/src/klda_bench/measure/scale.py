@@ -19,6 +19,7 @@ from klda_bench.results import Row
 
 WARM_ROWS = 64
 ANSWERED = 1000  # samples
+COMPARED_ROWS = 500
 
 Block = tuple[np.ndarray, np.ndarray]
 
@@ -36,10 +37,9 @@ def rows(
         raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
     samples, labels = common.make_samples(counts[-1], features, classes)
     _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
-    runs: dict[int, list[tuple[float, ...]]] = {n: [] for n in counts}
-    for _ in range(repeats):  # in turns: what else the machine does meets all sizes alike
-        for n in counts:
-            runs[n].append(_learn_rows(samples[:n], labels[:n], components))
+    runs = common.in_turns(
+        {n: partial(_learn_rows, samples[:n], labels[:n], components) for n in counts}, repeats
+    )
     medians = np.array([np.median(runs[n], axis=0) for n in counts])
     for n, (learning, answering, working) in zip(counts, medians.tolist(), strict=True):
         yield {
@@ -49,7 +49,7 @@ def rows(
             "first_answer_seconds": answering,
             "microseconds_a_row": 1e6 * learning / n,
             "cpu_microseconds_a_row": 1e6 * working / n,
-            "runs": runs[n],
+            "runs": runs[n].tolist(),
         }
     learned, answered, worked = medians.T
     for what, seconds in (
@@ -268,7 +268,8 @@ def file(
     paths = [folder / f"features-{n}.npz" for n in counts]
     for path, n in zip(paths, counts, strict=True):
         files.generate(path, n, features, classes)
-    yield from files.learn_files(paths, counts, folder, components)
+    compared, _ = next(common.sample_blocks(counts[-1], features, classes))
+    yield from files.learn_files(paths, counts, compared[:COMPARED_ROWS], folder, components)
 
 
 def generate(

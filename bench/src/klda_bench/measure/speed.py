@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 import typer
 
 from klda import KLDA, KLDAEnsemble
@@ -37,6 +38,10 @@ NEW_CLASS = 70  # samples of a class that is added to a fitted model
 NEW_CLASSES = 5  # one after another, of which the median counts: some need another factorisation
 ROUNDS = 5  # all programs in turns; medians count
 ONE_AT_A_TIME = 20  # samples that the authors' form answers
+FIGURES = (
+    *("learn_seconds", "learn_on_device_seconds", "add_class_seconds"),
+    *("predict_microseconds", "over_floor"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,13 +83,14 @@ def speed(
     sizes = replace(sizes, components=components, members=members)
     if device != "cpu":
         environment.allow_tf32(tf32)
-    samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
+    programs = _Programs(sizes, device)
     with contextlib.nullcontext(False) if fresh_memory else environment.freed_memory_kept() as kept:
-        rows = _in_turns(sizes, device, samples, labels)
+        runs = list(programs.in_turns())
     if not no_reference:
-        rows.append(_authors(sizes, device, samples, labels))
+        runs.append(programs.authors())
         if device == "cpu":
-            rows.append(_scikit_learn(sizes, samples, labels))
+            runs.append(programs.scikit_learn())
+    rows = _medians(runs)
     title = (
         f"N = {sizes.samples}, d = {sizes.features}, D = {sizes.components}, M = {sizes.classes}"
     )
@@ -98,33 +104,12 @@ def speed(
         yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
 
 
-def _row(
-    program: str,
-    members: int,
-    learn: float,
-    add_class: float | None = None,
-    predict: float | None = None,
-    over_floor: float | None = None,
-    learn_on_device: float | None = None,
-) -> Row:
-    """One measured program; None where it was not measured."""
-    row: Row = {"program": program, "members": members, "learn_seconds": learn}
-    row |= {"learn_on_device_seconds": learn_on_device}
-    microseconds = None if predict is None else 1e6 * predict
-    row |= {"add_class_seconds": add_class, "predict_microseconds": microseconds}
-    return row | {"over_floor": over_floor}
-
-
-def _in_turns(sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray) -> list[Row]:
-    """Measure the floor and ours, one after another, several times."""
-    floor = _Floor(sizes, device)
-    programs = [_Ours(sizes, device, samples, labels, 1, paper) for paper in (True, False)]
-    if sizes.members > 1:
-        programs.append(_Ours(sizes, device, samples, labels, sizes.members, True))
-    for _ in range(ROUNDS):
-        for program in programs:
-            program.go_round(floor)
-    return [floor.row(), *(program.row() for program in programs)]
+def _medians(runs: list[Row]) -> list[Row]:
+    """Return one row per program; None where something was not measured."""
+    frame = pd.DataFrame(runs).groupby(["program", "members"], sort=False).median()
+    frame = frame.reindex(columns=list(FIGURES)).astype(object)
+    rows: list[Any] = frame.where(frame.notna(), None).reset_index().to_dict("records")
+    return rows
 
 
 def _model(sizes: Sizes, device: str, members: int, paper: bool) -> KLDA:
@@ -135,39 +120,59 @@ def _model(sizes: Sizes, device: str, members: int, paper: bool) -> KLDA:
     return KLDA.paper(gamma=GAMMA, **options) if paper else KLDA(**options)
 
 
-class _Ours:
-    """A model of ours, made and learned again in each round."""
+class _Programs:
+    """All programs on the same samples; each method runs one of them once."""
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        device: str,
-        samples: np.ndarray,
-        labels: np.ndarray,
-        members: int,
-        paper: bool,
-    ) -> None:
-        self.name = "klda, the paper's mode" if paper else "klda, default"
-        self.members, self._clock = members, Clock(device)
-        self._make = partial(_model, sizes, device, members, paper)
-        self._samples, self._labels = samples, labels
-        self._test = samples[: sizes.test]
-        self._on_device = None if device == "cpu" else _tensor(samples, device)
-        self._rounds: list[list[float]] = []
+    def __init__(self, sizes: Sizes, device: str) -> None:
+        self._sizes, self._device, self._clock = sizes, device, Clock(device)
+        self._samples, self._labels = make_samples(sizes.samples, sizes.features, sizes.classes)
+        self._test = self._samples[: sizes.test]
+        shape = (sizes.samples, sizes.components)
+        rows: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        self._lifted = rows if device == "cpu" else _tensor(rows, device)
+        self._on_device = None if device == "cpu" else _tensor(self._samples, device)
+        self._floor(self._lifted[:100])
 
-    def go_round(self, floor: _Floor) -> None:
+    def in_turns(self) -> Iterator[Row]:
+        """Run ours, one after another, several times."""
+        models = [(1, True), (1, False), (self._sizes.members, True)]
+        for _ in range(ROUNDS):
+            for members, paper in dict.fromkeys(models):
+                yield from self._ours(members, paper)
+
+    def _ours(self, members: int, paper: bool) -> Iterator[Row]:
         """Learn, between floors that take as long together; predict, add a class."""
-        n_floors = -(-self.members // 2)
-        floors = [floor.seconds() for _ in range(n_floors)]
-        model, learn = self._learn(self._samples)
-        floors += [floor.seconds() for _ in range(n_floors)]
-        predict = self._clock(lambda: model.predict(self._test), repeats=5) / len(self._test)
-        add = statistics.median(self._add_class(model, i) for i in range(NEW_CLASSES))
-        over = learn / (self.members * statistics.mean(floors))
-        figures = [learn, add, predict, over]
+        name = {"program": "klda, the paper's mode" if paper else "klda, default"}
+        make = partial(_model, self._sizes, self._device, members, paper)
+        labels = self._labels
+        floors = [self._clock(self._floor) for _ in range(-(-members // 2))]
+        model, learn = self._learn(lambda: make().partial_fit(self._samples, labels))
+        floors += [self._clock(self._floor) for _ in range(-(-members // 2))]
+        for seconds in floors:
+            floor = {"program": "floor: product, Cholesky, solve", "members": 1}
+            yield floor | {"learn_seconds": seconds}
+        predict = self._clock(lambda: model.predict(self._test), repeats=5)
+        row: Row = {"members": members, "learn_seconds": learn}
+        row["predict_microseconds"] = 1e6 * predict / len(self._test)
+        row["add_class_seconds"] = statistics.median(
+            self._add_class(model, i) for i in range(NEW_CLASSES)
+        )
+        row["over_floor"] = learn / (members * statistics.mean(floors))
         if self._on_device is not None:
-            figures.append(self._learn(self._on_device)[1])
-        self._rounds.append(figures)
+            _, seconds = self._learn(lambda: make().partial_fit(self._on_device, labels))
+            row["learn_on_device_seconds"] = seconds
+        yield name | row
+
+    def _learn(self, fitted: Callable[[], Any]) -> tuple[Any, float]:
+        """Return a model that a call makes, and the seconds until its first answer."""
+        made: list[Any] = []
+
+        def learn() -> None:
+            made.append(fitted())
+            made[0].predict(self._test[:1])
+
+        seconds = self._clock(learn)
+        return made[0], seconds
 
     def _add_class(self, model: KLDA, i: int) -> float:
         """Return the seconds until a model answers that has learned one more class."""
@@ -175,43 +180,43 @@ class _Ours:
         labels = np.full(NEW_CLASS, self._labels.max() + 1 + i)
         return self._clock(lambda: model.partial_fit(samples, labels).predict(self._test[:1]))
 
-    def _learn(self, samples: Any) -> tuple[KLDA, float]:
-        """Return a new model and the seconds from its constructor to its first answer."""
-        made: list[KLDA] = []
+    def _floor(self, rows: Any = None) -> None:
+        """Do what no exact method can do without, on arrays that are there already."""
+        rows = self._lifted if rows is None else rows
+        work = _numpy_floor if self._device == "cpu" else _torch_floor
+        work(rows, self._lifted[: self._sizes.classes])
 
-        def learn() -> None:
-            made.append(self._make().partial_fit(samples, self._labels))
-            made[0].predict(self._test[:1])
+    def authors(self) -> Row:
+        """Run the authors' form, one member."""
 
-        seconds = self._clock(learn)
-        return made[0], seconds
+        def fitted() -> AuthorsKLDA:
+            components = self._sizes.components
+            made = AuthorsKLDA(n_components=components, gamma=GAMMA, device=self._device)
+            made.learn_task(self._samples, self._labels)
+            return made
 
-    def row(self) -> Row:
-        """Return the medians of all rounds."""
-        return _row(self.name, self.members, *np.median(self._rounds, axis=0).tolist())
+        model, learn = self._learn(fitted)
+        few = self._samples[:ONE_AT_A_TIME]
+        predict = statistics.median(self._clock(lambda: model.predict(few)) for _ in range(3))
+        return _reference("authors' form", learn, predict / len(few))
+
+    def scikit_learn(self) -> Row:
+        """Run scikit-learn's random features and discriminant analysis."""
+        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+        from sklearn.kernel_approximation import RBFSampler
+        from sklearn.pipeline import make_pipeline
+
+        kernel = RBFSampler(gamma=GAMMA, n_components=self._sizes.components, random_state=0)
+        model = make_pipeline(kernel, LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3))
+        learn = self._clock(lambda: model.fit(self._samples, self._labels))
+        predict = self._clock(lambda: model.predict(self._test), repeats=3) / len(self._test)
+        return _reference("scikit-learn: RBFSampler, LDA (lsqr)", learn, predict)
 
 
-class _Floor:
-    """What no exact method can do without, on arrays that are there already."""
-
-    def __init__(self, sizes: Sizes, device: str) -> None:
-        self._clock, self._work = Clock(device), _numpy_floor if device == "cpu" else _torch_floor
-        shape = (sizes.samples, sizes.components)
-        rows: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-        if device != "cpu":
-            rows = _tensor(rows, device)
-        self._rows, self._means = rows, rows[: sizes.classes]
-        self._work(rows[:100], self._means)
-        self._seconds: list[float] = []
-
-    def seconds(self) -> float:
-        """Do it once."""
-        self._seconds.append(self._clock(lambda: self._work(self._rows, self._means)))
-        return self._seconds[-1]
-
-    def row(self) -> Row:
-        """Return the median of all."""
-        return _row("floor: product, Cholesky, solve", 1, statistics.median(self._seconds))
+def _reference(program: str, learn: float, predict: float) -> Row:
+    """Return the row of a program that has to learn everything again for a new class."""
+    row: Row = {"program": program, "members": 1, "learn_seconds": learn}
+    return row | {"add_class_seconds": learn, "predict_microseconds": 1e6 * predict}
 
 
 def _tensor(rows: np.ndarray, device: str) -> Any:
@@ -235,33 +240,6 @@ def _torch_floor(rows: Any, means: Any) -> None:
     square = rows.T @ rows
     square.diagonal().add_(1000.0)
     torch.cholesky_solve(means.T, torch.linalg.cholesky(square))
-
-
-def _authors(sizes: Sizes, device: str, samples: np.ndarray, labels: np.ndarray) -> Row:
-    clock, made = Clock(device), []
-
-    def learn() -> None:
-        made.append(AuthorsKLDA(n_components=sizes.components, gamma=GAMMA, device=device))
-        made[0].learn_task(samples, labels)
-        made[0].predict(samples[:1])
-
-    seconds = clock(learn)
-    model, few = made[0], samples[:ONE_AT_A_TIME]
-    predict = statistics.median(clock(lambda: model.predict(few)) for _ in range(3)) / len(few)
-    return _row("authors' form", 1, seconds, seconds, predict)
-
-
-def _scikit_learn(sizes: Sizes, samples: np.ndarray, labels: np.ndarray) -> Row:
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-    from sklearn.kernel_approximation import RBFSampler
-    from sklearn.pipeline import make_pipeline
-
-    kernel = RBFSampler(gamma=GAMMA, n_components=sizes.components, random_state=0)
-    model = make_pipeline(kernel, LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3))
-    clock, test = Clock("cpu"), samples[: sizes.test]
-    seconds = clock(lambda: model.fit(samples, labels))
-    predict = clock(lambda: model.predict(test), repeats=3) / len(test)
-    return _row("scikit-learn: RBFSampler, LDA (lsqr)", 1, seconds, seconds, predict)
 
 
 def _peak_memory(sizes: Sizes) -> int:

@@ -7,19 +7,20 @@ make a virtual environment, install klda there, and give its ``bin/python``.
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from klda import KldaError
-from klda_bench.measure.common import Repeats
+from klda_bench.measure.common import Repeats, in_turns
 from klda_bench.results import Row
 
 TEXTS = ["where is my card?", "my card has not come", "will it rain?", "a sunny day"]
@@ -91,13 +92,14 @@ def learn(
     }
     if source is not None:
         programs["other version"] = ([], source)
-    times: dict[str, list[tuple[float, float]]] = {program: [] for program in programs}
-    for _ in range(repeats):
-        for program, (options, place) in programs.items():
-            with tempfile.TemporaryDirectory() as scratch:
-                asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
-                times[program].append(runner.timed(COMMAND, *asked, source=place))
-    medians = {program: _medians(pairs) for program, pairs in times.items()}
+
+    def run(options: list[str], place: Path | None) -> tuple[float, float]:
+        with tempfile.TemporaryDirectory() as scratch:
+            asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
+            return runner.timed(COMMAND, *asked, source=place)
+
+    runs = in_turns({program: partial(run, *how) for program, how in programs.items()}, repeats)
+    medians = {program: np.median(found, axis=0).tolist() for program, found in runs.items()}
     for program, (seconds, used) in medians.items():
         row: Row = {"what": f"klda learn {file.name}", "program": program}
         row |= {"seconds": seconds, "cpu_seconds": used}
@@ -135,15 +137,11 @@ class _Fresh:
         return end - begin, used - before.children_user - before.children_system
 
     def row(self, program: str, code: str, *arguments: str) -> Row:
-        seconds, used = _medians([self.timed(code, *arguments) for _ in range(self._repeats)])
+        runs = [self.timed(code, *arguments) for _ in range(self._repeats)]
+        seconds, used = np.median(runs, axis=0).tolist()
         row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
         if sys.platform == "linux":
             said = self.run(PEAK + code, *arguments).stderr.splitlines()
             peak = next(line for line in said if line.startswith("peak "))
             row["peak_bytes"] = int(peak.split()[1]) * 1024
         return row
-
-
-def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    seconds, used = zip(*pairs, strict=True)
-    return statistics.median(seconds), statistics.median(used)

@@ -14,9 +14,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda import KldaError
-from klda_bench import baselines
-from klda_bench.engine import MODELS
+from klda.encoders import MODELS
+from klda.errors import KldaError, MissingDependencyError
 from klda_bench.results import NOT_OPTIONS
 
 Group = Literal["paper", "ours", "peer", "reference", "fine-tuned", "own"]
@@ -73,10 +72,10 @@ class Context:
 class MethodSpec:
     """A method, how to build it and how to show it.
 
-    What `source` names (``module:name``) takes the method's options, and ``device`` and
-    ``random_state`` where its signature has them. `own` are the settings that determine its
-    numbers, by default all that its signature has. `layers` are those it uses where no others are
-    asked for. methods.toml says more.
+    What `source` names (``module:name``) takes the method's options, and ``backbone``, ``device``
+    and ``random_state`` or ``seed`` where its signature has them. `own` are the settings that
+    determine its numbers, by default all that its signature has. `layers` are those it uses where
+    no others are asked for. methods.toml says more.
     """
 
     name: str
@@ -87,6 +86,7 @@ class MethodSpec:
     about: str
     own: Mapping[str, Any] | None = None
     layers: str = "last"
+    keeps: str = ""
 
     @property
     def factory(self) -> Any:
@@ -94,6 +94,8 @@ class MethodSpec:
         module, _, path = self.source.partition(":")
         try:
             return operator.attrgetter(path)(importlib.import_module(module))
+        except MissingDependencyError:
+            raise
         except (ImportError, AttributeError) as error:
             raise KldaError(
                 f"methods={self.name!r} can't be imported ({error}): give module:name of a class "
@@ -103,9 +105,7 @@ class MethodSpec:
     def defaults(self, context: Context) -> dict[str, Any]:
         """Return the settings that determine its numbers, as long as nothing else is asked for."""
         found = self.own
-        if found is None and self.needs == "inputs":
-            found = baselines.defaults(self.name)
-        elif found is None:
+        if found is None:
             # All defaults: a changed one is another run, not the old one's figures.
             taken = inspect.signature(self.factory).parameters.values()
             found = {p.name: p.default for p in taken if p.default is not p.empty}
@@ -126,6 +126,10 @@ class MethodSpec:
         """Return the settings of a run: the defaults, with what was asked for in their place."""
         return self.defaults(context) | dict(context.options)
 
+    def usual(self, backbone: str, layers: str = "last") -> dict[str, Any]:
+        """Return the settings of a run with a foundation model for which nothing is asked."""
+        return self.defaults(Context(backbone, protocol_gamma(backbone, layers)))
+
     def check(self, context: Context) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""
         if not context.options:
@@ -143,18 +147,13 @@ class MethodSpec:
 
     def make(self, context: Context) -> Method:
         """Build a fresh method."""
-        options = self.options(context)
-        if self.needs == "inputs":
-            options = {"seed": context.seed} | options
-            backbone = options.pop("backbone", context.backbone)
-            return baselines.make(self.name, backbone, context.device, **options)
         place = {"device": context.device, "random_state": context.seed}
-        factory = self.factory
-        taken = inspect.signature(factory).parameters
-        everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-        place = {name: value for name, value in place.items() if name in taken or everything}
+        taken = inspect.signature(self.factory).parameters
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
+            place |= {"seed": context.seed, "backbone": context.backbone}
+            place = {name: value for name, value in place.items() if name in taken}
         try:
-            made = factory(**place, **options)
+            made = self.factory(**(place | self.options(context)))
         except TypeError as error:
             raise KldaError(
                 f"Method {self.name!r} does not take these options: {dict(context.options)} "
@@ -168,16 +167,12 @@ _OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
 
 def registry() -> dict[str, MethodSpec]:
     """All methods by name, in the order of the tables: fine-tuned first, as in the paper."""
-    tuned = {
-        name: MethodSpec(name, title, "fine-tuned", "each", module, about)
-        for name, (module, title, about) in baselines.METHODS.items()
-    }
     text = (resources.files(__name__) / "methods.toml").read_text(encoding="utf-8")
-    frozen = {
+    described = {
         name: MethodSpec(name, own=row.pop("options", None), source=row.pop("make"), **row)
         for name, row in tomllib.loads(text).items()
     }
-    return tuned | frozen | _OWN
+    return described | _OWN
 
 
 def _own_method(name: str) -> MethodSpec:

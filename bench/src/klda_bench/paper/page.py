@@ -1,31 +1,42 @@
-"""One page of all finished runs, as HTML and as Markdown: a summary, tables, plots, commands."""
+"""One page of all finished runs: a summary, tables, plots and commands.
+
+The page is Markdown, ``report.md``; ``report.html`` is the same with its pictures inside.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
 
 from klda.errors import KldaError
 from klda_bench import data, published
 from klda_bench.methods import registry
-from klda_bench.paper import memory, tables
+from klda_bench.paper import memory
 from klda_bench.paper.summary import summarise
-from klda_bench.report.show import as_text, markdown
-from klda_bench.report.stored import groups, shown_runs
-from klda_bench.report.table import pairs_against
+from klda_bench.paper.table import (
+    Table,
+    accuracy_table,
+    groups,
+    pairs_against,
+    shown_runs,
+    used_models,
+    usual_layers,
+)
+from klda_bench.paper.tables import methods_table
+from klda_bench.report.show import markdown
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
-from klda_bench.runs.metrics import FINAL
 
-_BEST = "\ue000"  # marks the best figure of a column until the text is HTML or Markdown
 _COMPARED = ("joint", "ncm", "lda", "klda", "klda-e", "klda-default")
 _WRITER = "smollm2"  # the stand-in that writes text
+_SUMMARY = r"<details><summary>\1</summary>"
 _PLOTS = {
     "curves": "Accuracy while learning",
     "curves-authors": "The authors' form beside ours",
@@ -35,20 +46,8 @@ _PLOTS = {
 }
 
 
-@dataclass
-class Section:
-    """A part of the page: text, a table and what is folded away below it."""
-
-    title: str
-    text: list[str] = field(default_factory=list)
-    frame: pd.DataFrame | None = None
-    notes: list[str] = field(default_factory=list)
-    folded: dict[str, pd.DataFrame] = field(default_factory=dict)
-    image: Path | None = None
-
-
 def write_report(folder: str | Path) -> list[Path]:
-    """Gather an output folder into ``report.html`` and ``report.md``, which need no other file."""
+    """Gather an output folder into ``report.html``, which is complete, and ``report.md``."""
     place = Path(folder)
     records = list(Results.of(place).latest().values())
     if not records:
@@ -57,28 +56,21 @@ def write_report(folder: str | Path) -> list[Path]:
             f"'klda bench table1 --output {place}' first."
         )
     cells = shown_runs(records)
-    sections = list(_sections(cells, place))
+    paper = _of_the_paper(cells)
+    title = "The KLDA paper, run again" if paper else "KLDA benchmarks"
     days = sorted(record["finished"][:10] for record in records)
-    found = {
-        "title": "The KLDA paper, run again" if _of_the_paper(cells) else "KLDA benchmarks",
-        "lead": f"{len(records)} runs, {days[0]} to {days[-1]}. Final accuracy on all classes in "
-        "per cent, mean ± standard deviation over seeds. A run learns the tasks of one data set "
-        "one after another; no task ids are given.",
-        "summary": summarise(_of_the_paper(cells)),
-        "sections": sections,
-        "commands": list(dict.fromkeys(r["command"] for r in records if r["command"])),
-        "versions": _said(records, "versions"),
-        "machines": _said(records, "machine"),
-    }
-    page = Environment(loader=PackageLoader(__package__, ""), autoescape=True, trim_blocks=True)
-    page.globals |= {"html": _html, "markdown": _markdown, "picture": _picture}
-    files = []
-    for name, safe in (("report.html", True), ("report.md", False)):
-        page.autoescape = safe
-        files.append(place / name)
-        text = page.get_template(f"page{files[-1].suffix}").render(found)
-        files[-1].write_text(text.strip() + "\n", encoding="utf-8")
-    return files
+    lead = (
+        f"{len(records)} runs, {days[0]} to {days[-1]}. Final accuracy on all classes in per cent, "
+        "mean ± standard deviation over seeds. A run learns the tasks of one data set one after "
+        "another; no task ids are given."
+    )
+    findings = "\n".join(f"- **{kind}.** {text}" for kind, text in summarise(paper))
+    parts = [f"# {title}", lead, findings, *_sections(cells, place), _origin(records)]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    html, page = place / "report.html", place / "report.md"
+    html.write_text(_html(title, text, place), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    return [html, page]
 
 
 def _of_the_paper(cells: Sequence[Cell]) -> list[Cell]:
@@ -92,7 +84,7 @@ def _of_the_paper(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def _sections(cells: Sequence[Cell], place: Path) -> Iterator[Section]:
+def _sections(cells: Sequence[Cell], place: Path) -> Iterator[str]:
     paper = _of_the_paper(cells)
     texts = [cell for cell in paper if cell.dataset in data.TEXT_SETS]
     images = [cell for cell in paper if cell.dataset in data.IMAGE_SETS]
@@ -105,57 +97,58 @@ def _sections(cells: Sequence[Cell], place: Path) -> Iterator[Section]:
     yield from _own([cell for cell in cells if cell not in paper])
     for name, title in _PLOTS.items():
         if (place / f"{name}.png").exists():
-            yield Section(title, image=place / f"{name}.png")
+            yield _section(title, f"![{title}]({name}.png)")
     yield _costs(cells, with_paper=bool(paper))
 
 
-def _usual_layers(cells: Sequence[Cell], backbone: str) -> list[Cell]:
-    """Pick each method on its own choice of layers, else on the last layer."""
-    known, found = registry(), []
-    for (method,), runs in groups((c for c in cells if c.backbone == backbone), "method"):
-        by_layers = dict(groups(runs, "layers"))
-        found += by_layers.get((known[method].layers,)) or by_layers.get(("last",), [])
-    return found
+def _section(title: str, *parts: str) -> str:
+    return "\n\n".join([f"## {title}", *parts])
 
 
-def _table1(cells: Sequence[Cell]) -> Section:
+def _shown(title: str, table: Table, text: Sequence[str] = ()) -> str:
+    """Return a table with its notes, the best figures in bold."""
+    return _section(title, *text, markdown(table.grid(lambda best: f"**{best}**")), *table.notes)
+
+
+def _folded(title: str, *parts: str) -> str:
+    return "\n\n".join([f"<details><summary>{title}</summary>", *parts, "</details>"])
+
+
+def _table1(cells: Sequence[Cell]) -> str:
     (main,) = published.MAIN_MODEL
-    used = list(dict.fromkeys(cell.backbone for cell in cells))
+    used = used_models(cells)
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
-    own = [*_usual_layers(cells, backbone), *writers]
-    table = tables.methods_table(own, backbone, FINAL, tables.n_seeds(own), columns=data.TEXT_SETS)
+    own = [*usual_layers(cells, [backbone]), *writers]
+    table = methods_table(own, backbone, columns=data.TEXT_SETS)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
-    return Section(table.title, frame=table.grid(_best), notes=table.notes)
+    return _shown(table.title, table)
 
 
 def _models(
     title: str, cells: Sequence[Cell], sets: Sequence[str], theirs: Sequence[str]
-) -> Iterator[Section]:
+) -> Iterator[str]:
     """Show the paper's models that are here, its others folded away, and then stand-ins."""
     chosen = [cell for cell in cells if cell.method in _COMPARED]
-    used = [name for name in dict.fromkeys(cell.backbone for cell in chosen) if name != _WRITER]
+    used = [name for name in used_models(chosen) if name != _WRITER]
     absent = [name for name in theirs if name not in used]
     here = [name for name in theirs if name in used]
-    names = ", ".join(map(published.title, here)) or "the paper's figures"
-    section = Section(f"{title}: {names}")
-    if here:
-        own = [cell for backbone in here for cell in _usual_layers(chosen, backbone)]
-        table = tables.backbones_table("", title, own, here, tables.n_seeds(own), columns=sets)
-        section.frame, section.notes = table.grid(_best), table.notes
+    listed = ", ".join(map(published.title, here)) or "the paper's figures"
+    name = f"{title}: {listed}"
+    own = usual_layers(chosen, here)
+    table = accuracy_table("", title, own, here, columns=sets) if here else None
+    part = _shown(name, table) if table else _section(name)
     if absent:
         listed = ", ".join(map(published.title, absent))
-        name = f"The paper's figures for models that are not here: {listed}"
-        section.folded[name] = _published(absent, sets)
-    yield section
+        listed = f"The paper's figures for models that are not here: {listed}"
+        part += "\n\n" + _folded(listed, markdown(_published(absent, sets)))
+    yield part
     others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
     if others:
-        own = [cell for backbone in others for cell in _usual_layers(chosen, backbone)]
-        table = tables.backbones_table(
-            "", title, own, others, tables.n_seeds(own), with_paper=False
-        )
-        yield Section(f"{title}: stand-ins", frame=table.grid(_best), notes=table.notes)
+        own = usual_layers(chosen, others)
+        table = accuracy_table("", title, own, others, whole=False)
+        yield _shown(f"{title}: stand-ins", table)
 
 
 def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
@@ -171,101 +164,91 @@ def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def _paired(cells: Sequence[Cell]) -> Iterator[Section]:
+def _paired(cells: Sequence[Cell]) -> Iterator[str]:
     """Differences to joint fine-tuning of the same model on the same test rows."""
-    own = [c for b in dict.fromkeys(c.backbone for c in cells) for c in _usual_layers(cells, b)]
-    found = pairs_against(own, "joint", ("klda-e", "klda-default"))
-    if found:
-        known = registry()
-        rows: dict[str, Row] = {}
-        for pair in found:
-            row = f"{published.title(pair['backbone'])}: {known[pair['method']].title}"
-            text = f"{pair['difference']:+.2f} ± {pair['standard_error']:.2f}"
-            rows.setdefault(row, {"": row})[data.title(pair["dataset"])] = text
+    own, known = usual_layers(cells, used_models(cells)), registry()
+    rows: dict[str, Row] = {}
+    for pair in pairs_against(own, "joint", ("klda-e", "klda-default")):
+        row = f"{published.title(pair['backbone'])}: {known[pair['method']].title}"
+        text = f"{pair['difference']:+.2f} ± {pair['standard_error']:.2f}"
+        rows.setdefault(row, {"": row})[data.title(pair["dataset"])] = text
+    if rows:
         text = "Points more than joint fine-tuning of the same model, measured here, ± the "
         text += "standard error over the test rows."
         frame = pd.DataFrame(list(rows.values())).fillna("-")
-        yield Section("Beside our own joint fine-tuning", [text], frame)
+        yield _section("Beside our own joint fine-tuning", text, markdown(frame))
 
 
-def _same_layers(cells: Sequence[Cell]) -> Iterator[Section]:
+def _same_layers(cells: Sequence[Cell]) -> Iterator[str]:
     """All methods on the layers that our default uses."""
     for (backbone, layers), own in groups(cells, "backbone", "layers"):
         if layers != "last" and len({cell.method for cell in own}) > 1:
-            table = tables.methods_table(
-                own, backbone, FINAL, tables.n_seeds(own), with_paper=False
-            )
+            table = methods_table(own, backbone, whole=False)
             title = f"All methods on the same layers of {published.title(backbone)}"
             text = ["Every method gets the features that our default uses, not the last layer's."]
-            yield Section(title, text, table.grid(_best), table.notes)
+            yield _shown(title, table, text)
 
 
-def _own(cells: Sequence[Cell]) -> Iterator[Section]:
+def _own(cells: Sequence[Cell]) -> Iterator[str]:
     """Other data: one table for each model, without the paper's figures."""
     for (backbone, split), own in groups(cells, "backbone", "split"):
-        table = tables.methods_table(own, backbone, FINAL, tables.n_seeds(own), with_paper=False)
+        table = methods_table(own, backbone, whole=False)
         name = {"own": "Your data", "paper": "A part of the paper's data"}.get(split, split)
-        yield Section(f"{name}, {published.title(backbone)}", [], table.grid(_best), table.notes)
+        yield _shown(f"{name}, {published.title(backbone)}", table)
 
 
-def _costs(cells: Sequence[Cell], *, with_paper: bool) -> Section:
+def _costs(cells: Sequence[Cell], *, with_paper: bool) -> str:
     """Seconds and bytes of the runs; what the paper says of both."""
-    known = registry()
-    rows = []
-    for (method,), own in groups(cells, "method"):
-        runs = [cell.record for cell in own if cell.record]
-        learn = pd.Series([run["seconds"]["learn"] for run in runs])
-        held = [run["held_bytes"] for run in runs if run.get("held_bytes")]
-        rows.append(
-            {
-                "": known[method].title,
-                "learn, fastest run (s)": round(float(learn.min()), 2),
-                "slowest run (s)": round(float(learn.max()), 2),
-                "held, largest (MB)": round(max(held) / 1e6, 1) if held else None,
-            }
-        )
-    text = ["Over all runs and machines of this page."]
-    section = Section("Cost of learning", text, pd.DataFrame(rows))
+    rows = [
+        {
+            "": registry()[cell.method].title,
+            "learn": round(cell.record["seconds"]["learn"], 2),
+            "held": round(held / 1e6, 1) if (held := cell.record.get("held_bytes")) else None,
+        }
+        for cell in cells
+        if cell.record
+    ]
+    runs = pd.DataFrame(rows).groupby("", sort=False)
+    frame = runs.agg(fastest=("learn", "min"), slowest=("learn", "max"), held=("held", "max"))
+    columns = ["", "learn, fastest run (s)", "slowest run (s)", "held, largest (MB)"]
+    frame = frame.reset_index().set_axis(columns, axis="columns")
+    folded: dict[str, pd.DataFrame] = {}
     if with_paper:
-        section.folded["The paper's run times"] = published.RUNTIME
-        section.folded["The paper's count of numbers kept"] = published.MEMORY
         counts = memory.count(768, 150)[["title", "formula", "parameters"]]
-        section.folded["Counts that all methods share"] = counts
-    return section
-
-
-def _said(records: Sequence[Row], name: str) -> list[str]:
-    return sorted(
-        {", ".join(f"{k} {v}" for k, v in record[name].items() if v) for record in records}
+        folded["The paper's run times"] = published.RUNTIME
+        folded["The paper's count of numbers kept"] = published.MEMORY
+        folded["Counts that all methods share"] = counts
+    return _section(
+        "Cost of learning",
+        "Over all runs and machines of this page.",
+        markdown(frame),
+        *(_folded(title, markdown(one)) for title, one in folded.items()),
     )
 
 
-def _best(text: str) -> str:
-    return _BEST + text
+def _origin(records: Sequence[Row]) -> str:
+    """Say by which commands, with which versions and on which machines the runs were made."""
+    commands = "\n".join(dict.fromkeys(r["command"] for r in records if r["command"]))
+    said = [
+        sorted({", ".join(f"{k} {v}" for k, v in record[name].items() if v) for record in records})
+        for name in ("versions", "machine")
+    ]
+    listed = "\n".join(f"- {text}" for part in said for text in part)
+    return _folded("Commands, versions and machines", f"```\n{commands}\n```", listed)
 
 
-def _html(frame: pd.DataFrame) -> Markup:
-    """Write a table; figures of the paper are dim, the best ones bold."""
-    shown = as_text(frame)
-    dim = [str(name).endswith(("paper", "diff.")) for name in shown.columns]
+def _html(title: str, text: str, place: Path) -> str:
+    """Turn the page into HTML that needs no other file."""
 
-    def row(values: Sequence[str], tag: str) -> str:
-        cells = []
-        for value, faint in zip(values, dim, strict=True):
-            best = ' class="best"' if value.startswith(_BEST) else ' class="dim"' if faint else ""
-            cells.append(f"<{tag}{best}>{escape(value.removeprefix(_BEST))}</{tag}>")
-        return f"<tr>{''.join(cells)}</tr>"
+    def picture(found: Any) -> str:
+        content = base64.b64encode((place / found[1]).read_bytes()).decode()
+        return f'src="data:image/png;base64,{content}"'
 
-    body = "\n".join(row(list(values), "td") for values in shown.itertuples(index=False))
-    head = row([str(name) for name in shown.columns], "th")
-    table = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
-    return Markup(f'<div class="wide">{table}</div>')
-
-
-def _markdown(frame: pd.DataFrame) -> str:
-    bold = frame.map(lambda v: f"**{v[1:]}**" if str(v).startswith(_BEST) else v)
-    return markdown(bold)
-
-
-def _picture(file: Path) -> str:
-    return base64.b64encode(file.read_bytes()).decode()
+    # Names of data sets and methods may hold anything, so only our own tags become HTML.
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub("<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>", _SUMMARY, body)
+    body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
+    body = re.sub(r'src="([\w-]+\.png)"', picture, body)
+    body = re.sub("(<table>.*?</table>)", r'<div class="wide">\1</div>', body, flags=re.DOTALL)
+    shell = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    return shell.replace("{title}", title).replace("{body}", body)

@@ -2,96 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
 
 from klda_bench import data, published
 from klda_bench.methods import registry
+from klda_bench.paper.table import used_models, usual_layers
 from klda_bench.runs.grid import Cell
-from klda_bench.runs.metrics import FINAL, Spread
+from klda_bench.runs.metrics import FINAL
 
 CLOSE = 1.0
 """Points within which a figure counts as reproduced: the standard error of 750 to 1,076 test rows
 is 0.6 to 1.0."""
 
-
 _DEFAULT = "klda-default"
-
-
-class Finding(NamedTuple):
-    """A statement and the figures behind it."""
-
-    kind: str  # Reproduced, Ahead, Behind, or Not run
-    text: str
+_PLACE = ["backbone", "method", "dataset"]
+Finding = tuple[str, str]
+"""What kind of statement (Reproduced, Ahead, Behind, Not run), and the statement."""
 
 
 def summarise(cells: Sequence[Cell]) -> list[Finding]:
     """Say what is reproduced, what is ahead, and what could not be run."""
+    if not cells:
+        return []
     means = _means(cells)
-    return [*_reproduced(means), *_beside_joint(means), *_not_run(cells)] if cells else []
+    return [*_reproduced(means), *_beside_joint(means), *_not_run(cells)]
 
 
-Means = dict[tuple[str, str, str], float]
-
-
-def _means(cells: Iterable[Cell]) -> Means:
+def _means(cells: Sequence[Cell]) -> pd.Series:
     """Mean over seeds by model, method and data set, on the layers that a method uses itself."""
+    runs = [
+        {name: getattr(cell, name) for name in _PLACE} | {"accuracy": cell.record["metrics"][FINAL]}
+        for cell in usual_layers(cells, used_models(cells))
+        if cell.record is not None and cell.settings and not cell.settings["subset"]
+    ]
+    frame = pd.DataFrame(runs, columns=[*_PLACE, "accuracy"])
+    return frame.groupby(_PLACE, sort=False).accuracy.mean()
+
+
+def _listed(differences: pd.Series) -> str:
+    points = zip(differences.index.get_level_values("dataset"), differences, strict=True)
+    return ", ".join(f"{data.title(name)} {value:+.2f}" for name, value in points)
+
+
+def _reproduced(means: pd.Series) -> Iterator[Finding]:
     known = registry()
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for cell in cells:
-        if cell.record is not None and cell.settings and not cell.settings["subset"]:
-            place = (cell.backbone, cell.method, cell.dataset)
-            runs = found.setdefault(place, {}).setdefault(cell.settings["layers"], [])
-            runs.append(cell.record["metrics"][FINAL])
-    return {
-        place: Spread.of(runs.get(known[place[1]].layers) or next(iter(runs.values()))).mean
-        for place, runs in found.items()
-    }
+    found = (means - published.MEANS.reindex(means.index)).dropna()
+    for (backbone, method), differences in found.groupby(level=["backbone", "method"]):
+        if method != "joint":
+            close = int((differences.abs() <= CLOSE).sum())
+            yield (
+                "Reproduced" if close == len(differences) else "Reproduced in part",
+                f"{known[method].title} with {published.title(backbone)}, the paper's own model: "
+                f"{close} of {len(differences)} figures within {CLOSE:g} point of the paper's "
+                f"({_listed(differences)}).",
+            )
 
 
-def _listed(differences: dict[str, float]) -> str:
-    return ", ".join(f"{data.title(name)} {points:+.2f}" for name, points in differences.items())
-
-
-def _reproduced(means: Means) -> Iterable[Finding]:
-    known = registry()
-    places = {place[:2] for place in means if place in published.FIGURES and place[1] != "joint"}
-    for backbone, method in sorted(places):
-        differences = {
-            place[2]: mean - published.FIGURES[place].mean
-            for place, mean in means.items()
-            if place[:2] == (backbone, method) and place in published.FIGURES
-        }
-        close = sum(abs(points) <= CLOSE for points in differences.values())
-        yield Finding(
-            "Reproduced" if close == len(differences) else "Reproduced in part",
-            f"{known[method].title} with {published.title(backbone)}, the paper's own model: "
-            f"{close} of {len(differences)} figures within {CLOSE:g} point of the paper's "
-            f"({_listed(differences)}).",
-        )
-
-
-def _beside_joint(means: Means) -> Iterable[Finding]:
+def _beside_joint(means: pd.Series) -> Iterator[Finding]:
     """Our default beside joint fine-tuning: the paper's and ours."""
-    backbones = dict.fromkeys(b for b, method, _ in means if method == _DEFAULT)
-    for backbone in sorted(backbones, key=published.is_stand_in):
-        own = {d: m for (b, method, d), m in means.items() if (b, method) == (backbone, _DEFAULT)}
-        theirs = {
-            name: mean - published.FIGURES[backbone, "joint", name].mean
-            for name, mean in own.items()
-            if (backbone, "joint", name) in published.FIGURES
-        }
-        ours = {
-            name: mean - means[backbone, "joint", name]
-            for name, mean in own.items()
-            if (backbone, "joint", name) in means
-        }
-        for whose, differences in (("the paper's", theirs), ("our own", ours)):
-            if differences:
-                above = sum(points > 0 for points in differences.values())
-                ahead = 2 * above > len(differences)
-                count = above if ahead else len(differences) - above
-                yield Finding(
+    ours = means[means.index.get_level_values("method") == _DEFAULT]
+    by_model = ours.groupby(level="backbone", sort=False)
+    for backbone, own in sorted(by_model, key=lambda found: published.is_stand_in(found[0])):
+        joint = [(backbone, "joint", name) for name in own.index.get_level_values("dataset")]
+        for whose, figures in (("the paper's", published.MEANS), ("our own", means)):
+            differences = (own - figures.reindex(joint).to_numpy()).dropna()
+            above = int((differences > 0).sum())
+            ahead = 2 * above > len(differences)
+            count = above if ahead else len(differences) - above
+            if len(differences):
+                yield (
                     "Ahead" if ahead else "Behind",
                     f"Our default on {published.title(backbone)}, without training, is "
                     f"{'above' if ahead else 'below'} {whose} joint fine-tuning of it on {count} "
@@ -99,20 +80,14 @@ def _beside_joint(means: Means) -> Iterable[Finding]:
                 )
 
 
-def _not_run(cells: Sequence[Cell]) -> Iterable[Finding]:
-    used = {cell.backbone for cell in cells}
-    theirs = dict.fromkeys(backbone for backbone, _, _ in published.FIGURES)
+def _not_run(cells: Sequence[Cell]) -> Iterator[Finding]:
+    used, used_sets = ({getattr(c, name) for c in cells} for name in ("backbone", "dataset"))
+    theirs = published.MEANS.index.unique("backbone")
     models = [published.title(name) for name in theirs if name not in used]
-    sets = [info.title for name, info in data.DATASETS.items() if not _has(cells, name)]
+    sets = [info.title for name, info in data.DATASETS.items() if name not in used_sets]
     if models:
         stand_ins = sorted(published.title(name) for name in used if published.is_stand_in(name))
         text = f"{', '.join(models)}: the weights are not on this machine."
-        if stand_ins:
-            text += f" Stand-ins: {', '.join(stand_ins)}."
-        yield Finding("Not run", text)
+        yield "Not run", text + (f" Stand-ins: {', '.join(stand_ins)}." if stand_ins else "")
     if sets:
-        yield Finding("Not run", f"{', '.join(sets)}: the data are not on this machine.")
-
-
-def _has(cells: Sequence[Cell], dataset: str) -> bool:
-    return any(cell.dataset == dataset for cell in cells)
+        yield "Not run", f"{', '.join(sets)}: the data are not on this machine."

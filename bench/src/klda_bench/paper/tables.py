@@ -11,15 +11,22 @@ from typing import Any
 
 import pandas as pd
 
-from klda.errors import KldaError
+from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, published
-from klda_bench.engine import MissingDependencyError
 from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
+from klda_bench.paper.table import (
+    Table,
+    accuracy_table,
+    make_table,
+    n_seeds,
+    pairs_against,
+    setting_of,
+    shown_runs,
+    write_csv,
+)
 from klda_bench.report import plots
-from klda_bench.report.stored import setting_of, shown_runs
-from klda_bench.report.table import Table, cell_of, notes_of, pairs_against
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell, Notify, Plan, walk
 from klda_bench.runs.metrics import FINAL, METRICS
@@ -39,7 +46,8 @@ class Product:
     @classmethod
     def of(cls, table: Table, output: Path, cells: list[Cell]) -> Product:
         """Write a table and say what is printed of it."""
-        return cls(table.grid(), table.title, table.write(output), cells, table.notes, table)
+        file = write_csv(pd.DataFrame(table.cells), output, table.name, float_format="%.4f")
+        return cls(table.grid(), table.title, [file], cells, table.notes, table)
 
     def count(self, status: str) -> int:
         """Count the runs of a status: done now, found in the results, unavailable or failed."""
@@ -48,40 +56,6 @@ class Product:
 
 def _silent(message: str) -> None:
     pass
-
-
-def make_table(
-    name: str,
-    title: str,
-    cells: Sequence[Cell],
-    rows: dict[str, str],
-    row_of: Callable[[Cell], str],
-    *,
-    paper: Callable[[str, str], published.Figure | None] = lambda row, column: None,
-    columns: Sequence[str] = (),
-    **how: Any,
-) -> Table:
-    """Make a table: `rows` have titles, `row_of` says where a run belongs, data sets are columns.
-
-    `paper` gives the paper's figure for a row and column, shown for all of the paper's data alone;
-    `columns` come first, with or without runs; `how` holds options of `cell_of`.
-    """
-    table = []
-    for row, row_title in rows.items():
-        for column in dict.fromkeys([*columns, *(cell.dataset for cell in cells)]):
-            own = [cell for cell in cells if cell.dataset == column and row_of(cell) == row]
-            theirs = paper(row, column) if _as_in_the_paper(cells, column) else None
-            place = {"row": row, "row_title": row_title, "column": column}
-            place["column_title"] = data.title(column)
-            table.append(place | cell_of(own, theirs, **how))
-    return Table(name, title, table, notes_of(table, cells), metric=how.get("metric", FINAL))
-
-
-def _as_in_the_paper(cells: Sequence[Cell], column: str) -> bool:
-    """Whether a column is of the paper's split and all its classes: else figures don't compare."""
-    used = [cell.settings for cell in cells if cell.dataset == column and cell.settings]
-    whole = all(own["split"] == "paper" and not own["subset"] for own in used)
-    return column in data.DATASETS and whole
 
 
 def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = FINAL) -> Product:
@@ -98,7 +72,7 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     results = Results.of(output)
     cells = walk(plan, results, notify)
     shown = _with_stored(plan, cells, results)
-    table = methods_table(shown, backbone, metric, max(plan.seeds, n_seeds(shown)), _whole(plan))
+    table = methods_table(shown, backbone, metric=metric, seeds=plan.seeds, whole=_whole(plan))
     specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
     table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
     product = Product.of(table, output, cells)
@@ -111,44 +85,13 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
     return product
 
 
-def methods_table(
-    cells: Sequence[Cell],
-    backbone: str,
-    metric: str,
-    seeds: int,
-    with_paper: bool = True,
-    columns: Sequence[str] = (),
-) -> Table:
-    """Methods x data sets with one foundation model: the paper's Table 1, if its data are used."""
-    used = {cell.method for cell in cells}
-    sets = {*columns, *(cell.dataset for cell in cells)} & set(data.TEXT_SETS)
-    compared = with_paper and metric == FINAL and any(_as_in_the_paper(cells, n) for n in sets)
-    rows = {
-        spec.name: spec.title
-        for spec in registry().values()
-        if spec.name in used or (compared and spec.name in published.METHODS)
-    }
-    (main,) = published.MAIN_MODEL
+def methods_table(cells: Sequence[Cell], backbone: str, metric: str = FINAL, **how: Any) -> Table:
+    """Methods x data sets with one foundation model, beside the paper's Table 1."""
     name, title = "table1", f"Table 1: methods x data sets, {published.title(backbone)}"
     if metric != FINAL:
         name, title = f"table1-{metric.replace('_', '-')}", f"{title}: {METRICS[metric]}"
-    how: dict[str, Any] = {"metric": metric, "seeds": seeds, "columns": columns}
-    how["same_model"] = backbone == main
-    if compared:
-        how["paper"] = lambda row, column: published.FIGURES.get((main, row, column))
-    table = make_table(name, title, cells, rows, lambda cell: cell.method, **how)
-    if compared and backbone != main:
-        table.notes.insert(
-            0,
-            f"{published.title(backbone)} is a stand-in: the paper's figures are with "
-            f"{published.title(main)}, so the two differ in the model as well as in the program.",
-        )
-    return table
-
-
-def n_seeds(cells: Sequence[Cell]) -> int:
-    """Count the seeds of some runs."""
-    return len({cell.seed for cell in cells})
+    (main,) = published.MAIN_MODEL
+    return accuracy_table(name, title, cells, [backbone], main=main, metric=metric, **how)
 
 
 def _whole(plan: Plan) -> bool:
@@ -232,9 +175,7 @@ def draw_curves(cells: Sequence[Cell], output: Path) -> list[Path]:
     if not rows:
         return []
     curves = pd.DataFrame(rows).explode(["task", "samples_seen", "accuracy"])
-    output.mkdir(parents=True, exist_ok=True)
-    files = [output / "curves.csv"]
-    curves.to_csv(files[0], index=False)
+    files = [write_csv(curves, output, "curves")]
     components = 5000 if any(spec.name.startswith("klda") for spec in specs) else None
     titles = {spec.name: spec.title for spec in specs}
     for name, (title, groups) in _CURVE_PLOTS.items():
@@ -252,48 +193,8 @@ def models_table(
 ) -> Product:
     """Methods x foundation models x data sets: the paper's Tables 2 and 3."""
     cells = walk(plan, Results.of(output), notify)
-    table = backbones_table(name, title, cells, plan.backbones, plan.seeds, _whole(plan))
+    table = accuracy_table(name, title, cells, plan.backbones, whole=_whole(plan))
     return Product.of(table, output, cells)
-
-
-def backbones_table(
-    name: str,
-    title: str,
-    cells: Sequence[Cell],
-    backbones: Sequence[str],
-    seeds: int,
-    with_paper: bool = True,
-    columns: Sequence[str] = (),
-) -> Table:
-    """Methods x foundation models x data sets, with the paper's figures of the same models."""
-    known, used = registry(), {(cell.backbone, cell.method) for cell in cells}
-    rows = {
-        f"{backbone}/{method}": spec.title
-        if len(backbones) == 1
-        else f"{published.title(backbone)}: {spec.title}"
-        for backbone in backbones
-        for method, spec in known.items()
-        if (backbone, method) in used or (backbone, method) in _PUBLISHED
-    }
-
-    def paper(row: str, column: str) -> published.Figure | None:
-        backbone, _, method = row.rpartition("/")
-        return published.FIGURES.get((backbone, method, column)) if with_paper else None
-
-    def row_of(cell: Cell) -> str:
-        return f"{cell.backbone}/{cell.method}"
-
-    how: dict[str, Any] = {"seeds": seeds, "columns": columns}
-    table = make_table(name, title, cells, rows, row_of, paper=paper, **how)
-    table.notes[:0] = [
-        f"{published.title(backbone)} is a stand-in: the paper did not use it."
-        for backbone in backbones
-        if published.is_stand_in(backbone)
-    ]
-    return table
-
-
-_PUBLISHED = {(backbone, method) for backbone, method, _ in published.FIGURES}
 
 
 def sweep(
@@ -346,14 +247,6 @@ def _frame(cells: Sequence[Cell], row: Callable[[Cell, Row], Row]) -> pd.DataFra
     return pd.DataFrame(rows)
 
 
-def _write_frame(frame: pd.DataFrame, output: Path, name: str) -> list[Path]:
-    """Write a frame as CSV; return its path."""
-    output.mkdir(parents=True, exist_ok=True)
-    file = output / f"{name}.csv"
-    frame.to_csv(file, index=False)
-    return [file]
-
-
 def memory_counts(
     output: Path, dataset: str, dimension: int, classes: int, backbone: str = "minilm"
 ) -> Product:
@@ -362,7 +255,7 @@ def memory_counts(
     title = f"Memory: d = {dimension}, M = {classes} classes ({dataset})"
     bars = counts.set_index("title")[["bytes", "held_bytes"]].astype(float) / 1e6
     bars.columns = pd.Index(["as the paper counts (float32)", "held by the fitted model, measured"])
-    files = _write_frame(counts, output, "memory")
+    files = [write_csv(counts, output, "memory")]
     shown = counts[["title", "formula", "parameters"]].rename(columns={"title": "method"})
     shown[["MB (float32)", "MB held, measured"]] = bars.to_numpy()
     return Product(shown, title, files)
@@ -392,5 +285,5 @@ def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
     ways["machine"] = lambda found: "; ".join(found.unique())
     frame = runs.groupby(["dataset", "method"], sort=False).agg(ways).reset_index()
     frame = frame.round(dict.fromkeys(means, 3) | {"peak_memory_mb": 0})
-    files = _write_frame(frame, output, "runtime")
+    files = [write_csv(frame, output, "runtime")]
     return Product(frame, f"Run time on {plan.backbones[0]} features", files, cells)

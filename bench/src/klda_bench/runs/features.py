@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from klda import encoders
+from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
-from klda_bench.engine import MODELS, OfflineModelError, load_encoder
 
 HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
 
@@ -58,12 +59,12 @@ class FeatureSource:
             # The same features on every device, wherever that is possible.
             precision = "auto" if backbone in HALF_PRECISION else "float32"
             options: dict[str, Any] = {"device": self._device, "cache": self._cache or True}
+            options |= {"layers": layers, "precision": precision}
             try:
-                encoder = load_encoder(backbone, layers=layers, precision=precision, **options)
+                self._encoders[key] = encoders.load(backbone, **options)
             except OfflineModelError as error:
                 # Asking the hub again for each run would take minutes of time-outs.
-                encoder = error
-            self._encoders[key] = encoder
+                self._encoders[key] = error
         encoder = self._encoders[key]
         if isinstance(encoder, OfflineModelError):
             raise encoder

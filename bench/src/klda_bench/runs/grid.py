@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klda.errors import KldaError
+from klda.encoders import MODELS, OfflineModelError
+from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
-from klda_bench.engine import MODELS, MissingDependencyError, OfflineModelError
 from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma, registry
 from klda_bench.results import Results, Row, key_of, meaning_of_auto

@@ -13,10 +13,11 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 import klda
+from klda import encoders
 from klda.errors import KldaError
+from klda.learner.evaluation import Reliability
 from klda_bench import data, environment
-from klda_bench.engine import AUTO_MEANINGS, Reliability, load_encoder
-from klda_bench.results import Results, Row, key_of
+from klda_bench.results import AUTO_MEANINGS, Results, Row, key_of
 from klda_bench.runs.grid import pack_bits
 from klda_bench.runs.metrics import accuracy
 from klda_bench.shots.contenders import CONTENDERS, Answers, Place
@@ -99,7 +100,7 @@ def draw_rows(
 
 @cache
 def _encoder(backbone: str, layers: str) -> Any:
-    return load_encoder(backbone, layers=layers, cache=True)
+    return encoders.load(backbone, layers=layers, cache=True)
 
 
 class Arena:

@@ -55,10 +55,9 @@ class AnaCP:
             self._start(rows.shape[1])
         columns = self._classes.indices(y)
         self._statistics.add(rows, columns)
-        for layer, weights in enumerate(self._layers):
-            Z = gelu(rows @ weights)
-            self._grams[layer] = linear.add_gram(self._grams[layer], Z)
-            self._sums[layer] = _add_class_sums(self._sums[layer], Z, columns, len(self._classes))
+        targets = linear.one_hot(columns, len(self._classes))
+        for weights, regression in zip(self._layers, self._regressions, strict=True):
+            regression.add(gelu(rows @ weights), targets)
         self._head = None
 
     def _start(self, dimension: int) -> None:
@@ -66,8 +65,7 @@ class AnaCP:
         shape = (dimension, self.n_components)
         self._head_weights = rng.standard_normal(shape, dtype=np.float32)
         self._layers = [rng.standard_normal(shape, dtype=np.float32) for _ in range(self.n_heads)]
-        self._grams = [linear.empty_gram(self.n_components) for _ in self._layers]
-        self._sums = [np.zeros((0, self.n_components), dtype=np.float32) for _ in self._layers]
+        self._regressions = [linear.Regression(self.n_components) for _ in self._layers]
         self._statistics = linear.ClassMeans(dimension)
 
     def _covariance(self) -> np.ndarray:
@@ -79,15 +77,14 @@ class AnaCP:
         targets = separate(self._statistics.means, covariance, self.unwhiten).astype(np.float32)
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
         self._projections = [
-            linear.ridge_solve(gram, sums.T @ targets, self.ridge)
-            for gram, sums in zip(self._grams, self._sums, strict=True)
+            regression.solve(self.ridge, regression.sums @ targets)
+            for regression in self._regressions
         ]
         samples, columns = self._pseudo_samples(covariance)
         H = gelu(self._contrast(samples) @ self._head_weights)
-        gram = linear.add_gram(linear.empty_gram(self.n_components), H)
-        return linear.ridge_solve(
-            gram, H.T @ linear.one_hot(columns, len(self._classes)), self.ridge
-        )
+        head = linear.Regression(self.n_components)
+        head.add(H, linear.one_hot(columns, len(self._classes)))
+        return head.solve(self.ridge)
 
     def _pseudo_samples(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         columns = np.repeat(np.arange(len(self._classes)), self.samples_per_class)
@@ -131,11 +128,3 @@ def separate(means: np.ndarray, covariance: np.ndarray, unwhiten: str = "publish
     U, S, Vt = np.linalg.svd((means - centre) @ whitening, full_matrices=False)
     raised = np.where(1e-6 * S.max() < S, S + 1.0, 0.0)
     return linear.unit_rows((U * raised) @ Vt @ back + centre)
-
-
-def _add_class_sums(
-    sums: np.ndarray, Z: np.ndarray, columns: np.ndarray, n_classes: int
-) -> np.ndarray:
-    missing = n_classes - len(sums)
-    grown = np.vstack([sums, np.zeros((missing, Z.shape[1]), dtype=Z.dtype)])
-    return grown + linear.one_hot(columns, n_classes).T @ Z

@@ -63,30 +63,36 @@ def unit_rows(X: np.ndarray) -> np.ndarray:
     return X / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
-def add_gram(gram: np.ndarray, H: np.ndarray) -> np.ndarray:
-    """Add ``H.T @ H`` to the lower triangle of a Fortran-ordered float32 `gram`, in place."""
-    return blas.ssyrk(1.0, H.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+class Regression:
+    """Ridge regression of rows onto their classes: the Gram matrix of the rows and class sums.
 
-
-def empty_gram(n: int) -> np.ndarray:
-    """Make a zero matrix that :func:`add_gram` can add to."""
-    return np.zeros((n, n), dtype=np.float32, order="F")
-
-
-def ridge_solve(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
-    """Solve ``(G + ridge I) W = right`` from the lower triangle of ``G``.
-
-    Cholesky in float32. A Gram matrix of fewer rows than columns, summed in float32, can have
-    negative eigenvalues larger than a small ridge; then LU in float64, as the peers' own programs
-    do (``torch.linalg.solve``).
+    `gram` holds its lower triangle alone; `sums` has one column per class.
     """
-    matrix: Any = np.array(gram_lower, dtype=np.float32, order="F")
-    matrix[np.diag_indices_from(matrix)] += np.float32(ridge)
-    try:
-        factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return _solve_indefinite(gram_lower, right, ridge)
-    return cho_solve(factor, right, check_finite=False)
+
+    def __init__(self, n_features: int) -> None:
+        self.gram = np.zeros((n_features, n_features), dtype=np.float32, order="F")
+        self.sums = np.zeros((n_features, 0), dtype=np.float32)
+
+    def add(self, H: np.ndarray, targets: np.ndarray) -> None:
+        """Add rows; `targets` is the indicator matrix of their classes."""
+        self.gram = blas.ssyrk(1.0, H.T, beta=1.0, c=self.gram, lower=1, overwrite_c=1)
+        self.sums = widen(self.sums, targets.shape[1]) + H.T @ targets
+
+    def solve(self, ridge: float, right: np.ndarray | None = None) -> np.ndarray:
+        """Solve ``(G + ridge I) W = right``, by default for the class sums.
+
+        Cholesky in float32. A Gram matrix of fewer rows than columns, summed in float32, can have
+        negative eigenvalues larger than a small ridge; then LU in float64, as the peers' own
+        programs do (``torch.linalg.solve``).
+        """
+        right = self.sums if right is None else right
+        matrix: Any = np.array(self.gram, order="F")
+        matrix[np.diag_indices_from(matrix)] += np.float32(ridge)
+        try:
+            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            return _solve_indefinite(self.gram, right, ridge)
+        return cho_solve(factor, right, check_finite=False)
 
 
 def _solve_indefinite(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:

@@ -38,15 +38,13 @@ class RanPAC:
         """Add the task's rows to the Gram matrix and choose the ridge on them."""
         if self._lift is None:
             self._lift = linear.RandomRelu(np.shape(X)[1], self.n_components, self._rng)
-            self._gram = linear.empty_gram(self.n_components)
-            self._sums = np.zeros((self.n_components, 0), dtype=np.float32)
+            self._regression = linear.Regression(self.n_components)
         columns = self._classes.indices(y)
         targets = linear.one_hot(columns, len(self._classes))
         H = self._lift(X)
-        self._sums = linear.widen(self._sums, len(self._classes)) + H.T @ targets
-        self._gram = linear.add_gram(self._gram, H)
+        self._regression.add(H, targets)
         order = self._rng.permutation(len(H))
-        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._gram))
+        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._regression.gram))
         self.ridge = choose_ridge(H[order], targets[order], least=rounding)
         self._weights: np.ndarray | None = None
 
@@ -54,7 +52,7 @@ class RanPAC:
         """Largest regression output."""
         assert self._lift is not None
         if self._weights is None:
-            self._weights = linear.ridge_solve(self._gram, self._sums, self.ridge)
+            self._weights = self._regression.solve(self.ridge)
         return self._classes.names((self._lift(X) @ self._weights).argmax(axis=1))
 
 

@@ -1,13 +1,15 @@
-"""The model that a command adds to: the one in its folder, or a new one."""
+"""The model that a command changes: the one in its folder, or a new one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klda.cli.console import say
+from klda.cli.console import interrupts_ignored, say
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -32,11 +34,36 @@ Foundation = Annotated[
 ]
 
 
-def open_existing(model: Path, given: dict[str, Any], encoding: dict[str, Any]) -> Learner:
+@contextmanager
+def changed(
+    model: Path,
+    wait: float,
+    encoding: dict[str, Any],
+    foundation: str | None = None,
+    new: Callable[[], Learner] | None = None,
+) -> Iterator[Learner]:
+    """Load a model and, once the caller has changed it, save it; no one else writes meanwhile.
+
+    If there is none, `new` makes one, or its absence is an error.
+    """
+    from klda.learner import folder
+
+    if new is None and not folder.exists(model):
+        folder.load(model)  # says what is wrong; a lock would make the folder
+    with folder.writer_lock(model, timeout=wait):
+        if new is None or folder.exists(model):
+            learner = open_existing(model, foundation, encoding)
+        else:
+            learner = new()
+        yield learner
+        with interrupts_ignored():
+            learner.save(model)
+
+
+def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any]) -> Learner:
     """Load a model, with its foundation model from where the options say."""
     from klda.learner import Learner
 
-    foundation = given.get("foundation")
     learner = Learner.load(model, **encoding)
     if foundation is None:
         return learner
