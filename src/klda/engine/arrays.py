@@ -236,7 +236,9 @@ class NumpyBackend:
         n = len(square)
 
         def mirror(start: int, stop: int) -> None:
-            square[start:stop, stop:] = square[stop:, start:stop].T
+            for first in range(stop, n, MIRRORED):
+                last = first + MIRRORED
+                square[start:stop, first:last] = square[first:last, start:stop].T
             corner = square[start:stop, start:stop]
             np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
 
