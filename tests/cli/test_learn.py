@@ -94,11 +94,13 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_model(
         places.append(unfinished(folder))
     assert None not in places
     assert len(set(places)) == 3
-    # At any time, and later and later, so that it comes to an end however slow the disk is.
+    # At any time, and later and later, so that most of it is learned between kills.
     for attempt in range(60):
         if run(commands, *words, seconds=rng.uniform(0, 0.2) * (1 + attempt / 10) * seconds):
             break
         assert not storage.exists(folder) or Learner.load(folder).samples == ROWS
+    else:  # the machine has become slower since `seconds` was measured
+        assert run(commands, *words)
     check_same(folder, whole)
     # Once more changes nothing.
     assert run(commands, *words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,29 +65,39 @@ class ClassNames:
         return replace(self, declared={**self.declared, **given})
 
     def only(self, labels: Collection[Label]) -> ClassNames:
-        """Return the names with no other classes declared than these."""
-        kept = {label: text for label, text in self.declared.items() if label in labels}
-        return replace(self, declared=kept)
+        """Return the names of no other classes than these."""
+        declared = {label: text for label, text in self.declared.items() if label in labels}
+        in_use = {label: text for label, text in self.in_use.items() if label in labels}
+        return replace(self, declared=declared, in_use=in_use)
 
-    def rename(self, old: Label, new: Label) -> ClassNames:
-        """Return the names with one class renamed."""
-        renamed = {new if label == old else label: text for label, text in self.declared.items()}
-        return replace(self, declared=renamed)
+    def rename(self, old: Label, new: Label, counts: Mapping[Label, int]) -> ClassNames:
+        """Return the names with one class renamed, given the samples of each class."""
+        if counts.get(old) == 0 and not (self.declared.get(old) or readable(new)):
+            raise KldaError(
+                f"new={new!r} has no word in it, and {old!r} is known by its name alone: choose "
+                "another name, or describe the class first, as in "
+                f"declare({{{old!r}: 'what it is about'}})."
+            )
+        declared = {new if label == old else label: text for label, text in self.declared.items()}
+        in_use = {new if label == old else label: text for label, text in self.in_use.items()}
+        return replace(self, declared=declared, in_use=in_use)
 
     def merge(self, other: ClassNames) -> ClassNames:
-        """Return the names with the classes that another learner declared."""
-        return replace(self, declared={**other.declared, **self.declared})
+        """Return the names with those of another learner, whose hints were merged too."""
+        declared, in_use = {**other.declared, **self.declared}, {**other.in_use, **self.in_use}
+        return replace(self, declared=declared, in_use=in_use)
+
+    def text(self, label: Label) -> str:
+        """Return what says most about a class: its description, or else its name as words."""
+        return self.declared.get(label) or readable(label)
 
     def texts(self, counts: Mapping[Label, int]) -> dict[Label, str]:
         """Return what to encode: of classes that have few samples, the name or description."""
-        few = {label for label, n in counts.items() if 0 < n < ENOUGH_SAMPLES}
-        if not self.enabled or len(counts) > MOST_NAMED:
-            few = set()
-        named = {label: self.declared.get(label) or readable(label) for label in few}
-        for label, text in self.declared.items():
-            if counts.get(label, 0) < ENOUGH_SAMPLES:
-                named[label] = text or readable(label)
-        return {label: text for label, text in sorted(named.items()) if text}
+        named = {label for label in self.declared if counts.get(label, 0) < ENOUGH_SAMPLES}
+        if self.enabled and len(counts) <= MOST_NAMED:
+            named |= {label for label, n in counts.items() if 0 < n < ENOUGH_SAMPLES}
+        texts = {label: self.text(label) for label in sorted(named)}
+        return {label: text for label, text in texts.items() if text}
 
     def give_to(
         self, classifier: ContinualClassifier, texts: dict[Label, str], inputs: InputEncoder
@@ -112,7 +122,7 @@ class ClassNames:
     ) -> tuple[ClassNames, str]:
         """Return the names of the classes that are left, once a classifier has those that count.
 
-        Also why it could not get new ones, if so.
+        Also a warning if it could not get new ones, or "".
         """
         counts = classifier.counts_
         names = self.only(counts)
@@ -122,19 +132,44 @@ class ClassNames:
         try:
             return names.give_to(classifier, texts, inputs), ""
         except Exception as error:  # rows may be learned where the foundation model is not at hand
-            texts = {label: text for label, text in texts.items() if label in names.in_use}
-            return names.give_to(classifier, texts, inputs), str(error) or type(error).__name__
+            # The hints that it has stay, even of former names: nothing is left to encode.
+            texts = {label: names.in_use[label] for label in texts if label in names.in_use}
+            reason = (str(error) or type(error).__name__).rstrip(".")
+            return names.give_to(classifier, texts, inputs), (
+                f"Some class names could not be encoded and are not used as examples: {reason}. "
+                "The next change encodes them, once the foundation model can be loaded."
+            )
 
     def pack(self) -> dict[str, Any]:
         """Return JSON-able values."""
-        return {"enabled": self.enabled, "declared": list(self.declared.items())}
+        former = [(label, text) for label, text in self.in_use.items() if text != self.text(label)]
+        packed = {"enabled": self.enabled, "declared": list(self.declared.items())}
+        return packed | ({"former": former} if former else {})
 
     @classmethod
-    def unpack(cls, values: Mapping[str, Any] | None) -> ClassNames:
-        """Return what `pack` described; names of models made before there were any do not count."""
+    def unpack(cls, values: Mapping[str, Any] | None, hinted: Iterable[Label] = ()) -> ClassNames:
+        """Return what `pack` described, for a model with hints of these classes.
+
+        Names of models made before there were any do not count.
+        """
         if values is None:
             return cls(enabled=False)
-        declared = dict(values["declared"])
+        declared, former = dict(values["declared"]), dict(values.get("former", ()))
         if not all(text is None or isinstance(text, str) for text in declared.values()):
             raise ValueError("a description is not a text")
-        return cls(bool(values["enabled"]), declared)
+        names = cls(bool(values["enabled"]), declared)
+        return replace(names, in_use={label: names.text(label) for label in hinted} | former)
+
+
+def carry_hints(old: ContinualClassifier, new: ContinualClassifier, inputs: InputEncoder) -> None:
+    """Give a classifier the hints of another, if it heeds them; refuse if classes would be lost."""
+    hints = old.model_.hints.by_label()
+    if can_read_names(new, inputs):
+        new.hint(np.array(list(hints.values())), list(hints))
+        return
+    for label in hints:
+        if not old.counts_[label]:
+            raise KldaError(
+                f"{label!r} has no samples, and {type(new).__name__} can't use its name: forget "
+                "the class first, or use a KLDA with rule='auto'."
+            )

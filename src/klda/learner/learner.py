@@ -23,7 +23,7 @@ from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, check_one_each, listed, plain
-from klda.learner.class_names import ClassNames, can_read_names
+from klda.learner.class_names import ClassNames, can_read_names, carry_hints
 from klda.learner.inputs import (
     EncodedBatch,
     InputEncoder,
@@ -232,7 +232,7 @@ class Learner(StoredLearner):
             kept = {key: value for key, value in entry.items() if value != []}
             self._history = [*self._history, kept][-HISTORY_LENGTH:]
         if trouble:
-            warnings.warn(f"The names of classes do not count: {trouble}", stacklevel=4)
+            warnings.warn(trouble, stacklevel=4)
 
     # ---------------------------------------------------------------- classes by their names
 
@@ -314,7 +314,8 @@ class Learner(StoredLearner):
         """Forget samples given by their features; they must have been learned with these labels.
 
         Otherwise a `NotLearnedError` is raised. Samples in a ledger, or held by the model, are
-        compared; without, the statistics tell others apart unless few and like much learned.
+        compared. Without a ledger the statistics are used; they can miss a few rows that resemble
+        the learned ones.
         ``verify=False`` repeats a removal that was verified before: rounding on another machine
         could change the verdict of the statistics.
         """
@@ -351,7 +352,7 @@ class Learner(StoredLearner):
         Samples in a ledger keep the ids they were given; the others get new running numbers.
         """
         meta = dict(detached.meta)
-        names = ClassNames.unpack(meta.pop("names", None))
+        names = ClassNames.unpack(meta.pop("names", None), meta.get("hints", ()))
         with self.changing("learn", "undo"):
             if "rows" in detached.arrays:
                 rows, ids = detached.arrays["rows"], meta.get("ids")
@@ -410,11 +411,11 @@ class Learner(StoredLearner):
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name, one that no other class has."""
         old, new = plain(old), plain(new)
+        names = self._names.rename(old, new, self.classes)
         ledger = None if self._ledger is None else self._ledger.rename(old, new)
         with self.changing("rename", f"{old} -> {new}"):
             self.classifier.rename(old, new)
-            self._names = self._names.rename(old, new)
-            self._ledger = ledger
+            self._names, self._ledger = names, ledger
         return self
 
     def merge(self, other: Learner) -> Self:
@@ -464,7 +465,7 @@ class Learner(StoredLearner):
                 "There is no ledger to rebuild from: make the learner with keep='features' and "
                 "let it learn."
             )
-        if self._ledger.counts != self.classes:
+        if self._ledger.counts != {label: n for label, n in self.classes.items() if n}:
             raise KldaError("The ledger does not hold all that was learned: it can't be rebuilt.")
         fresh = clone(self.classifier if classifier is None else classifier)
         unknown = sorted(set(parameters) - set(fresh.get_params()))
@@ -478,6 +479,7 @@ class Learner(StoredLearner):
         fresh.set_params(**parameters)
         for rows, labels in self._ledger.batches():
             fresh.partial_fit(rows, labels)
+        carry_hints(self.classifier, fresh, self._inputs)
         with self.changing("rebuild"):
             self.classifier = fresh
         return self

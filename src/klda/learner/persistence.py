@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,7 +97,6 @@ class StoredLearner(AnsweringLearner):
         document, learner = stored.document, object.__new__(cls)
         fingerprint = dict(document["foundation_model"])
         learner._history = [{**entry} for entry in document["history"]]
-        names = ClassNames.unpack(document.get("names"))
         learner._ledger = None
         if "ledger" in document:
             learner._ledger = Ledger.unpack(stored.arrays, document["ledger"])
@@ -115,10 +114,7 @@ class StoredLearner(AnsweringLearner):
         )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
-        texts = names.texts(counts)
-        # A checkpoint may have hints of classes that got too many samples for their names since.
-        in_use = {label: texts[label] for label in meta.get("hints", ()) if label in texts}
-        learner._names = replace(names, in_use=in_use)
+        learner._names = ClassNames.unpack(document.get("names"), meta.get("hints", ()))
         return learner
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
