@@ -79,7 +79,7 @@ class Commands:
 
     CODE = """
 import json, os, sys
-import klda.learner
+import klda.cli.learn, klda.classifiers.klda, klda.learner.resume
 from klda.cli import main
 for line in sys.stdin:
     child = os.fork()
