@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown, by default
+
 
 class KldaError(ValueError):
     """Base of all errors that name a parameter, what was given, and the fix."""
@@ -28,7 +30,8 @@ def check_fraction(parameter: str, value: Any) -> None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not 0 < value < 1:
         raise KldaError(
-            f"{parameter}={value!r} can't be used; give a fraction between 0 and 1, such as 0.05."
+            f"{parameter}={value!r} can't be used; give a fraction between 0 and 1, such as "
+            f"{REFUSED}."
         )
 
 

@@ -7,6 +7,8 @@ import csv
 import numpy as np
 import pytest
 
+from klda import KLDA
+from klda.encoders.ngrams import NgramEncoder
 from klda.learner import Learner
 
 
@@ -163,3 +165,24 @@ def test_forget_takes_the_options_of_encoding(cli, bot, tmp_path):
         *("--device", "cpu", "--batch-size", 8, "--cache", tmp_path / "cache"),
     )
     assert any((tmp_path / "cache").rglob("*"))
+
+
+@pytest.mark.parametrize(("components", "exact"), [(300, True), (3, False)])
+def test_other_warnings_than_that_of_a_trace_are_passed_on(
+    cli, tmp_path, monkeypatch, components, exact
+):
+    learner = Learner("ngrams", classifier=KLDA(n_components=components, random_state=0))
+    features = learner.encode(["a dog", "a cat", "an eel"])
+
+    def fails(self, inputs, **options):
+        raise RuntimeError("the foundation model is not here")
+
+    monkeypatch.setattr(NgramEncoder, "encode", fails)
+    with pytest.warns(UserWarning, match="could not be encoded"):
+        learner.learn_rows(features, ["dogs", "cats", "eels"])
+    learner.save(tmp_path / "m")
+    with pytest.warns(UserWarning, match="could not be encoded.* not here") as said:
+        done = cli.json("forget", "dogs", "--model", tmp_path / "m")
+    assert done["exact"] is exact
+    assert len(said) == 1
+    assert Learner.load(tmp_path / "m").classes == {"cats": 1, "eels": 1}

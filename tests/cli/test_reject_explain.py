@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from klda import Learner
+from klda.learner import folder as storage
 
 LABELS = "abcdef"
 
@@ -172,9 +173,10 @@ def test_single_samples_are_forgotten_by_their_numbers(cli, model):
     assert "3" in again.stderr
 
 
-def test_ids_need_a_ledger_and_no_classes_beside(cli, make, model):
+def test_ids_need_a_ledger_and_no_classes_beside(cli, make, rows, model):
     plain = make("plain", "abc")
-    assert "--keep" in cli("learn", "x.npz", "--model", plain, "--keep", "x", code=1).stderr
+    more = rows("more", "g")
+    assert "--keep" in cli("learn", more, "--model", plain, "--keep", "x", code=1).stderr
     assert "ledger" in cli("forget", "--model", plain, "--ids", "1", code=1).stderr
     cli("forget", "a", "--model", model, "--ids", "1", code=2)
     cli("forget", "--model", model, code=2)
@@ -208,6 +210,29 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
     assert "one row of numbers per sample" in kept(only)
     cli("learn", rows("rows", "abc"), "--model", ncm, "--classifier", "ncm")
     assert "statistics only" in kept(ncm)
+    keeps = {
+        few: {"rows": 75, "most_rows": 150},
+        many: {},
+        compact: {},
+        tmp_path / "both": {"rows": 75},
+        only: {"rows": 25, "most_rows": 150},
+        ncm: {},
+    }
+    for model, expected in keeps.items():
+        said = kept(model)
+        stored = storage.load(model)
+        assert stored.document["classifier"].pop("keeps") == expected
+        if not stored.document["compact"]:  # as a folder from before the value
+            storage.save(model, stored.arrays, stored.document)
+            assert kept(model) == said
+
+
+def test_show_says_which_samples_wait_for_calibration(cli, rows, tmp_path):
+    model = tmp_path / "one"
+    cli("learn", rows("rows", "a"), "--model", model, "--components", "10")
+    assert storage.load(model).document["classifier"]["keeps"] == {"waiting": 25}
+    said = " ".join(cli("show", "--model", model).stdout.split())
+    assert "statistics, and the features of 25 samples until probabilities are calibrated" in said
 
 
 # ------------------------------------------------------------------------------- the label set

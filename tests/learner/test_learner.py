@@ -696,6 +696,14 @@ def test_an_empty_learner_says_so():
         Learner("features").predict(PROBE)
 
 
+def test_evaluate_checks_what_the_other_questions_check():
+    with pytest.raises(KldaError, match="no classes yet"):
+        Learner("features").evaluate(PROBE, ["a"] * len(PROBE))
+    learner = Learner("features").learn(PROBE, ["a"] * len(PROBE))
+    with pytest.raises(KldaError, match="inputs has rows of 3 features, but this learner's have"):
+        learner.evaluate(PROBE[:, :3], ["a"] * len(PROBE))
+
+
 def test_an_empty_learner_is_not_saved(tmp_path):
     with pytest.raises(KldaError, match="no classes"):
         Learner("features").save(tmp_path / "m")

@@ -30,7 +30,7 @@ from klda.engine.fitted import Fitted
 from klda.engine.model import Model, choose_backend
 from klda.engine.solution import Answer, Solution, softmax
 from klda.engine.solve import Settings
-from klda.errors import KldaError, check_count, check_fraction
+from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
 
 
@@ -266,11 +266,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self._ask()[0].novelty(checked_samples(self, X))
 
     @available_if(_has_scatter)
-    def threshold(self, refused: float = 0.05) -> float:
+    def threshold(self, refused: float = REFUSED) -> float:
         """Return the novelty beyond which a sample is unknown; infinity while that is not known.
 
-        ``refused`` is the fraction of samples of known classes that may be taken for unknown; 1.5
-        times as many are while the model holds its samples.
+        ``refused`` is the fraction of samples of known classes that may be taken for unknown. While
+        the model still holds its samples, expect about 1.5 times this fraction.
         """
         check_fraction("refused", refused)
         solution = self.solution_
@@ -282,7 +282,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return solution.threshold(refused)
 
     @available_if(_has_scatter)
-    def is_known(self, X: Any, *, refused: float = 0.05, by_class: bool = False) -> np.ndarray:
+    def is_known(self, X: Any, *, refused: float = REFUSED, by_class: bool = False) -> np.ndarray:
         """Say whether samples are like anything learned; ``refused`` as for `threshold`.
 
         With ``by_class``, by the threshold of the predicted class, if it has one.
@@ -295,7 +295,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             limit = np.array([own.get(label, limit) for label in answers])
         return solution.novelty(samples) <= limit
 
-    def answer(self, X: Any, *, top: int = 5, refused: float = 0.05) -> list[Answer]:
+    def answer(self, X: Any, *, top: int = 5, refused: float = REFUSED) -> list[Answer]:
         """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
 
         ``refused`` as for `threshold`.

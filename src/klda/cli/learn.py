@@ -62,9 +62,7 @@ def learn(
             "can be forgotten exactly."
         ),
     ] = None,
-    no_names: Annotated[
-        bool, _new("The names of classes say nothing: never count them as examples.", "--no-names")
-    ] = False,
+    no_names: Annotated[bool, _new("Never use class names as examples.", "--no-names")] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     cache: options.Cache = None,
@@ -133,12 +131,13 @@ def learn(
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
         existing = open_existing(model, foundation, encoding) if folder.exists(model) else None
-        if existing and not resume:
-            _check_fixed(model, existing, given)
         modality = existing.modality if existing else _modality(foundation)
         before = existing.classes if existing else {}
         tables = reading.open_tables(files, modality, input_column, label_column, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
+        # Repeated after a kill, the command that made the model has its options still.
+        if existing and not (resume and job.learned_before):
+            _check_fixed(model, existing, given)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
         if job.complete and existing:
@@ -163,8 +162,6 @@ def _learn_and_save(
         say("These files were learned before; from now on each of their rows counts once more.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
-    elif existing:  # there was nothing to resume
-        _check_fixed(job.folder, existing, given)
     if where is None:
         learner = _learn_here(job, existing, given, encoding)
     else:
@@ -187,7 +184,7 @@ def _learn_here(
     return learner
 
 
-def _learn_on_cluster(job: ResumableLearn, learner: Learner, given: dict[str, Any]) -> None:
+def _learn_on_cluster(job: ResumableLearn, learner: Learner, where: dict[str, Any]) -> None:
     from klda import cluster
 
     paths, columns = [table.path for table in job.tables], job.tables[0].columns
@@ -197,7 +194,7 @@ def _learn_on_cluster(job: ResumableLearn, learner: Learner, given: dict[str, An
         input_column=columns.input,
         label_column=columns.label,
         progress=True,
-        **given,
+        **where,
     )
 
 

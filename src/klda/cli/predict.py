@@ -18,7 +18,7 @@ from rich.text import Text
 from klda.cli import options, reading
 from klda.cli.console import output, printable, results, table
 from klda.cli.options import option
-from klda.errors import check_fraction
+from klda.errors import REFUSED, check_fraction
 
 if TYPE_CHECKING:
     from klda.data import Batch
@@ -138,8 +138,6 @@ def predict(
         return
     rejecting = {}
     if judged:
-        from klda.learner import REFUSED
-
         rejecting = {"reject": REFUSED if refused is None else refused}
     # A model with fewer classes than asked for has fewer columns to fill.
     columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))

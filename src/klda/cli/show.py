@@ -108,17 +108,31 @@ def _kept(stored: StoredModel) -> str:
     if "ledger" in stored.document:
         samples = counted(stored.document["ledger"]["samples"], "sample")
         return f"the features of {samples} (--keep features), no text, no image"
-    few = "one row of numbers per sample, no text, no image"
-    if any(name.endswith("/support") for name in stored.arrays) and stored.document["compact"]:
-        return few
-    rows = next((a for n, a in stored.arrays.items() if n.endswith("/rows")), None)
-    if rows is not None:  # as long as there is no scatter of all samples
-        return f"{few}; with more than {rows.shape[1] // 2:,} samples only statistics"
-    pending = stored.arrays.get("learn/pending")
-    if pending is not None:
-        samples = counted(len(pending), "sample")
+    keeps = stored.document["classifier"].get("keeps")
+    if keeps is None:
+        keeps = _kept_by_names_of_arrays(stored)
+    if "rows" in keeps:
+        few = "one row of numbers per sample, no text, no image"
+        if "most_rows" not in keeps:
+            return few
+        return f"{few}; with more than {keeps['most_rows']:,} samples only statistics"
+    if "waiting" in keeps:
+        samples = counted(keeps["waiting"], "sample")
         return f"statistics, and the features of {samples} until probabilities are calibrated"
     return "statistics only: counts, means and what all classes share"
+
+
+def _kept_by_names_of_arrays(stored: StoredModel) -> dict[str, int]:
+    """Return what a folder holds of samples if, written by 0.1.0, it does not say so itself."""
+    arrays = stored.arrays
+    support = next((a for name, a in arrays.items() if name.endswith("/support")), None)
+    if support is not None and stored.document["compact"]:
+        return {"rows": len(support)}
+    rows = next((a for name, a in arrays.items() if name.endswith("/rows")), None)
+    if rows is not None:  # as long as there is no scatter of all samples
+        return {"rows": len(rows), "most_rows": rows.shape[1] // 2}
+    pending = arrays.get("learn/pending")
+    return {} if pending is None else {"waiting": len(pending)}
 
 
 def _classes(stored: StoredModel) -> RichTable:

@@ -20,8 +20,8 @@ from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
-from klda.errors import KldaError, check_count, check_fraction
-from klda.learner import REFUSED, Learner
+from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.learner import Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
 PART_ROWS_PER_COMPONENT = 10

@@ -160,8 +160,10 @@ class Fitted:
         with self._lock:
             if not solved:
                 arrays, meta = self.model.pack()
-                return arrays, meta | {"compact": False}
-            arrays, meta = self.calibrated_solution(settings).pack()
+                return arrays, meta | {"compact": False, "keeps": self.model.keeps}
+            solution = self.calibrated_solution(settings)
+            arrays, meta = solution.pack()
+            keeps = solution.keeps if compact else self.model.keeps
             if not compact:
                 learned, of_model = self.model.pack()
                 arrays |= learned
@@ -170,7 +172,7 @@ class Fitted:
                 else:
                     members = zip(meta["members"], of_model["members"], strict=True)
                     meta |= of_model | {"members": [rule | known for rule, known in members]}
-            return arrays, meta | {"compact": compact}
+            return arrays, meta | {"compact": compact, "keeps": keeps}
 
     @classmethod
     def unpack(

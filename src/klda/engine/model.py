@@ -169,6 +169,19 @@ class Model:
             return np.array([n for _, n in sorted(self.counts.items())], np.int64)
         return self.statistics.counts[self.statistics.order]
 
+    @property
+    def keeps(self) -> dict[str, int]:
+        """How many rows of single samples it keeps, and up to how many samples it keeps them all.
+
+        With more, a few wait until they have been left out once.
+        """
+        scatter, most = self.statistics.scatter, self.statistics.n_components // 2
+        if self.held is not None and self.is_holding:
+            return {"rows": len(self.held), "most_rows": most}
+        if scatter is not None and scatter.square is None:
+            return {"rows": len(scatter.rows), "most_rows": most}
+        return {"waiting": len(self.waiting.labels)} if self.waiting.labels else {}
+
     # ---------------------------------------------------------------- verbs
 
     def add(

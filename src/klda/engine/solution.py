@@ -282,6 +282,12 @@ class Solution:
 
     # ---------------------------------------------------------------- storage
 
+    @property
+    def keeps(self) -> dict[str, int]:
+        """How many rows of single samples it keeps: those that the exact kernel compares with."""
+        own_map = self.maps[0]
+        return {"rows": own_map.n_components} if isinstance(own_map, KernelMap) else {}
+
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values."""
         arrays: dict[str, np.ndarray] = {}

@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from klda.learner.inputs import FoundationModelError
     from klda.learner.learner import ForgetTraceWarning, Learner
     from klda.learner.persistence import Detached
-    from klda.learner.prediction import REFUSED, UNKNOWN, UNKNOWN_INTEGER
+    from klda.learner.prediction import UNKNOWN, UNKNOWN_INTEGER
 
 __all__ = [
-    "REFUSED",
     "UNKNOWN",
     "UNKNOWN_INTEGER",
     "Detached",
@@ -23,7 +22,6 @@ __all__ = [
 
 # Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
 _MODULES = {
-    "REFUSED": "prediction",
     "UNKNOWN": "prediction",
     "UNKNOWN_INTEGER": "prediction",
     "Detached": "persistence",

@@ -10,7 +10,7 @@ import numpy as np
 from klda import encoders
 from klda.classifiers import ContinualClassifier
 from klda.engine.solution import Answer
-from klda.errors import KldaError, check_count, check_fraction
+from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
 from klda.learner.class_names import ClassNames
 from klda.learner.evaluation import Evaluation
@@ -22,7 +22,6 @@ from klda.learner.ledger import Ledger
 # what scikit-learn's outlier detectors say.
 UNKNOWN = "unknown"
 UNKNOWN_INTEGER = -1
-REFUSED = 0.05  # fraction of inputs of known classes that may be taken for unknown
 
 
 class AnsweringLearner:
@@ -101,10 +100,13 @@ class AnsweringLearner:
 
     def _asked(self, inputs: Any, progress: bool = False) -> np.ndarray:
         """Encode what is asked about, if there is anything to answer with."""
+        self._check_has_classes()
+        return self.encode(inputs, progress=progress)
+
+    def _check_has_classes(self) -> None:
         # Not `self.classes`: that names every class, and one answer needs none of their names.
         if not getattr(self.classifier, "n_classes_", 0):
             raise KldaError("This learner has no classes yet: learn something before asking it.")
-        return self.encode(inputs, progress=progress)
 
     # ---------------------------------------------------------------- classes
 
@@ -223,8 +225,8 @@ class AnsweringLearner:
         inputs : sequence
             Texts, images or feature rows.
         refused : float
-            Fraction of inputs of known classes that may be taken for unknown; 1.5 times as many
-            are while the model holds its samples.
+            Fraction of inputs of known classes that may be taken for unknown. While the model still
+            holds its samples, expect about 1.5 times this fraction.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
@@ -307,11 +309,13 @@ class AnsweringLearner:
         labels : sequence of str or int, optional
             One label per input; classes never learned count as wrong.
         """
+        self._check_has_classes()
         batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
         truth: list[np.ndarray] = []
         answers: list[np.ndarray] = []
         sure: list[np.ndarray] = []
         for rows, names, _ in self._inputs.batches(batches, progress=progress):
+            self._check_width(rows)
             found, probabilities = self.classifier.predict_top(rows, 1)
             truth.append(np.asarray(names))
             answers.append(found[:, 0])

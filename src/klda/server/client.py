@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from klda.errors import KldaError, checked_inputs, require
+from klda.errors import REFUSED, KldaError, checked_inputs, require
 from klda.labels import Label, check_one_each, listed, plain
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
@@ -25,7 +25,6 @@ BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
-REFUSED = 0.05  # fraction of inputs of known classes that the service may call unknown
 # The service refused the request for now, or the response was lost on the way from it. A change may
 # have been made then: it is sent again with the same idempotency key, and counts once.
 _TRY_AGAIN = (429, 503, 0, 502, 504)
