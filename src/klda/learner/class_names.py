@@ -158,7 +158,8 @@ class ClassNames:
         if not all(text is None or isinstance(text, str) for text in declared.values()):
             raise ValueError("a description is not a text")
         names = cls(bool(values["enabled"]), declared)
-        return replace(names, in_use={label: names.text(label) for label in hinted} | former)
+        in_use = {label: former.get(label) or names.text(label) for label in hinted}
+        return replace(names, in_use=in_use)
 
 
 def carry_hints(old: ContinualClassifier, new: ContinualClassifier, inputs: InputEncoder) -> None:
