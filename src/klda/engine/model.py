@@ -64,6 +64,16 @@ def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     return TorchBackend(device, dtype)
 
 
+class HalfChangedError(KldaError):
+    """A change failed, and so did undoing it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model was stopped halfway through a change, and the change could not be undone: "
+            "the model in memory is lost. Load it from its folder again, or fit it again."
+        )
+
+
 class Member:
     """A feature map with the statistics of what was learned through it, and their solver."""
 
@@ -254,7 +264,8 @@ class Model:
         """Let all members add or remove samples, block by block, completely or not at all.
 
         Whatever stops it (an interrupt between two blocks, a lack of memory within one), the blocks
-        that were done are undone by the opposite change of the same rows.
+        that were done are undone by the opposite change of the same rows. Raises
+        `HalfChangedError` if that fails too.
         """
         done: list[tuple[Member, slice]] = []
         size = self.statistics.n_components
@@ -272,9 +283,12 @@ class Model:
                         done.append((member, block))
                 let_interrupts_through()
             except BaseException:
-                for member, block in reversed(done):
-                    batch = self._batch(rows, groups, labels, block)
-                    member.change(*batch, -sign, room)
+                try:
+                    for member, block in reversed(done):
+                        batch = self._batch(rows, groups, labels, block)
+                        member.change(*batch, -sign, room)
+                except BaseException as error:  # no memory for that either
+                    raise HalfChangedError from error
                 raise
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
