@@ -14,7 +14,6 @@ from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_samples import solve_few
-from klda.engine.held_rows import Waiting
 from klda.engine.interrupts import held_back
 from klda.engine.model import HalfChangedError, Model
 from klda.engine.solution import Solution
@@ -149,7 +148,7 @@ class Fitted:
             self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.ensure_solved(settings)
-                solution, nothing = self.solution(settings), Waiting(model.waiting.rows[:0])
+                solution, nothing = self.solution(settings), model.waiting.empty()
                 model.evidence, model.waiting = judge(model, solution), nothing
             if solution.evidence is not model.evidence:
                 self._solution = solution = replace(solution, evidence=model.evidence)
