@@ -188,7 +188,7 @@ class Model:
         With more, a few wait until they have been left out once.
         """
         scatter, most = self.statistics.scatter, self.statistics.n_components // 2
-        if self.held is not None and self.is_holding:
+        if self.is_holding:
             return {"rows": len(self.held), "most_rows": most}
         if scatter is not None and scatter.square is None:
             return {"rows": len(scatter.rows), "most_rows": most}
