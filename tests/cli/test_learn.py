@@ -215,3 +215,24 @@ def test_a_learn_that_was_cut_off_is_in_the_way_until_resumed_or_dropped(
     dropped = cli.json("learn", other, "--model", folder, "--restart", *NEW)
     assert dropped["samples"] == 50
     assert unfinished(folder) is None
+
+
+def test_an_option_that_is_fixed_is_refused_before_progress_is_dropped(
+    commands, cli, long_file, rows, tmp_path
+):
+    folder, other = tmp_path / "m", rows("other", "ab")
+    cli("learn", other, "--model", folder, *NEW)
+    refused = cli("learn", long_file, "--model", folder, *NEW, "--resume", code=1).stderr
+    assert "--components was fixed" in refused  # there is nothing to resume
+    child = commands.start("learn", long_file, "--model", folder, *OFTEN)
+    while commands.runs() and not unfinished(folder):
+        time.sleep(0.002)
+    commands.kill(child)
+    refused = cli("learn", long_file, "--model", folder, *NEW, "--restart", code=1).stderr
+    assert "--components was fixed" in refused
+    assert unfinished(folder)
+    # The command that made the model, given again, has nothing left to do.
+    finished = tmp_path / "finished"
+    cli("learn", other, "--model", finished, *NEW)
+    done = cli("learn", other, "--model", finished, *NEW, "--resume")
+    assert "nothing to resume" in done.stderr
