@@ -133,6 +133,12 @@ def test_only_the_latest_keys_are_kept(journal, monkeypatch):
     assert [i for i in range(1, 7) if journal.answered(f"k{i}")] == [4, 5, 6]
 
 
+def test_answers_stored_before_they_said_whether_a_forget_was_exact_are_read(journal):
+    add(journal, learn(1, key="k"))
+    journal._db.execute("UPDATE keys SET acknowledgement = '[1, 2, 3, [\"a\"]]'")
+    assert journal.answered("k") == ("", Acknowledgement(1, 2, 3, ("a",), exact=False))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
 def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room(journal):
     add(journal, learn(1))

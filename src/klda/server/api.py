@@ -80,7 +80,6 @@ async def learn(
         done,
         learned=0 if done.repeated else len(body.labels),
         new_classes=list(done.new),
-        repeated=done.repeated,
     )
 
 
@@ -90,17 +89,16 @@ async def forget(
 ) -> schemas.ForgetAnswer:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
-    Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
-    samples because they are few.
+    Classes are forgotten exactly if the model keeps a ledger of what it learned, holds its samples
+    because they are few, or was taught none of them.
     """
     inputs = await inputs_of(service, *body.inputs()) if body.given() else None
-    exact = inputs is not None or service.snapshot.forgets_exactly
     done = await service.forget(body.labels, inputs, idempotency_key or "", body)
     return schemas.ForgetAnswer.of(
         done,
         forgotten=list(dict.fromkeys(body.labels)),
         undo=done.sequence if inputs is None else None,
-        exact=exact,
+        exact=done.exact,
     )
 
 
@@ -132,7 +130,7 @@ async def declare(
     labels = _labels_of(body.classes, service.snapshot.counts)
     classes = dict(zip(labels, body.classes.values(), strict=True))
     done = await service.declare(classes, idempotency_key or "", body)
-    return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
+    return schemas.DeclareAnswer.of(done, new_classes=list(done.new))
 
 
 @router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])

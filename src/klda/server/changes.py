@@ -62,6 +62,7 @@ class Acknowledgement:
     classes: int  # that the model had after it, and samples
     samples: int
     new: tuple[Label, ...] = ()  # classes that it added
+    exact: bool = False  # it forgot, and left no trace
     repeated: bool = False  # an earlier request with the same key had made the change already
 
 

@@ -215,7 +215,7 @@ class Journal:
     def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
         """Remember the answer to a request."""
         a = acknowledgement
-        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new)])
+        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new), a.exact])
         self._run(
             "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
         )
@@ -227,8 +227,9 @@ class Journal:
         ).fetchone()
         if found is None:
             return None
-        sequence, classes, samples, new = json.loads(found[1])
-        return found[0], Acknowledgement(sequence, classes, samples, tuple(new))
+        # Answers stored before `exact` was known end without it.
+        sequence, classes, samples, new, *exact = json.loads(found[1])
+        return found[0], Acknowledgement(sequence, classes, samples, tuple(new), *exact)
 
     # ------------------------------------------------------------------ forgotten classes
 

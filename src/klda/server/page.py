@@ -286,8 +286,8 @@ async def rename(request: Request, service: The, old: Field, new: Field) -> Resp
 @router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    trace = "" if service.snapshot.forgets_exactly else f" {TRACE}"
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
+    trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
     return _message(request, text, undo=done.sequence)
 

@@ -203,18 +203,24 @@ class ChangeAnswer(BaseModel):
     classes: int
     samples: int
     version: int
+    repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
     @classmethod
     def of(cls, done: Acknowledgement, **more: Any) -> Self:
         """Return the response to a change that was made."""
-        return cls(classes=done.classes, samples=done.samples, version=done.sequence, **more)
+        return cls(
+            classes=done.classes,
+            samples=done.samples,
+            version=done.sequence,
+            repeated=done.repeated,
+            **more,
+        )
 
 
 class DeclareAnswer(ChangeAnswer):
     """What was declared; on disk and included in every later answer."""
 
     new_classes: list[str | int]
-    repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 
 class LearnAnswer(DeclareAnswer):

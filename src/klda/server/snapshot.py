@@ -24,15 +24,13 @@ class Snapshot:
     counts: dict[Label, int]  # samples of each class
     width: int  # length of a feature row; 0 while it is not known
     frozen: Learner | None  # answers, and can't learn; None while there are no classes
-    forgets_exactly: bool  # it has its samples, as a ledger or while they are few
 
     @classmethod
     def of(cls, learner: Learner, version: int) -> Snapshot:
         """Return what a learner answers from now, whatever it learns later."""
         counts = learner.classes
         width = int(getattr(learner.classifier, "n_features_in_", 0))
-        exact = learner.ledger is not None or not learner.classifier.leaves_trace
-        return cls(version, counts, width, learner.frozen() if counts else None, exact)
+        return cls(version, counts, width, learner.frozen() if counts else None)
 
     @property
     def samples(self) -> int:

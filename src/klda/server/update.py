@@ -59,13 +59,15 @@ class Update:
         """Apply a change, and remember the answer to it; a learn waits for the next ones."""
         added = change.labels if change.kind in ("learn", "declare") else ()
         new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
+        exact = False
         if change.kind == "learn":
             self._learn(change)
         else:
             self.finish()
+            exact = self._forgets_exactly(change)
             getattr(self, f"_{change.kind}")(change)
             self._counts = Counter(self._learner.classes)
-        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new)
+        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
         if change.key:
             self._journal.add_key(change.key, change.digest, done)
         return done
@@ -106,6 +108,14 @@ class Update:
         self._check_known(labels)
         gone = [self._learner.detach(label) for label in labels]
         self._journal.keep(change.sequence, change.when, gone)
+
+    def _forgets_exactly(self, change: Change) -> bool:
+        """Return whether a change forgets and leaves no trace in the model as it is now."""
+        if change.kind != "forget":
+            return change.kind == "remove"
+        learner = self._learner
+        has_samples = learner.ledger is not None or not learner.classifier.leaves_trace
+        return has_samples or not any(self._counts[label] for label in change.labels)
 
     def _restore(self, change: Change) -> None:
         number = change.target
