@@ -322,6 +322,23 @@ def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
     assert Learner.load(tmp_path / "new").classes == {"ants": 5}
 
 
+@pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "mark_folded")])
+def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch, part):
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*part, fail)
+        running = Running(tmp_path / "new", new="features", fold_interval=1e9)
+        first = running.learn(samples("ants", 5), ["ants"] * 5)
+        assert (first.sequence, running.counts) == (1, {"ants": 5})
+        assert not any(running.service.trouble.values())
+        running.abandon()
+    with Running(tmp_path / "new", new="features") as again:
+        assert again.counts == {"ants": 5}
+    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
+
+
 def test_a_new_model_that_nothing_was_taught_leaves_no_folder(tmp_path):
     with Running(tmp_path / "new", new="features"):
         assert (tmp_path / "new").exists()

@@ -252,8 +252,7 @@ class Writer:
             return
         self.snapshot = snapshot
         if snapshot.counts and not storage.exists(self._settings.model):
-            self._begin_fold()  # the first save of a model, which others may load from now on
-            self._end_fold()
+            self._fold()  # the first save of a model, which others may load from now on
         for (_, future), outcome in zip(requests, outcomes, strict=True):
             settle(future, outcome)
 
@@ -282,6 +281,14 @@ class Writer:
         due = self._unfolded_rows >= self._settings.fold_rows or time.monotonic() >= self._next_fold
         if self._saving is None and self.unfolded and due:
             self._begin_fold()
+
+    def _fold(self) -> None:
+        """Save the model, and wait for it; if that fails, its changes stay in the journal."""
+        try:
+            self._begin_fold()
+            self._end_fold()
+        except Exception:
+            log.exception("fold failed")
 
     def _begin_fold(self) -> None:
         """Start to save the model as it is now."""
@@ -317,8 +324,7 @@ class Writer:
             if not self._trouble:
                 self._purge()
                 if self.unfolded:
-                    self._begin_fold()
-                    self._end_fold()
+                    self._fold()
         except Exception:
             log.exception("stop")
 
