@@ -139,6 +139,28 @@ def test_answers_stored_before_they_said_whether_a_forget_was_exact_are_read(jou
     assert journal.answered("k") == ("", Acknowledgement(1, 2, 3, ("a",), exact=False))
 
 
+def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
+    add(journal, learn(1))
+    journal._db.execute("PRAGMA user_version = 2")
+    journal.close()
+    before = (tmp_path / JOURNAL).read_bytes()
+    with pytest.raises(JournalError, match=r"version 2.*newer.*Upgrade klda"):
+        journal.open()
+    journal.close()
+    assert (tmp_path / JOURNAL).read_bytes() == before
+
+
+def test_an_error_says_whether_reading_or_writing_failed(journal):
+    add(journal, learn(1))
+    journal._db.execute("ALTER TABLE tallies RENAME TO lost")
+    with pytest.raises(JournalError, match="Could not read the journal"):
+        journal.tallies()
+    assert "could not read" in journal.trouble
+    with pytest.raises(JournalError, match="Could not write the journal"):
+        add(journal, Change("learn", ("a",), sequence=2, right=1))
+    assert "could not write" in journal.trouble
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
 def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room(journal):
     add(journal, learn(1))
