@@ -97,7 +97,9 @@ def test_model_map_scores_health_and_metrics(client):
     model = client.get("/v1/model").json()
     assert (model["modality"], model["classes"], model["version"]) == ("features", 3, 1)
     assert len(client.get("/v1/map").json()["places"]) == 3
-    assert client.get("/v1/scores").json()["accuracy"] == 1.0
+    scores = client.get("/v1/scores").json()
+    assert scores["accuracy"] == 1.0
+    assert [set(tally) for tally in scores["tallies"]] == [{"when", "right", "wrong", "new"}]
     assert client.get("/v1/health").json() == {"status": "ok", "version": 1}
     text = client.get("/v1/metrics").text
     assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text

@@ -48,7 +48,7 @@ def test_what_is_added_is_read_back_exactly(journal):
         Change("forget", ("a",), sequence=2, when=5.5),
         Change("rename", ("b", "ü"), sequence=3),
         Change("restore", sequence=4, target=2),
-        Change("learn", (1, 2), np.ones((2, 4), np.float32), sequence=5, right=1, wrong=1),
+        Change("learn", (1, 2), np.ones((2, 4), np.float32), sequence=5, correct=1, wrong=1),
     ]
     add(journal, *changes[:2])
     add(journal, *changes[2:])
@@ -58,6 +58,13 @@ def test_what_is_added_is_read_back_exactly(journal):
     assert found[0].rows.dtype == np.float32
     assert journal.last == 5
     assert [c.sequence for c in journal.missing(3)] == [4, 5]
+
+
+def test_changes_are_stored_under_the_names_that_journals_have(journal):
+    change = Change("learn", ("a",) * 3, sequence=1, correct=1, new_rows=2)
+    stored = {"kind": "learn", "labels": ["a"] * 3, "sequence": 1, "right": 1, "new": 2}
+    assert change.header() == stored
+    assert Change.of(stored, b"") == change
 
 
 def test_a_transaction_that_fails_leaves_nothing(journal):
@@ -157,7 +164,7 @@ def test_an_error_says_whether_reading_or_writing_failed(journal):
         journal.tallies()
     assert "could not read" in journal.trouble
     with pytest.raises(JournalError, match="Could not write the journal"):
-        add(journal, Change("learn", ("a",), sequence=2, right=1))
+        add(journal, Change("learn", ("a",), sequence=2, correct=1))
     assert "could not write" in journal.trouble
 
 

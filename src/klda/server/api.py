@@ -79,7 +79,7 @@ async def learn(
     return schemas.LearnAnswer.of(
         done,
         learned=0 if done.repeated else len(body.labels),
-        new_classes=list(done.new),
+        new_classes=list(done.new_classes),
     )
 
 
@@ -130,7 +130,7 @@ async def declare(
     labels = _labels_of(body.classes, service.snapshot.counts)
     classes = dict(zip(labels, body.classes.values(), strict=True))
     done = await service.declare(classes, idempotency_key or "", body)
-    return schemas.DeclareAnswer.of(done, new_classes=list(done.new))
+    return schemas.DeclareAnswer.of(done, new_classes=list(done.new_classes))
 
 
 @router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -164,9 +164,11 @@ async def class_map(service: The) -> schemas.MapAnswer:
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
-    right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
-    accuracy = right / (right + wrong) if right + wrong else None
-    return schemas.ScoresAnswer(tallies=tallies, accuracy=accuracy)
+    correct, wrong = sum(t.correct for t in tallies), sum(t.wrong for t in tallies)
+    accuracy = correct / (correct + wrong) if correct + wrong else None
+    return schemas.ScoresAnswer(
+        tallies=[schemas.TallyAnswer.of(tally) for tally in tallies], accuracy=accuracy
+    )
 
 
 @router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])

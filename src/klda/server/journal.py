@@ -54,12 +54,12 @@ PRAGMA user_version = {VERSION};
 
 @dataclass(frozen=True)
 class Tally:
-    """How the model answered just before it was taught; `new` counts rows of unknown classes."""
+    """How the model answered just before it was taught."""
 
     when: float
-    right: int
+    correct: int
     wrong: int
-    new: int
+    new_rows: int  # of classes that it did not know
 
 
 class JournalError(KldaError):
@@ -171,8 +171,8 @@ class Journal:
         values = (number, json.dumps(change.header()), content)
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
         self.set_last(number)
-        if change.right or change.wrong or change.new:
-            self.add_tally(Tally(change.when, change.right, change.wrong, change.new))
+        if change.correct or change.wrong or change.new_rows:
+            self.add_tally(Tally(change.when, change.correct, change.wrong, change.new_rows))
 
     def start_at(self, position: int | None) -> int:
         """Forget the changes that the model folder has; return the last of them.
@@ -229,7 +229,7 @@ class Journal:
     def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
         """Remember the answer to a request."""
         a = acknowledgement
-        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new), a.exact])
+        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new_classes), a.exact])
         self._run(
             "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
         )

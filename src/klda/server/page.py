@@ -156,7 +156,7 @@ async def teach_one(
     known = service.snapshot.counts
     name = forms.chosen_class(chosen, known) if chosen else forms.typed_class(label, known)
     done = await service.learn(await _input(service, value), [name])
-    note = f"Taught: this is {name}." + (" A new class." if done.new else "")
+    note = f"Taught: this is {name}." + (" A new class." if done.new_classes else "")
     if chosen and said == chosen:
         note = f"Confirmed: this is {name}."
     return _changed(await _answer(request, service, value, note=note))

@@ -309,10 +309,24 @@ class MapAnswer(BaseModel):
     pairs: list[ConfusablePair]
 
 
+class TallyAnswer(BaseModel):
+    """How the model answered just before it was taught."""
+
+    when: float
+    right: int
+    wrong: int
+    new: int = Field(description="Samples of classes that it did not know.")
+
+    @classmethod
+    def of(cls, tally: Tally) -> Self:
+        """Return a tally as the API names its parts."""
+        return cls(when=tally.when, right=tally.correct, wrong=tally.wrong, new=tally.new_rows)
+
+
 class ScoresAnswer(BaseModel):
     """Live accuracy: the model predicts every sample before it learns it."""
 
-    tallies: list[Tally]
+    tallies: list[TallyAnswer]
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 

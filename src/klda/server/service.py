@@ -170,8 +170,8 @@ class Service:
         for, as `digest` takes it.
         """
         rows = await self._encode(inputs)
-        right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        change = Change("learn", tuple(labels), rows, right=right, wrong=wrong, new=new)
+        correct, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
+        change = Change("learn", tuple(labels), rows, correct=correct, wrong=wrong, new_rows=new)
         return await self._submit(change, key, content)
 
     async def forget(

@@ -49,13 +49,13 @@ class Snapshot:
         return self.learner.answer_rows(rows, top=top)
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
-        """Return how many rows, about to be learned, are right, wrong, and of new classes."""
+        """Return how many rows, about to be learned, are correct, wrong, and of new classes."""
         known = [i for i, label in enumerate(labels) if label in self.counts]
-        right = 0
+        correct = 0
         if known:
             predicted = self.learner.classifier.predict(rows[known]).tolist()
-            right = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
-        return right, len(known) - right, len(labels) - len(known)
+            correct = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
+        return correct, len(known) - correct, len(labels) - len(known)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""

@@ -32,7 +32,7 @@ class Update:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
-        self.rows = 0  # labels in the changes made; 0 if none was
+        self.made: list[Change] = []  # and stored
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
@@ -52,7 +52,7 @@ class Update:
                 raise
             return ServerError(str(error), 409)  # the learner has not changed
         self._journal.add(change)
-        self.rows += max(1, len(change.labels))
+        self.made.append(change)
         return acknowledgement
 
     def make(self, change: Change) -> Acknowledgement:

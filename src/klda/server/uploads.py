@@ -50,7 +50,7 @@ class Upload:
                 part = slice(start, start + CHUNK)
                 content = [start, self.texts[part], self.labels[part]]
                 done = await self._teach_once(service, content, absent)
-                self.new.update(done.new)
+                self.new.update(done.new_classes)
                 self.done += len(self.labels[part])
         except KldaError as error:
             self.error = str(error)

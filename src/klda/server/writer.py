@@ -174,7 +174,7 @@ class Writer:
                 )
             size = 1
             missing = self._open()
-        self._unfolded_rows = sum(len(change.labels) for change in missing)
+        self._unfolded_rows = _count_labels(missing)
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
     def _open(self) -> list[Change]:
@@ -262,10 +262,10 @@ class Writer:
             update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
-            if not update.rows:
+            if not update.made:
                 return outcomes, self.snapshot
             snapshot = Snapshot.of(self.learner, self._journal.last)
-        self._unfolded_rows += update.rows
+        self._unfolded_rows += _count_labels(update.made)
         return outcomes, snapshot
 
     # ------------------------------------------------------------------ folding
@@ -327,6 +327,10 @@ class Writer:
                     self._fold()
         except Exception:
             log.exception("stop")
+
+
+def _count_labels(changes: list[Change]) -> int:
+    return sum(len(change.labels) for change in changes)
 
 
 def _troubled() -> ServerError:
