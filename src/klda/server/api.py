@@ -38,7 +38,7 @@ def service_of(request: Request) -> Service:
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
 router = APIRouter(prefix="/v1")
-# For the document: `klda.server.gate` has checked the key before the body was read.
+# For the OpenAPI document only: `klda.server.gate` checks the key before the body is read.
 keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))]
 
 

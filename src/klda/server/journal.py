@@ -157,7 +157,7 @@ class Journal:
         return self._state("last")
 
     def set_last(self, number: int) -> None:
-        """Continue to count after a number."""
+        """Continue counting after a number."""
         self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
 
     def _state(self, name: str) -> int:
@@ -175,7 +175,7 @@ class Journal:
             self.add_tally(Tally(change.when, change.correct, change.wrong, change.new_rows))
 
     def start_at(self, position: int | None) -> int:
-        """Forget the changes that the model folder has; return the last of them.
+        """Remove the changes that the model folder has; return the last of them.
 
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.

@@ -208,7 +208,7 @@ async def upload(
     file: Annotated[UploadFile | None, File()] = None,
     confirmed: Field = "",
 ) -> Response:
-    """Start to teach the rows of a table, or show first what would be taught."""
+    """Start teaching the rows of a table, or show first what would be taught."""
     if service.modality != "text":
         raise ServerError("Tables can be taught to models of texts only; use the API.")
     content, name = rows.encode(), "Pasted rows"

@@ -79,7 +79,7 @@ class Service:
         self.ready = True
 
     def stop(self) -> None:
-        """Finish what waits and fold the journal. Blocks."""
+        """Finish the waiting requests and fold the journal. Blocks."""
         self.ready = False
         self.batcher.stop()
         for process in self._processes:

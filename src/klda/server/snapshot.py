@@ -27,7 +27,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, learner: Learner, version: int) -> Snapshot:
-        """Return what a learner answers from now, whatever it learns later."""
+        """Freeze a learner as it is now, whatever it learns later."""
         counts = learner.classes
         width = int(getattr(learner.classifier, "n_features_in_", 0))
         return cls(version, counts, width, learner.frozen() if counts else None)

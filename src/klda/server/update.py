@@ -22,10 +22,10 @@ ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learn
 
 
 class Update:
-    """Applies changes to a learner and stores them in a journal, inside of its transaction.
+    """Applies changes to a learner and stores them in a journal, inside its transaction.
 
-    Neighbouring learns are applied together, when another change comes or at the end. A replay does
-    not verify again that the samples to remove were learned.
+    Neighbouring learns are applied together, when another kind of change arrives or at the end. A
+    replay does not verify again that the samples to remove were learned.
     """
 
     def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:

@@ -94,7 +94,7 @@ class Uploads:
         return self._task is None or self._task.done()
 
     def begin(self, service: Service, table: PastedRows) -> Upload:
-        """Start to teach a table."""
+        """Start teaching a table."""
         if not self.all_finished:
             raise ServerError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)

@@ -93,7 +93,7 @@ class Writer:
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def stop(self) -> None:
-        """Finish what waits, fold the journal, release the folder."""
+        """Make the waiting changes, fold the journal, release the folder."""
         with self._entrance:
             self._stopped.set()
         self._thread.submit(self._finish)
@@ -127,7 +127,7 @@ class Writer:
             raise ServerError("The service is stopping: try again in a moment.", 503)
 
     def _tick(self) -> None:
-        """Have the thread do what is due, also while there are no changes."""
+        """Let the thread do what is due, even if no changes arrive."""
         while not self._stopped.wait(max(0.05, min(1.0, self._settings.fold_interval))):
             with self._entrance:
                 if not self._stopped.is_set():
@@ -291,7 +291,7 @@ class Writer:
             log.exception("fold failed")
 
     def _begin_fold(self) -> None:
-        """Start to save the model as it is now."""
+        """Start saving the model as it is now."""
         self._next_fold = time.monotonic() + self._settings.fold_interval
         if not self.learner.classes:
             return  # a folder can't hold a model without classes: the journal keeps the change
