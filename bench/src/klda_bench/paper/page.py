@@ -199,9 +199,10 @@ def _own(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _costs(cells: Sequence[Cell], *, with_paper: bool) -> str:
     """Seconds and bytes of the runs; what the paper says of both."""
+    known = registry(cell.method for cell in cells)
     rows = [
         {
-            "": registry()[cell.method].title,
+            "": known[cell.method].title,
             "learn": round(cell.record["seconds"]["learn"], 2),
             "held": round(held / 1e6, 1) if (held := cell.record.get("held_bytes")) else None,
         }
