@@ -12,8 +12,8 @@ from klda_bench import published
 from klda_bench.environment import NOT_HERE
 from klda_bench.methods import Context, registry, select
 from klda_bench.paper import memory, tables
-from klda_bench.paper.page import write_report
-from klda_bench.paper.table import cell_of, pairs_against, shown
+from klda_bench.paper.accuracy_table import cell_of, pairs_against, shown
+from klda_bench.paper.report import write_report
 from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import Cell, Plan, pack_bits
 from klda_bench.runs.metrics import Spread

@@ -13,10 +13,11 @@ import pandas as pd
 
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, published
+from klda_bench.display import plots
 from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
-from klda_bench.paper.table import (
+from klda_bench.paper.accuracy_table import (
     Table,
     accuracy_table,
     make_table,
@@ -26,7 +27,6 @@ from klda_bench.paper.table import (
     shown_runs,
     write_csv,
 )
-from klda_bench.report import plots
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell, Notify, Plan, walk
 from klda_bench.runs.metrics import FINAL, METRICS

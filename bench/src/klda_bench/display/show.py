@@ -1,4 +1,4 @@
-"""Data frames and rows as tables on a terminal."""
+"""Data frames and rows as tables, on a terminal and in Markdown."""
 
 from __future__ import annotations
 
