@@ -171,6 +171,13 @@ def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
         assert figure.text() in text
 
 
+def test_a_note_on_a_part_of_the_data_keeps_its_asterisk(tmp_path):
+    Results.of(tmp_path).append(finished("lda", "clinc", 90.0, subset="6 of 150 classes"))
+    html = write_report(tmp_path)[0].read_text(encoding="utf-8")
+    assert "<strong>90.00 (1 seed)</strong>*" in html
+    assert "<p>* clinc: 6 of 150 classes</p>" in html
+
+
 def test_table1_shows_what_earlier_calls_finished(tmp_path):
     pytest.importorskip("matplotlib")
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"

@@ -107,7 +107,8 @@ def _section(title: str, *parts: str) -> str:
 
 def _shown(title: str, table: Table, text: Sequence[str] = ()) -> str:
     """Return a table with its notes, the best figures in bold."""
-    return _section(title, *text, markdown(table.grid(lambda best: f"**{best}**")), *table.notes)
+    notes = [re.sub(r"^\*", r"\\*", note) for note in table.notes]  # no bullet of a list
+    return _section(title, *text, markdown(table.grid(lambda best: f"**{best}**")), *notes)
 
 
 def _folded(title: str, *parts: str) -> str:
