@@ -447,19 +447,18 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_fitted")
 
-    def _known(self, *, with_classes: bool = False) -> Model | Solution:
+    def _known(self, *, with_classes: bool = False) -> Fitted:
         """Return what knows classes, counts and feature maps; raise if there is nothing."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        known = self._fitted.known
-        if with_classes and not len(known.classes):
+        if with_classes and not len(self._fitted.classes):
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
-        return known
+        return self._fitted
 
     def _ask(
         self, among: Sequence[Label] | None = None, *, judged: bool = False

@@ -20,7 +20,7 @@ from klda.labels import Label, check_labels, check_lengths, checked_label, group
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
-    from klda.engine.model import Model
+    from klda.engine.fitted import Fitted
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -190,7 +190,7 @@ def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: 
             )
 
 
-def check_removable(known: Model | Solution, groups: np.ndarray, labels: Sequence[Label]) -> None:
+def check_removable(known: Fitted, groups: np.ndarray, labels: Sequence[Label]) -> None:
     """Raise if more samples are to be removed than were learned."""
     check_labels_known(known.classes, labels, "y")
     counts = dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))

@@ -24,8 +24,8 @@ SUMMED = 256  # rows that one thread adds up
 class TorchGrouping:
     """Which group each row belongs to, on a torch device.
 
-    Adding up in any order, as ``index_add_`` does, would not give the same twice. Rows are arranged
-    in the order of their groups, and each group is summed in parts: a part by a thread per column.
+    Adding up in any order, as ``index_add_`` does, is not deterministic. Rows are arranged in the
+    order of their groups, and each group is summed in parts: a part by a thread per column.
     """
 
     def __init__(self, groups: np.ndarray, n_groups: int, backend: TorchBackend) -> None:
@@ -174,9 +174,8 @@ class TorchBackend:
         # The faster the products, the more it costs to start them.
         exact = self._torch.get_float32_matmul_precision() == "highest"
         height = 4 * BLOCK if len(rows) < BLOCK else BLOCK if exact else 2 * BLOCK
-        room = square.new_empty(
-            (height, height)
-        )  # all the memory it takes, before anything changes
+        # All the memory it takes, before anything changes.
+        room = square.new_empty((height, height))
         for start in range(0, len(square), height):
             stop = min(start + height, len(square))
             here = rows[:, start:stop].T

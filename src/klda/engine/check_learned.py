@@ -35,7 +35,7 @@ def check_learned(
 
     There are no more of a class than it has. A model that keeps a scatter must be solved.
     """
-    if model.held is not None and model.is_holding:
+    if model.is_holding:
         model.held.without(samples, [labels[group] for group in groups.tolist()])
         return
     for member in model.members:

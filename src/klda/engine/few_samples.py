@@ -49,7 +49,6 @@ ERRORS = (1.0, 2.0)
 
 def solve_few(model: Model, settings: Settings) -> Solution:
     """Return the classifier of a model that holds its samples."""
-    assert model.held is not None
     hints = useful_hints(model)
     held = model.held.add(*hints.grouped()) if len(hints) else model.held
     is_sample = np.array(held.order) < len(model.held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -12,11 +12,10 @@ import numpy as np
 
 from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
-from klda.engine.feature_map import KernelMap
+from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_samples import solve_few
-from klda.engine.held_rows import Waiting
 from klda.engine.interrupts import held_back
-from klda.engine.model import Model
+from klda.engine.model import HalfChangedError, Model
 from klda.engine.solution import Solution
 from klda.engine.solve import Settings, solve
 from klda.errors import KldaError
@@ -49,6 +48,7 @@ class Fitted:
         self._model, self._solution, self._stored = model, solution, stored
         self._solved_with = solved_with
         self._judged_with = _judging(solved_with)
+        self._is_lost = False  # stopped halfway through a change
         self._lock = threading.RLock()  # many threads may ask for the first answer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,6 +61,8 @@ class Fitted:
     @property
     def model(self) -> Model:
         """All that was learned; one that was stored is read when first needed."""
+        if self._is_lost:
+            raise HalfChangedError
         if self._model is None:
             if self._stored is None or self._solution is None:
                 raise PredictionOnlyError(
@@ -83,12 +85,27 @@ class Fitted:
             return self._model.is_holding
         if self._stored is not None:
             return bool(self._stored[1].get("held"))
-        return isinstance(self.known.maps[0], KernelMap)
+        return isinstance(self.maps[0], KernelMap)
+
+    # A stored model is not read for these. Solving lets other hints into the statistics: whoever
+    # asks for classes or counts meanwhile waits.
 
     @property
-    def known(self) -> Model | Solution:
-        """What knows classes, counts and feature maps, without reading a stored model."""
-        return self._solution or self.model
+    def maps(self) -> Sequence[FeatureMap | KernelMap]:
+        """The feature maps."""
+        return (self._solution or self.model).maps
+
+    @property
+    def classes(self) -> np.ndarray:
+        """Labels, sorted."""
+        with self._lock:
+            return (self._solution or self.model).classes
+
+    @property
+    def class_counts(self) -> np.ndarray:
+        """Samples of each class, in the order of ``classes``."""
+        with self._lock:
+            return (self._solution or self.model).class_counts
 
     @contextmanager
     def changing(self) -> Iterator[Model]:
@@ -100,6 +117,9 @@ class Fitted:
         with held_back():
             try:
                 yield model
+            except HalfChangedError:
+                self._is_lost = True
+                raise
             finally:
                 self._solution = None
 
@@ -128,7 +148,7 @@ class Fitted:
             self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.ensure_solved(settings)
-                solution, nothing = self.solution(settings), Waiting(model.waiting.rows[:0])
+                solution, nothing = self.solution(settings), model.waiting.empty()
                 model.evidence, model.waiting = judge(model, solution), nothing
             if solution.evidence is not model.evidence:
                 self._solution = solution = replace(solution, evidence=model.evidence)

@@ -1,7 +1,7 @@
 """Samples that a model holds as they came: values that never change, with verbs.
 
-While there are few samples, a model is made of them alone (`HeldRows`). Later it keeps some for a
-while, until they have been left out once for the evidence (`Waiting`).
+While there are few samples, a model is made of them alone. Later it keeps some for a while, until
+they have been left out once for the evidence (`Waiting`). The hints of classes are such rows, too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class NotLearnedError(KldaError):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRows:
-    """Samples with their labels, never changed: each verb returns others."""
+class LabelledRows:
+    """Rows with their labels, never changed: each verb returns others."""
 
     rows: np.ndarray
     labels: list[Label] = field(default_factory=list)
@@ -63,20 +63,24 @@ class HeldRows:
         """An order of the samples that follows from their content: by class, then by hash."""
         return sorted(range(len(self)), key=lambda i: (self.labels[i], self.hashes[i]))
 
+    def empty(self) -> Self:
+        """Return no rows, of the same kind."""
+        return self._at([])
+
     def in_order(self) -> Self:
         """Return the same samples in that order."""
         return self._at(self.order)
 
-    def with_missing(self, other: HeldRows) -> HeldRows:
+    def with_missing(self, other: LabelledRows) -> LabelledRows:
         """Return these and, of the other's, those of classes that are not here."""
         missing = other.drop(self.counts)
         return self.add(*missing.grouped()) if len(missing) else self
 
-    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> HeldRows:
+    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> LabelledRows:
         """Return these samples and more, row i of ``labels[groups[i]]``."""
         return self._with(rows, groups, labels)
 
-    def without(self, rows: Array, labels: Sequence[Label]) -> HeldRows:
+    def without(self, rows: Array, labels: Sequence[Label]) -> LabelledRows:
         """Return these samples but those given; raise if one of them is not here."""
         wanted, gone = np.asarray(on_cpu(rows), self.rows.dtype), set()
         for label in dict.fromkeys(labels):
@@ -119,7 +123,7 @@ class HeldRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Waiting(HeldRows):
+class Waiting(LabelledRows):
     """Samples learned since evidence was last gathered: at most 1,024 of them.
 
     Those with the smallest hashes of their features are kept, so that which ones they are does not

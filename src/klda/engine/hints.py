@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from klda.engine.held_rows import HeldRows
+from klda.engine.held_rows import LabelledRows
 from klda.labels import Label
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ENOUGH_SAMPLES = 10  # of a class, from which on its hint does not count
 LEAST_HITS = 0.2  # of the hints, beyond those by chance
 
 
-def useful_hints(model: Model) -> HeldRows:
+def useful_hints(model: Model) -> LabelledRows:
     """Return the hints that count now: a function of what was learned alone."""
     if not len(model.hints):
         return model.hints
@@ -46,7 +46,7 @@ def _tell_classes_apart(model: Model, counts: dict[Label, int]) -> bool:
 
 def _squared_distances(model: Model, rows: np.ndarray) -> tuple[list[Label], np.ndarray]:
     """Return the classes that have samples, and how far rows are from their means."""
-    if model.held is not None and model.is_holding:
+    if model.is_holding:
         held, groups, labels = model.held.in_order().grouped()
         sums = np.add.reduceat(held, np.searchsorted(groups, np.arange(len(labels))), axis=0)
         means = sums / np.bincount(groups)[:, None]

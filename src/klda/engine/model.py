@@ -29,7 +29,7 @@ from klda.engine.arrays import (
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
-from klda.engine.held_rows import HeldRows, Waiting
+from klda.engine.held_rows import LabelledRows, Waiting
 from klda.engine.hints import useful_hints
 from klda.engine.interrupts import held_back, let_interrupts_through
 from klda.engine.shrinkage import MOST_ANCHORS
@@ -64,6 +64,16 @@ def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     return TorchBackend(device, dtype)
 
 
+class HalfChangedError(KldaError):
+    """A change failed, and so did undoing it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model was stopped halfway through a change, and the change could not be undone: "
+            "the model in memory is lost. Load it from its folder again, or fit it again."
+        )
+
+
 class Member:
     """A feature map with the statistics of what was learned through it, and their solver."""
 
@@ -92,23 +102,26 @@ class Model:
         members: Sequence[Member],  # several for an ensemble; they share the classes and counts
         evidence: Evidence | None = None,  # what leaving samples out has told
         waiting: Waiting | None = None,  # samples that are yet to be left out
-        held: HeldRows | None = None,  # not in the statistics; without, no sample is ever held
+        held: LabelledRows | None = None,  # samples that are not in the statistics
         # One row per class, what its name says: counts as a sample while the class has few of its
         # own and names have proved to tell classes apart. Not among the counts.
-        hints: HeldRows | None = None,
-        hinted: HeldRows | None = None,  # the hints that are in the statistics now
+        hints: LabelledRows | None = None,
+        hinted: LabelledRows | None = None,  # the hints that are in the statistics now
+        *,
+        holds: bool = False,  # whether it consists of the samples while they are few
     ) -> None:
         self.members = list(members)
         self.maps = [member.map for member in members]
         self.backend = self.members[0].map.backend
         self.n_features = self.members[0].map.n_features
         self.evidence = Evidence() if evidence is None else evidence
-        empty = np.empty((0, self.n_features), self.backend.dtype)
-        self.waiting = Waiting(empty) if waiting is None else waiting
-        self.held = held
-        self.hints = HeldRows(empty) if hints is None else hints
-        self.hinted = HeldRows(empty) if hinted is None else hinted
-        self._classes: tuple[Any, HeldRows, np.ndarray] | None = None
+        none = np.empty((0, self.n_features), self.backend.dtype)
+        self.waiting = waiting or Waiting(none)
+        self.holds = holds
+        self.held, self.hints, self.hinted = (
+            rows or LabelledRows(none) for rows in (held, hints, hinted)
+        )
+        self._classes: tuple[Any, LabelledRows, np.ndarray] | None = None
 
     @classmethod
     def of_maps(
@@ -121,8 +134,7 @@ class Model:
             )
             for each in maps
         ]
-        held = HeldRows(np.empty((0, maps[0].n_features), maps[0].backend.dtype)) if holds else None
-        return cls(members, held=held)
+        return cls(members, holds=holds)
 
     # ---------------------------------------------------------------- what it knows
 
@@ -134,13 +146,13 @@ class Model:
     @property
     def is_holding(self) -> bool:
         """Whether it consists of samples, not of statistics."""
-        return self.held is not None and not (self.statistics.labels or self.statistics.n_scattered)
+        return self.holds and not (self.statistics.labels or self.statistics.n_scattered)
 
     @property
     def counts(self) -> dict[Label, int]:
         """Samples of each class; none of classes that are known by a hint alone."""
         none = dict.fromkeys(self.hints.labels, 0)
-        if self.held is not None and self.is_holding:
+        if self.is_holding:
             return none | self.held.counts
         return none | self.sample_counts
 
@@ -179,14 +191,14 @@ class Model:
         With ``gather``, some of them wait to be left out once, for the evidence.
         """
         held = self.held
-        if held is not None and self.is_holding:
+        if self.is_holding:
             few = len(held) + len(rows) <= self.statistics.n_components // 2
             if few and len({*held.counts, *labels}) <= MOST_ANCHORS:
                 self.held = held.add(rows, groups, labels)
                 return
             if len(held):
                 rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
-                held = HeldRows(held.rows[:0])
+                held = held.empty()
         if rows.nbytes <= MOVED_AT_ONCE:
             rows = self.backend.asarray(rows)
         waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
@@ -195,7 +207,7 @@ class Model:
 
     def hint(self, batch: tuple[Array, np.ndarray, list[Label]] | None) -> None:
         """Take other hints, one row per class, or none."""
-        none = HeldRows(self.hints.rows[:0])
+        none = self.hints.empty()
         self.hints = none if batch is None else none.add(*batch)
 
     def apply_hints(self) -> None:
@@ -205,7 +217,7 @@ class Model:
         with held_back():
             self._exchange_hints(useful_hints(self))
 
-    def _exchange_hints(self, counting: HeldRows) -> None:
+    def _exchange_hints(self, counting: LabelledRows) -> None:
         now, then = self.hinted.by_label(), counting.by_label()
         both = [label for label in now if label in then]
         stay = {label for label in both if np.array_equal(now[label], then[label])}
@@ -219,27 +231,27 @@ class Model:
 
     def plain(self) -> Model:
         """Return a model whose statistics have all samples and nothing else: itself, or a copy."""
-        return self.folded().without_hints() if self.is_holding or len(self.hinted) else self
+        return self.folded().take_out_hints() if self.is_holding or len(self.hinted) else self
 
-    def without_hints(self) -> Model:
+    def take_out_hints(self) -> Model:
         """Take the hints out of the statistics; the model has them still. Returns itself."""
         if len(self.hinted):
             self.change(*self.hinted.grouped(), -1)
-            self.hinted = HeldRows(self.hinted.rows[:0])
+            self.hinted = self.hinted.empty()
         return self
 
     def folded(self) -> Model:
         """Return a copy with all samples in the statistics."""
         twin = self.copy()
-        if self.held is not None and len(self.held):
-            twin.held = None
+        if len(self.held):
+            twin.holds, twin.held = False, self.held.empty()
             twin.add(*self.held.in_order().grouped())
-            twin.held = HeldRows(self.held.rows[:0])
+            twin.holds = True
         return twin
 
     def remove(self, rows: Array, groups: np.ndarray, labels: list[Label]) -> None:
         """Undo what learning these samples did; a class without samples left is dropped."""
-        if self.held is not None and self.is_holding:
+        if self.is_holding:
             self.held = self.held.without(rows, [labels[group] for group in groups.tolist()])
             return
         before, pairs = self.sample_counts, zip(labels, np.bincount(groups).tolist(), strict=True)
@@ -254,7 +266,8 @@ class Model:
         """Let all members add or remove samples, block by block, completely or not at all.
 
         Whatever stops it (an interrupt between two blocks, a lack of memory within one), the blocks
-        that were done are undone by the opposite change of the same rows.
+        that were done are undone by the opposite change of the same rows. Raises
+        `HalfChangedError` if that fails too.
         """
         done: list[tuple[Member, slice]] = []
         size = self.statistics.n_components
@@ -272,9 +285,12 @@ class Model:
                         done.append((member, block))
                 let_interrupts_through()
             except BaseException:
-                for member, block in reversed(done):
-                    batch = self._batch(rows, groups, labels, block)
-                    member.change(*batch, -sign, room)
+                try:
+                    for member, block in reversed(done):
+                        batch = self._batch(rows, groups, labels, block)
+                        member.change(*batch, -sign, room)
+                except BaseException as error:  # no memory for that either
+                    raise HalfChangedError from error
                 raise
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
@@ -293,13 +309,13 @@ class Model:
         self.hints = hints
 
     def _merge(self, other: Model) -> None:
-        if other.held is not None and other.is_holding:
+        if other.is_holding:
             if len(other.held):
                 self.add(*other.held.grouped())
             return
-        if (self.held is not None and len(self.held)) or len(self.hinted) or len(other.hinted):
-            folded = self.folded().without_hints()
-            folded._merge(other.copy().without_hints() if len(other.hinted) else other)
+        if len(self.held) or len(self.hinted) or len(other.hinted):
+            folded = self.folded().take_out_hints()
+            folded._merge(other.copy().take_out_hints() if len(other.hinted) else other)
             vars(self).update(vars(folded))
             return
         merged = [Member(each.map, each.statistics.copy()) for each in self.members]
@@ -313,8 +329,7 @@ class Model:
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
         self.hints, self.hinted = self.hints.rename(old, new), self.hinted.rename(old, new)
-        if self.held is not None:
-            self.held = self.held.rename(old, new)
+        self.held = self.held.rename(old, new)
         if old in self.statistics.positions:
             for member in self.members:
                 member.statistics.rename(old, new)
@@ -337,7 +352,7 @@ class Model:
     def _drop(self, label: Label) -> Model:
         if label not in self.statistics.positions and not self.is_holding:
             return self.empty()
-        if self.held is not None and self.is_holding:
+        if self.is_holding:
             gone = self.empty()
             gone.held, self.held = self.held.only(label), self.held.drop({label})
             return gone
@@ -354,13 +369,13 @@ class Model:
     def empty(self) -> Model:
         """Return a model with the same feature maps that has learned nothing."""
         with_scatter = self.statistics.scatter is not None
-        holds = self.held is not None
-        return Model.of_maps(self.maps, with_scatter=with_scatter, holds=holds)
+        return Model.of_maps(self.maps, with_scatter=with_scatter, holds=self.holds)
 
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
         members = [Member(member.map, member.statistics.copy()) for member in self.members]
-        return Model(members, self.evidence, self.waiting, self.held, self.hints, self.hinted)
+        rows = (self.waiting, self.held, self.hints, self.hinted)
+        return Model(members, self.evidence, *rows, holds=self.holds)
 
     # ---------------------------------------------------------------- storage
 
@@ -387,7 +402,7 @@ class Model:
         kept = {}
         if len(self.hints) or len(self.hinted):
             kept = {"hints": self.hints, "hinted": self.hinted}
-        if self.held is not None:
+        if self.holds:
             kept["held"] = self.held
         arrays |= {f"learn/{name}": own.rows for name, own in kept.items()}
         meta |= {name: own.labels for name, own in kept.items()}
@@ -407,7 +422,9 @@ class Model:
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
         held, hints, hinted = (
-            HeldRows(np.array(arrays[f"learn/{name}"]), list(meta[name])) if name in meta else None
+            LabelledRows(np.array(arrays[f"learn/{name}"]), list(meta[name]))
+            if name in meta
+            else None
             for name in ("held", "hints", "hinted")
         )
         counts = dict(zip(meta["classes"], meta["counts"], strict=True)) if not held else {}
@@ -426,4 +443,4 @@ class Model:
         if labels:
             waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
         evidence = Evidence.unpack(arrays, meta["classes"])
-        return cls(members, evidence, waiting, held, hints, hinted)
+        return cls(members, evidence, waiting, held, hints, hinted, holds="held" in meta)
