@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -153,6 +155,12 @@ def test_a_method_of_your_own_is_a_row_like_any_other(tmp_path, monkeypatch):
     assert answer.exit_code == 0, answer.output
     assert re.search(r"Nearest\s+│\s+\d\d\.\d\d", answer.stdout)
     assert "Nearest: scale=2.0." in answer.stdout
+    # A report is often made later, by a process that has never imported the method.
+    report = [sys.executable, "-m", "klda_bench", "report", str(tmp_path / "out")]
+    done = subprocess.run(report, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8").replace("**", "")
+    assert len(re.findall(r"^\| Nearest \| \d", page, flags=re.MULTILINE)) == 2
     unknown = call("table1", "--methods", "my_methods:Furthest")
     assert unknown.exit_code == 1
     assert "methods='my_methods:Furthest' can't be imported" in unknown.stderr

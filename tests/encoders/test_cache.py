@@ -226,6 +226,9 @@ def test_load_accepts_a_cache_and_finds_images_by_content(
     np.testing.assert_array_equal(encoder.encode(inputs), first)
     assert calls == []
     monkeypatch.undo()
+    turned = image_module.fromarray(pictures[2])
+    turned.getexif()[0x0112] = 3  # upside down
+    assert np.abs(encoder.encode([turned]) - first[2]).max() > 1e-3
     image_module.fromarray(pictures[3]).save(path)
     assert np.abs(encoder.encode([path]) - first[0]).max() > 1e-3
 

@@ -15,6 +15,8 @@ import transformers
 
 from klda import encoders
 from klda.encoders import text_networks
+from klda.encoders.engines import prefers_onnx
+from klda.encoders.files import ModelFiles
 from klda.encoders.onnx_graph import Graph
 from klda.encoders.onnx_network import OnnxNetwork
 from klda.errors import KldaError
@@ -117,6 +119,24 @@ def test_what_the_graph_does_not_cover_is_refused(file, settings, reason, tiny_m
 )
 def test_the_engine_follows_the_options(options, engine, tiny_models):
     assert encoders.load(tiny_models("bert-base"), device="cpu", **options).engine == engine
+
+
+def test_a_gpu_is_torchs():
+    assert prefers_onnx("cpu")
+    assert not prefers_onnx("cuda")
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_a_large_file_is_read_once(engine, tiny_models, monkeypatch):
+    read, original = [], ModelFiles.read_json
+
+    def counted(files, name):
+        read.append(name)
+        return original(files, name)
+
+    monkeypatch.setattr(ModelFiles, "read_json", counted)
+    encoders.load(tiny_models("bert-base"), device="cpu", engine=engine)
+    assert read.count("tokenizer.json") == read.count("modules.json") == 1
 
 
 def test_other_architectures_run_on_torch(tiny_models):

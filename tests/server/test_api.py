@@ -71,6 +71,22 @@ def test_a_retried_learn_counts_once(client):
     assert other.status_code == 409
 
 
+def test_every_retried_change_is_made_once(client):
+    bodies = [
+        ("learn", {"features": rows("dogs", 60), "labels": ["dogs"] * 60}),
+        ("rename", {"old": "dogs", "new": "hounds"}),
+        ("forget", {"features": rows("cats", 40)[:2], "labels": ["cats"] * 2}),
+        ("forget", {"labels": ["bees"]}),
+        ("undo", {"undo": 4}),
+    ]
+    for number, (path, body) in enumerate(bodies):
+        headers = {"Idempotency-Key": f"key-{number}"}
+        first = client.post(f"/v1/{path}", json=body, headers=headers).json()
+        again = client.post(f"/v1/{path}", json=body, headers=headers).json()
+        assert (first.pop("repeated"), again.pop("repeated")) == (False, True)
+        assert {**first, "learned": 0} == {**again, "learned": 0}
+
+
 def test_classes_come_in_pages(client):
     page = client.get("/v1/classes?offset=1&limit=1").json()
     assert page == {"classes": [{"label": "bees", "samples": 40}], "total": 3}
@@ -81,7 +97,9 @@ def test_model_map_scores_health_and_metrics(client):
     model = client.get("/v1/model").json()
     assert (model["modality"], model["classes"], model["version"]) == ("features", 3, 1)
     assert len(client.get("/v1/map").json()["places"]) == 3
-    assert client.get("/v1/scores").json()["accuracy"] == 1.0
+    scores = client.get("/v1/scores").json()
+    assert scores["accuracy"] == 1.0
+    assert [set(tally) for tally in scores["tallies"]] == [{"when", "right", "wrong", "new"}]
     assert client.get("/v1/health").json() == {"status": "ok", "version": 1}
     text = client.get("/v1/metrics").text
     assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text

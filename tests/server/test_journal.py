@@ -48,7 +48,7 @@ def test_what_is_added_is_read_back_exactly(journal):
         Change("forget", ("a",), sequence=2, when=5.5),
         Change("rename", ("b", "ü"), sequence=3),
         Change("restore", sequence=4, target=2),
-        Change("learn", (1, 2), np.ones((2, 4), np.float32), sequence=5, right=1, wrong=1),
+        Change("learn", (1, 2), np.ones((2, 4), np.float32), sequence=5, correct=1, wrong=1),
     ]
     add(journal, *changes[:2])
     add(journal, *changes[2:])
@@ -58,6 +58,13 @@ def test_what_is_added_is_read_back_exactly(journal):
     assert found[0].rows.dtype == np.float32
     assert journal.last == 5
     assert [c.sequence for c in journal.missing(3)] == [4, 5]
+
+
+def test_changes_are_stored_under_the_names_that_journals_have(journal):
+    change = Change("learn", ("a",) * 3, sequence=1, correct=1, new_rows=2)
+    stored = {"kind": "learn", "labels": ["a"] * 3, "sequence": 1, "right": 1, "new": 2}
+    assert change.header() == stored
+    assert Change.of(stored, b"") == change
 
 
 def test_a_transaction_that_fails_leaves_nothing(journal):
@@ -131,6 +138,34 @@ def test_only_the_latest_keys_are_kept(journal, monkeypatch):
     add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
     journal.mark_folded(6)
     assert [i for i in range(1, 7) if journal.answered(f"k{i}")] == [4, 5, 6]
+
+
+def test_answers_stored_before_they_said_whether_a_forget_was_exact_are_read(journal):
+    add(journal, learn(1, key="k"))
+    journal._db.execute("UPDATE keys SET acknowledgement = '[1, 2, 3, [\"a\"]]'")
+    assert journal.answered("k") == ("", Acknowledgement(1, 2, 3, ("a",), exact=False))
+
+
+def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
+    add(journal, learn(1))
+    journal._db.execute("PRAGMA user_version = 2")
+    journal.close()
+    before = (tmp_path / JOURNAL).read_bytes()
+    with pytest.raises(JournalError, match=r"version 2.*newer.*Upgrade klda"):
+        journal.open()
+    journal.close()
+    assert (tmp_path / JOURNAL).read_bytes() == before
+
+
+def test_an_error_says_whether_reading_or_writing_failed(journal):
+    add(journal, learn(1))
+    journal._db.execute("ALTER TABLE tallies RENAME TO lost")
+    with pytest.raises(JournalError, match="Could not read the journal"):
+        journal.tallies()
+    assert "could not read" in journal.trouble
+    with pytest.raises(JournalError, match="Could not write the journal"):
+        add(journal, Change("learn", ("a",), sequence=2, correct=1))
+    assert "could not write" in journal.trouble
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")

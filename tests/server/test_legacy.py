@@ -38,7 +38,7 @@ def test_changes_keys_and_undo_of_an_old_service_are_honoured(old, folds):
         assert again.counts == COUNTS
         assert again.learn(rows(8, 6), ["dogs"] * 6, "key-folded", {"n": 1}).repeated
         assert again.learn(rows(-8, 5), ["eels"] * 5, "key-journal", {"n": 2}).repeated
-        assert [(t.right, t.wrong, t.new) for t in again.tallies()] == [(0, 0, 6), (0, 0, 5)]
+        assert [(t.correct, t.wrong, t.new_rows) for t in again.tallies()] == [(0, 0, 6), (0, 0, 5)]
         assert again.forgotten() == {2: {"bees": 12}, 3: {"cats": 12}}
         with fails(409, match="rename it first"):
             again.undo(3)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +11,7 @@ from klda.cli.app import app as klda
 from klda.cli.serve import _keys
 from klda.errors import KldaError
 from klda.server.logs import JsonFormatter
+from klda.server.run import serve
 from klda.server.settings import ServiceSettings, is_loopback, read_keys
 
 from .conftest import serving
@@ -48,6 +50,40 @@ def test_a_folder_that_another_service_holds(monkeypatch, features_model):
         result = run(monkeypatch, "--model", str(features_model), "--port", "0")
     assert result.exit_code == 1
     assert "Another process is writing" in result.output
+
+
+@pytest.fixture
+def own_process(monkeypatch):
+    """Leave the signals and the log of the tests alone."""
+    monkeypatch.setattr("klda.server.logs.configure", lambda quiet: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_service_that_cannot_say_its_address_releases_the_folder(features_model, own_process):
+    def announce(address):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        serve(ServiceSettings(model=features_model, port=0), announce)
+    with serving(features_model) as client:
+        assert client.get("/v1/health").status_code == 200
+
+
+def test_a_service_whose_server_cannot_start_releases_the_folder(
+    monkeypatch, features_model, own_process
+):
+    async def broken(scope, receive, send):
+        raise RuntimeError("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("klda.server.app.create_app", lambda service: broken)
+        with pytest.raises(KldaError, match="could not start"):
+            serve(ServiceSettings(model=features_model, port=0), lambda address: None)
+    with serving(features_model) as client:
+        assert client.get("/v1/health").status_code == 200
 
 
 def test_help_names_the_options(monkeypatch):

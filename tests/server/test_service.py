@@ -56,7 +56,7 @@ def test_a_learn_is_in_the_next_answer(features_model):
     with Running(features_model) as running:
         x = samples("dogs", 6)
         done = running.learn(x, ["dogs"] * 6)
-        assert done.new == ("dogs",)
+        assert done.new_classes == ("dogs",)
         assert done.classes == 4
         assert all(answer.top[0][0] == "dogs" for answer in running.ask(x))
 
@@ -297,7 +297,7 @@ def test_ask_then_teach_counts_what_was_right_before(features_model):
         running.learn(samples("ants", 4, seed=9), ["ants"] * 4)
         running.learn(samples("ants", 3, seed=10), ["bees"] * 3)
         running.learn(samples("dogs", 2), ["dogs"] * 2)
-        tallies = [(t.right, t.wrong, t.new) for t in running.tallies()]
+        tallies = [(t.correct, t.wrong, t.new_rows) for t in running.tallies()]
     assert tallies == [(4, 0, 0), (0, 3, 0), (0, 0, 2)]
 
 

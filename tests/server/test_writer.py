@@ -12,11 +12,12 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from klda import LDA
+from klda import KLDA, LDA
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
+from klda.server import api, schemas
 from klda.server.changes import Change
 from klda.server.journal import Journal
 from klda.server.service import Service
@@ -117,6 +118,36 @@ def test_samples_that_were_never_learned_are_a_conflict(tmp_path):
         assert client.get("/v1/model").json()["version"] == 0
         right = {"features": samples("ants", 40)[:3].tolist(), "labels": ["ants"] * 3}
         assert client.post("/v1/forget", json=right).json()["samples"] == 117
+
+
+def young_model(folder):
+    """Save a model that holds its samples: 30 now, and up to 50."""
+    learner = Learner("features", classifier=KLDA(n_components=100, random_state=0))
+    for label in CENTRES:
+        learner.learn(samples(label, 10), [label] * 10)
+    learner.save(folder)
+
+
+def test_a_forget_says_whether_it_left_a_trace_when_it_was_made(tmp_path):
+    def forget(service, label, key=None):
+        return api.forget(schemas.ForgetBody(labels=[label]), service, key)
+
+    young_model(tmp_path / "m")
+    running = Running(tmp_path / "m", fold_interval=1e9)
+    exact = asyncio.run(forget(running.service, "ants", "key"))
+    learn = Change("learn", ("dogs",) * 60, samples("dogs", 60))
+    _, inexact = at_once(
+        running,
+        lambda s: asyncio.wrap_future(s.writer.submit(learn)),
+        lambda s: forget(s, "bees"),
+    )
+    assert (exact.exact, inexact.exact) == (True, False)
+    assert asyncio.run(forget(running.service, "ants", "key")).exact
+    assert running.forget(["cats"], samples("cats", 10)[:1]).exact
+    running.abandon()
+    with Running(tmp_path / "m") as again:
+        repeated = asyncio.run(forget(again.service, "ants", "key"))
+        assert (repeated.repeated, repeated.exact, repeated.undo) == (True, True, exact.undo)
 
 
 def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
@@ -286,6 +317,23 @@ def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
     with monkeypatch.context() as patched, Running(tmp_path / "new", new="features") as running:
         patched.setattr(storage, "save", full)
         running.learn(samples("ants", 5), ["ants"] * 5)
+    with Running(tmp_path / "new", new="features") as again:
+        assert again.counts == {"ants": 5}
+    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
+
+
+@pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "mark_folded")])
+def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch, part):
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*part, fail)
+        running = Running(tmp_path / "new", new="features", fold_interval=1e9)
+        first = running.learn(samples("ants", 5), ["ants"] * 5)
+        assert (first.sequence, running.counts) == (1, {"ants": 5})
+        assert not any(running.service.trouble.values())
+        running.abandon()
     with Running(tmp_path / "new", new="features") as again:
         assert again.counts == {"ants": 5}
     assert Learner.load(tmp_path / "new").classes == {"ants": 5}

@@ -12,8 +12,8 @@ from klda_bench import published
 from klda_bench.environment import NOT_HERE
 from klda_bench.methods import Context, registry, select
 from klda_bench.paper import memory, tables
-from klda_bench.paper.page import write_report
-from klda_bench.paper.table import cell_of, pairs_against, shown
+from klda_bench.paper.accuracy_table import cell_of, pairs_against, shown
+from klda_bench.paper.report import write_report
 from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import Cell, Plan, pack_bits
 from klda_bench.runs.metrics import Spread
@@ -171,6 +171,13 @@ def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
         assert figure.text() in text
 
 
+def test_a_note_on_a_part_of_the_data_keeps_its_asterisk(tmp_path):
+    Results.of(tmp_path).append(finished("lda", "clinc", 90.0, subset="6 of 150 classes"))
+    html = write_report(tmp_path)[0].read_text(encoding="utf-8")
+    assert "<strong>90.00 (1 seed)</strong>*" in html
+    assert "<p>* clinc: 6 of 150 classes</p>" in html
+
+
 def test_table1_shows_what_earlier_calls_finished(tmp_path):
     pytest.importorskip("matplotlib")
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
@@ -268,8 +275,8 @@ def test_a_report_of_nothing_says_what_to_run(tmp_path):
 
 def test_a_name_in_the_report_is_no_markup(tmp_path):
     output = tmp_path / "out"
-    tables.models_table("t", "t", plan(write_features(tmp_path / "<b>mine"), "lda"), output)
+    tables.models_table("t", "t", plan(write_features(tmp_path / "<b>mine|yours"), "lda"), output)
     html = write_report(output)[0].read_text(encoding="utf-8")
-    assert "&lt;b&gt;mine" in html
+    assert ">&lt;b&gt;mine|yours</th>" in html
     assert "<b>mine" not in html
     assert html.count("<details>") == html.count("</details>") > 0

@@ -95,9 +95,15 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _new_model(self, samples: Array) -> Model:
-        maps = self._maps(samples, choose_backend(self.device, self.dtype, samples))
+        maps = self._maps(samples, self.backend_for(samples, first=True))
         holds = self._settings().rule == "auto"
         return Model.of_maps(maps, with_scatter=not self.nearest_mean, holds=holds)
+
+    def backend_for(self, samples: Array, *, first: bool = False) -> Backend:
+        """Return where samples are worked on; the ``first`` ones may decide it."""
+        if first:
+            return choose_backend(self.device, self.dtype, samples)
+        return self._fitted.maps[0].backend
 
     def remove(self, X: Any, y: Any) -> Self:
         """Undo what learning these samples did, exactly; a class without samples left is dropped.

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
+from klda.engine.model import MOVED_AT_ONCE
 from klda.engine.solution import Solution
 from klda.errors import KldaError, check_count
 from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
@@ -68,7 +69,7 @@ def stored_parameters(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = False) -> Array:
-    """Return samples as an array of the estimator's precision; raise if they can't be used."""
+    """Return samples in the estimator's precision, on its device; raise if they can't be used."""
     if is_torch(X):
         if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
             raise KldaError(
@@ -80,6 +81,10 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
         samples = check_array(
             X, dtype=estimator.dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
         )
+    if (
+        samples.nbytes <= MOVED_AT_ONCE
+    ):  # a GPU looks at them in less time than it takes to send them
+        samples = estimator.backend_for(samples, first=first).asarray(samples)
     if not _is_usable(samples):
         raise _unusable(samples)
     if first:
@@ -136,11 +141,8 @@ def _is_usable(samples: Array) -> bool:
     A sum of squares proves it at a fraction of the cost of looking at each value.
     """
     largest = LARGEST_SUM * np.finfo(str(samples.dtype).removeprefix("torch.")).max
-    torch = sys.modules.get("torch")
-    if torch is not None and is_torch(samples):
-        return bool(torch.linalg.vector_norm(samples) < largest**0.5)
-    if torch is not None and torch.cuda.is_initialized() and samples.flags.carray:
-        return _is_usable(torch.from_numpy(samples))  # in all threads: a GPU waits for this
+    if is_torch(samples):
+        return bool(sys.modules["torch"].linalg.vector_norm(samples) < largest**0.5)
     with np.errstate(over="ignore", invalid="ignore"):
         flat = samples.reshape(-1)
         return bool(np.einsum("i,i->", flat, flat) < largest)  # BLAS would wake its threads

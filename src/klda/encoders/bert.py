@@ -15,7 +15,7 @@ import numpy as np
 from klda.encoders.base import Layers
 from klda.encoders.files import ModelFiles
 from klda.encoders.pretrained import Options, resolve_layers
-from klda.encoders.text import Recipe
+from klda.encoders.recipes import Recipe
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix that their weights may have.

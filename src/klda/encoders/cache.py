@@ -21,6 +21,7 @@ from klda.errors import KldaError
 _FORMAT = 1
 _LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters
 _WINDOW = 8192  # inputs encoded between two writes: the most that a killed run loses
+_ORIENTATION = 0x0112  # EXIF tag: how an image is turned before it is encoded
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS features (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, "
@@ -252,5 +253,6 @@ def _content(item: Any, modality: Modality) -> Iterator[bytes]:
         yield np.ascontiguousarray(item).tobytes()
     else:  # a PIL image
         palette = item.getpalette() if item.mode == "P" else None
-        yield f"image {item.mode} {item.size} {palette}\0".encode()
+        turned = item.getexif().get(_ORIENTATION)
+        yield f"image {item.mode} {item.size} {palette} {turned}\0".encode()
         yield item.tobytes()

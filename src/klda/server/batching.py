@@ -83,7 +83,7 @@ class Batcher:
             thread.start()
 
     def stop(self) -> None:
-        """Finish what waits, then end the threads."""
+        """Finish the waiting requests, then end the threads."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
@@ -102,11 +102,11 @@ class Batcher:
         return len(self._jobs)
 
     def ask(self, inputs: Any, top: int) -> Future:
-        """Encode and answer: a future of the snapshot and one answer per input."""
+        """Return a future of the snapshot and one answer per input."""
         return self._submit(Encoding(inputs, top=top))
 
     def encode(self, inputs: Any) -> Future:
-        """Encode what is to be learned or removed, after what is asked about: a future of rows."""
+        """Return a future of the feature rows of inputs to learn or remove; predicts go first."""
         return self._submit(Encoding(inputs))
 
     def _submit(self, job: Encoding) -> Future:
@@ -160,7 +160,7 @@ class Batcher:
         return batch
 
     def _process(self, batch: list[Slice], encode: Encode) -> None:
-        """Encode a batch, and finish the requests that are complete then."""
+        """Encode a batch, and finish the requests that it completes."""
         batch = [(job, at) for job, at in batch if not job.future.done()]
         if not batch:
             return
@@ -176,7 +176,7 @@ class Batcher:
                 self._process([one], encode)
 
     def _completed(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
-        """Hand out the rows of a batch; return the requests that have all of theirs now."""
+        """Hand out the rows of a batch; return the requests that are now complete."""
         parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
         with self._wake:
             for (job, at), part in zip(batch, parts, strict=True):

@@ -11,6 +11,8 @@ import numpy as np
 
 from klda.labels import Label
 
+_STORED = {"correct": "right", "new_rows": "new"}  # other names in the journal
+
 
 @dataclass(frozen=True)
 class Change:
@@ -28,15 +30,16 @@ class Change:
     digest: str = ""  # fingerprint of the request that used the key
     target: int = 0
     descriptions: tuple[str | None, ...] = ()
-    right: int = 0  # how the model answered on the rows before it learned them
+    correct: int = 0  # how the model answered on the rows before it learned them
     wrong: int = 0
-    new: int = 0  # rows of classes that it did not know
+    new_rows: int = 0  # of classes that it did not know
     sequence: int = 0  # assigned by the writer
     when: float = 0.0  # seconds since 1970
 
     def header(self) -> dict[str, Any]:
         """Return all but the rows, for JSON."""
-        values = {name: value for name, value in asdict(replace(self, rows=None)).items() if value}
+        fields = asdict(replace(self, rows=None))
+        values = {_STORED.get(name, name): value for name, value in fields.items() if value}
         values["labels"] = list(self.labels)
         if self.rows is not None:
             values["shape"] = list(self.rows.shape)
@@ -45,7 +48,8 @@ class Change:
     @classmethod
     def of(cls, header: dict[str, Any], content: bytes) -> Change:
         """Return the change that a header and the bytes of its rows describe."""
-        values = {name: value for name, value in header.items() if name != "shape"}
+        named = {stored: name for name, stored in _STORED.items()}
+        values = {named.get(name, name): value for name, value in header.items() if name != "shape"}
         rows = None
         if "shape" in header:
             rows = np.frombuffer(content, "<f4").reshape(header["shape"])
@@ -61,7 +65,8 @@ class Acknowledgement:
     sequence: int
     classes: int  # that the model had after it, and samples
     samples: int
-    new: tuple[Label, ...] = ()  # classes that it added
+    new_classes: tuple[Label, ...] = ()
+    exact: bool = False  # it forgot, and left no trace
     repeated: bool = False  # an earlier request with the same key had made the change already
 
 

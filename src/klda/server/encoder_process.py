@@ -47,7 +47,7 @@ class EncoderProcess:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
-        raise ServerError("A worker ended while it encoded: try again in a moment.", 503)
+        raise ServerError("A worker process died while encoding: try again in a moment.", 503)
 
     def stop(self) -> None:
         """End the process."""
@@ -58,7 +58,7 @@ class EncoderProcess:
 
 
 def _work(connection: Connection, settings: ServiceSettings) -> None:
-    """Encode what comes, until the other end is closed: by a stop, or because it was killed."""
+    """Encode inputs until the other end is closed, by a stop or because it was killed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
     encoder = open_learner(settings).encoder

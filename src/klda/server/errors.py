@@ -6,14 +6,14 @@ from typing import Any
 
 from klda.errors import KldaError
 
-# The code for programs, and what the API's document says about a status.
+# The code for programs, and what the OpenAPI document says about a status.
 STATUSES = {
     0: ("unreachable", "No response."),
     400: ("malformed", "The body is not valid JSON."),
     401: ("unauthorized", "No key, or an unknown one."),
     403: ("forbidden", "The key does not allow this, or a page of another site sent the request."),
     404: ("not_found", "There is no such class or undo."),
-    405: ("method", "The path does not have this method."),
+    405: ("method", "The path does not support this method."),
     409: ("conflict", "The request conflicts with the state of the model."),
     413: ("too_large", "The body is too large."),
     422: ("invalid", "A value is missing, of the wrong type or out of range."),

@@ -74,8 +74,8 @@ class Gate:
         self._limit = RateLimit(settings.rate, settings.burst)
         self._hosts = settings.allowed_hosts
         if not self._hosts and not settings.keys and is_loopback(settings.host):
-            # Otherwise a page of another site could reach an open service by a name of its own
-            # that resolves to 127.0.0.1.
+            # Otherwise a page of another site could reach an open service under a name of its
+            # own that resolves to 127.0.0.1.
             own = settings.host.strip("[]").lower()
             self._hosts = (*LOOPBACK_NAMES, f"[{own}]" if ":" in own else own)
 
@@ -105,7 +105,7 @@ class Gate:
         return min(most, MAX_SIGN_IN) if path in ("/login", "/logout") else most
 
     def _check(self, request: Request) -> None:
-        # The path that the router sees: an URL is made of the Host header, which anyone can invent.
+        # The path that the router sees: URLs are built from the Host header, which can be forged.
         headers, path = request.headers, request.scope["path"]
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
@@ -138,7 +138,7 @@ class Gate:
 
     def _note(self, scope: Scope, exchange: _Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
-        # A client can invent any number of paths and methods, and each would stay in the metrics.
+        # A client can make up any number of paths and methods; each would stay in the metrics.
         path = scope["path"] if scope["path"] in self._paths else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.state.metrics.observe(method, path, exchange.status, seconds)

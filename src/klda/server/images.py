@@ -66,7 +66,7 @@ def _checked(file: bytes, name: str, left: int) -> tuple[int, bytes]:
 
 def _smaller(image: Any) -> bytes:
     upright = require("PIL.ImageOps", "images").exif_transpose
-    image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG file is decoded smaller at once
+    image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # decodes a JPEG file at a smaller size
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     buffer = io.BytesIO()
     upright(image).save(buffer, "PNG", compress_level=1)

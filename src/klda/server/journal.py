@@ -27,9 +27,9 @@ from klda.server.changes import Acknowledgement, Change
 
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
+VERSION = 1
 
-
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE changes (
     sequence INTEGER PRIMARY KEY, header TEXT NOT NULL, features BLOB NOT NULL,
@@ -48,18 +48,18 @@ CREATE TABLE forgotten (
 );
 CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
 INSERT INTO state VALUES ('last', 0), ('folded', 0), ('probe', 0);
-PRAGMA user_version = 1;
+PRAGMA user_version = {VERSION};
 """
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How the model answered just before it was taught; `new` counts rows of unknown classes."""
+    """How the model answered just before it was taught."""
 
     when: float
-    right: int
+    correct: int
     wrong: int
-    new: int
+    new_rows: int  # of classes that it did not know
 
 
 class JournalError(KldaError):
@@ -74,7 +74,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
-        self.trouble = ""  # why the last write failed, until one succeeds
+        self.trouble = ""  # why it could not be read or written, until a write succeeds
         self._db: sqlite3.Connection | None = None
 
     def open(self) -> None:
@@ -82,12 +82,21 @@ class Journal:
         with self._reporting("open"):
             # Transactions are explicit; one thread at a time uses the connection, but not always
             # the same.
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("PRAGMA secure_delete = ON")
-            if not self._db.execute("PRAGMA user_version").fetchone()[0]:
-                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._db = db
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > VERSION:
+                db.close()
+                self._db = None
+                raise JournalError(
+                    f"{self.path} has version {version} of the journal, written by a newer version "
+                    f"of klda; this one reads versions up to {VERSION}. Upgrade klda."
+                )
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA secure_delete = ON")
+            if not version:
+                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
         """Close the file, if it is open; one that no change was ever stored in is removed."""
@@ -127,13 +136,18 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"the journal can't be written: {error}"
+            self.trouble = f"could not {verb} the journal: {error}"
             raise JournalError(f"Could not {verb} the journal {self.path}: {error}.") from error
 
-    def _run(self, statement: str, values: Iterable[Any] = ()) -> sqlite3.Cursor:
+    def _run(self, statement: str, values: Iterable[Any] = ()) -> None:
         assert self._db is not None
         with self._reporting("write"):
-            return self._db.execute(statement, tuple(values))
+            self._db.execute(statement, tuple(values))
+
+    def _select(self, what: str, values: Iterable[Any] = ()) -> list[Any]:
+        assert self._db is not None
+        with self._reporting("read"):
+            return self._db.execute(f"SELECT {what}", tuple(values)).fetchall()
 
     # ------------------------------------------------------------------ changes
 
@@ -143,12 +157,12 @@ class Journal:
         return self._state("last")
 
     def set_last(self, number: int) -> None:
-        """Continue to count after a number."""
+        """Continue counting after a number."""
         self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
 
     def _state(self, name: str) -> int:
-        found = self._run("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-        return int(found[0])
+        ((value,),) = self._select("value FROM state WHERE name = ?", (name,))
+        return int(value)
 
     def add(self, change: Change) -> None:
         """Store a change that has a number."""
@@ -157,11 +171,11 @@ class Journal:
         values = (number, json.dumps(change.header()), content)
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
         self.set_last(number)
-        if change.right or change.wrong or change.new:
-            self.add_tally(Tally(change.when, change.right, change.wrong, change.new))
+        if change.correct or change.wrong or change.new_rows:
+            self.add_tally(Tally(change.when, change.correct, change.wrong, change.new_rows))
 
     def start_at(self, position: int | None) -> int:
-        """Forget the changes that the model folder has; return the last of them.
+        """Remove the changes that the model folder has; return the last of them.
 
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.
@@ -182,8 +196,8 @@ class Journal:
 
     def missing(self, position: int) -> list[Change]:
         """Return the changes after a position, oldest first."""
-        found = self._run(
-            "SELECT header, features FROM changes WHERE sequence > ? AND refused IS NULL "
+        found = self._select(
+            "header, features FROM changes WHERE sequence > ? AND refused IS NULL "
             "ORDER BY sequence",
             (position,),
         )
@@ -215,20 +229,20 @@ class Journal:
     def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
         """Remember the answer to a request."""
         a = acknowledgement
-        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new)])
+        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new_classes), a.exact])
         self._run(
             "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
         )
 
     def answered(self, key: str) -> tuple[str, Acknowledgement] | None:
         """Return the digest of the request that used a key, and the answer to it."""
-        found = self._run(
-            "SELECT digest, acknowledgement FROM keys WHERE key = ?", (key,)
-        ).fetchone()
-        if found is None:
+        found = self._select("digest, acknowledgement FROM keys WHERE key = ?", (key,))
+        if not found:
             return None
-        sequence, classes, samples, new = json.loads(found[1])
-        return found[0], Acknowledgement(sequence, classes, samples, tuple(new))
+        ((digest, answer),) = found
+        # Answers stored before `exact` was known end without it.
+        sequence, classes, samples, new, *exact = json.loads(answer)
+        return digest, Acknowledgement(sequence, classes, samples, tuple(new), *exact)
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -245,8 +259,8 @@ class Journal:
     def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts that each forget dropped, where it can be undone."""
         found: dict[int, dict[Label, int]] = {}
-        for number, label, count in self._run(
-            "SELECT sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
+        for number, label, count in self._select(
+            "sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
         ):
             found.setdefault(number, {})[json.loads(label)] = count
         return found
@@ -256,8 +270,8 @@ class Journal:
 
         With each, whether another class was given its name since.
         """
-        found = self._run(
-            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
+        found = self._select(
+            "label, count, arrays, meta, name_reused FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
             (number, by),
         )
@@ -277,7 +291,7 @@ class Journal:
     def purge(self, before: float) -> bool:
         """Delete the classes forgotten before a time; return whether there were any."""
         expired = "FROM forgotten WHERE at < ? AND restored IS NULL"
-        if self._run(f"SELECT 1 {expired} LIMIT 1", (before,)).fetchone() is None:
+        if not self._select(f"1 {expired} LIMIT 1", (before,)):
             return False
         with self.transaction():
             self._run(f"DELETE {expired}", (before,))
@@ -292,8 +306,8 @@ class Journal:
 
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""
-        newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
-        return [Tally(*row) for row in newest.fetchall()[::-1]]
+        newest = self._select("* FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
+        return [Tally(*row) for row in newest[::-1]]
 
 
 def _trim(table: str, most: int) -> str:

@@ -1,7 +1,7 @@
 """Reads what klda 0.1.0 stored for its service, and moves it into the journal.
 
 That version kept the keys, the forgotten classes and the tallies as arrays in the model folder, and
-its journal in files ``journal-<first change>.klda``. Nothing here is written any more.
+its journal in files ``journal-<first change>.klda``. These formats are no longer written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CALIBRATION = ("filed", "novelty", "losses")
 def migrate(folder: Path, journal: Journal) -> None:
     """Move the memory and the journal files of an old service into the journal.
 
-    After a kill in between it is done again: a change that the journal has is left out.
+    After a kill it is repeated: changes that the journal already has are left out.
     """
     files = sorted(folder.glob(FILES))
     stored = storage.load(folder) if storage.exists(folder) else None

@@ -156,7 +156,7 @@ async def teach_one(
     known = service.snapshot.counts
     name = forms.chosen_class(chosen, known) if chosen else forms.typed_class(label, known)
     done = await service.learn(await _input(service, value), [name])
-    note = f"Taught: this is {name}." + (" A new class." if done.new else "")
+    note = f"Taught: this is {name}." + (" A new class." if done.new_classes else "")
     if chosen and said == chosen:
         note = f"Confirmed: this is {name}."
     return _changed(await _answer(request, service, value, note=note))
@@ -208,7 +208,7 @@ async def upload(
     file: Annotated[UploadFile | None, File()] = None,
     confirmed: Field = "",
 ) -> Response:
-    """Start to teach the rows of a table, or show first what would be taught."""
+    """Start teaching the rows of a table, or show first what would be taught."""
     if service.modality != "text":
         raise ServerError("Tables can be taught to models of texts only; use the API.")
     content, name = rows.encode(), "Pasted rows"
@@ -286,8 +286,8 @@ async def rename(request: Request, service: The, old: Field, new: Field) -> Resp
 @router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    trace = "" if service.snapshot.forgets_exactly else f" {TRACE}"
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
+    trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
     return _message(request, text, undo=done.sequence)
 

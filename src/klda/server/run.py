@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from klda.errors import KldaError, require
@@ -21,15 +22,21 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
     from klda.server.service import Service
 
     logs.configure(settings.quiet)
-    listener = listen(settings.host, settings.port)
     service = Service(settings)
-    service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
-    on_listen(address_of(listener))
-    # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to end.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    server = uvicorn_server(create_app(service))
-    server.run(sockets=[listener])
+    with listen(settings.host, settings.port) as listener:
+        service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
+        try:
+            on_listen(address_of(listener))
+            # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to
+            # end.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: None)
+            server = uvicorn_server(create_app(service))
+            with suppress(SystemExit):  # how newer versions of Uvicorn say that they can't start
+                server.run(sockets=[listener])
+        finally:
+            if service.ready:  # Uvicorn, which stops the application, did not start it
+                service.stop()
     if not server.started:
         raise KldaError("The service could not start; the log above says why.")
 

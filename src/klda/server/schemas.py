@@ -203,18 +203,24 @@ class ChangeAnswer(BaseModel):
     classes: int
     samples: int
     version: int
+    repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
     @classmethod
     def of(cls, done: Acknowledgement, **more: Any) -> Self:
         """Return the response to a change that was made."""
-        return cls(classes=done.classes, samples=done.samples, version=done.sequence, **more)
+        return cls(
+            classes=done.classes,
+            samples=done.samples,
+            version=done.sequence,
+            repeated=done.repeated,
+            **more,
+        )
 
 
 class DeclareAnswer(ChangeAnswer):
     """What was declared; on disk and included in every later answer."""
 
     new_classes: list[str | int]
-    repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 
 class LearnAnswer(DeclareAnswer):
@@ -303,10 +309,24 @@ class MapAnswer(BaseModel):
     pairs: list[ConfusablePair]
 
 
+class TallyAnswer(BaseModel):
+    """How the model answered just before it was taught."""
+
+    when: float
+    right: int
+    wrong: int
+    new: int = Field(description="Samples of classes that it did not know.")
+
+    @classmethod
+    def of(cls, tally: Tally) -> Self:
+        """Return a tally as the API names its parts."""
+        return cls(when=tally.when, right=tally.correct, wrong=tally.wrong, new=tally.new_rows)
+
+
 class ScoresAnswer(BaseModel):
     """Live accuracy: the model predicts every sample before it learns it."""
 
-    tallies: list[Tally]
+    tallies: list[TallyAnswer]
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 

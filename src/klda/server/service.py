@@ -79,7 +79,7 @@ class Service:
         self.ready = True
 
     def stop(self) -> None:
-        """Finish what waits and fold the journal. Blocks."""
+        """Finish the waiting requests and fold the journal. Blocks."""
         self.ready = False
         self.batcher.stop()
         for process in self._processes:
@@ -170,8 +170,8 @@ class Service:
         for, as `digest` takes it.
         """
         rows = await self._encode(inputs)
-        right, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        change = Change("learn", tuple(labels), rows, right=right, wrong=wrong, new=new)
+        correct, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
+        change = Change("learn", tuple(labels), rows, correct=correct, wrong=wrong, new_rows=new)
         return await self._submit(change, key, content)
 
     async def forget(

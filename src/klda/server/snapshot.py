@@ -24,15 +24,13 @@ class Snapshot:
     counts: dict[Label, int]  # samples of each class
     width: int  # length of a feature row; 0 while it is not known
     frozen: Learner | None  # answers, and can't learn; None while there are no classes
-    forgets_exactly: bool  # it has its samples, as a ledger or while they are few
 
     @classmethod
     def of(cls, learner: Learner, version: int) -> Snapshot:
-        """Return what a learner answers from now, whatever it learns later."""
+        """Freeze a learner as it is now, whatever it learns later."""
         counts = learner.classes
         width = int(getattr(learner.classifier, "n_features_in_", 0))
-        exact = learner.ledger is not None or not learner.classifier.leaves_trace
-        return cls(version, counts, width, learner.frozen() if counts else None, exact)
+        return cls(version, counts, width, learner.frozen() if counts else None)
 
     @property
     def samples(self) -> int:
@@ -51,13 +49,13 @@ class Snapshot:
         return self.learner.answer_rows(rows, top=top)
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
-        """Return how many rows, about to be learned, are right, wrong, and of new classes."""
+        """Return how many rows, about to be learned, are correct, wrong, and of new classes."""
         known = [i for i, label in enumerate(labels) if label in self.counts]
-        right = 0
+        correct = 0
         if known:
             predicted = self.learner.classifier.predict(rows[known]).tolist()
-            right = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
-        return right, len(known) - right, len(labels) - len(known)
+            correct = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
+        return correct, len(known) - correct, len(labels) - len(known)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""

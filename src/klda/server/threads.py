@@ -23,7 +23,7 @@ def lower_priority() -> None:
 
 
 def divide_processors(workers: int) -> None:
-    """Let processes that are started from now on use an equal part of the processors each.
+    """Let each process that is started from now on use an equal part of the processors.
 
     With more threads than processors they would mostly wait for each other.
     """

@@ -22,17 +22,17 @@ ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learn
 
 
 class Update:
-    """Applies changes to a learner and stores them in a journal, inside of its transaction.
+    """Applies changes to a learner and stores them in a journal, inside its transaction.
 
-    Neighbouring learns are applied together, when another change comes or at the end. A replay does
-    not verify again that the samples to remove were learned.
+    Neighbouring learns are applied together, when another kind of change arrives or at the end. A
+    replay does not verify again that the samples to remove were learned.
     """
 
     def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
-        self.rows = 0  # labels in the changes made; 0 if none was
+        self.made: list[Change] = []  # and stored
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
@@ -52,20 +52,22 @@ class Update:
                 raise
             return ServerError(str(error), 409)  # the learner has not changed
         self._journal.add(change)
-        self.rows += max(1, len(change.labels))
+        self.made.append(change)
         return acknowledgement
 
     def make(self, change: Change) -> Acknowledgement:
         """Apply a change, and remember the answer to it; a learn waits for the next ones."""
         added = change.labels if change.kind in ("learn", "declare") else ()
         new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
+        exact = False
         if change.kind == "learn":
             self._learn(change)
         else:
             self.finish()
+            exact = self._forgets_exactly(change)
             getattr(self, f"_{change.kind}")(change)
             self._counts = Counter(self._learner.classes)
-        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new)
+        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
         if change.key:
             self._journal.add_key(change.key, change.digest, done)
         return done
@@ -106,6 +108,14 @@ class Update:
         self._check_known(labels)
         gone = [self._learner.detach(label) for label in labels]
         self._journal.keep(change.sequence, change.when, gone)
+
+    def _forgets_exactly(self, change: Change) -> bool:
+        """Return whether a change forgets and leaves no trace in the model as it is now."""
+        if change.kind != "forget":
+            return change.kind == "remove"
+        learner = self._learner
+        has_samples = learner.ledger is not None or not learner.classifier.leaves_trace
+        return has_samples or not any(self._counts[label] for label in change.labels)
 
     def _restore(self, change: Change) -> None:
         number = change.target

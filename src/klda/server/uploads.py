@@ -50,7 +50,7 @@ class Upload:
                 part = slice(start, start + CHUNK)
                 content = [start, self.texts[part], self.labels[part]]
                 done = await self._teach_once(service, content, absent)
-                self.new.update(done.new)
+                self.new.update(done.new_classes)
                 self.done += len(self.labels[part])
         except KldaError as error:
             self.error = str(error)
@@ -94,7 +94,7 @@ class Uploads:
         return self._task is None or self._task.done()
 
     def begin(self, service: Service, table: PastedRows) -> Upload:
-        """Start to teach a table."""
+        """Start teaching a table."""
         if not self.all_finished:
             raise ServerError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)

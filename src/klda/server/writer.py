@@ -93,7 +93,7 @@ class Writer:
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def stop(self) -> None:
-        """Finish what waits, fold the journal, release the folder."""
+        """Make the waiting changes, fold the journal, release the folder."""
         with self._entrance:
             self._stopped.set()
         self._thread.submit(self._finish)
@@ -127,7 +127,7 @@ class Writer:
             raise ServerError("The service is stopping: try again in a moment.", 503)
 
     def _tick(self) -> None:
-        """Have the thread do what is due, also while there are no changes."""
+        """Let the thread do what is due, even if no changes arrive."""
         while not self._stopped.wait(max(0.05, min(1.0, self._settings.fold_interval))):
             with self._entrance:
                 if not self._stopped.is_set():
@@ -174,7 +174,7 @@ class Writer:
                 )
             size = 1
             missing = self._open()
-        self._unfolded_rows = sum(len(change.labels) for change in missing)
+        self._unfolded_rows = _count_labels(missing)
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
     def _open(self) -> list[Change]:
@@ -252,8 +252,7 @@ class Writer:
             return
         self.snapshot = snapshot
         if snapshot.counts and not storage.exists(self._settings.model):
-            self._begin_fold()  # the first save of a model, which others may load from now on
-            self._end_fold()
+            self._fold()  # the first save of a model, which others may load from now on
         for (_, future), outcome in zip(requests, outcomes, strict=True):
             settle(future, outcome)
 
@@ -263,10 +262,10 @@ class Writer:
             update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
-            if not update.rows:
+            if not update.made:
                 return outcomes, self.snapshot
             snapshot = Snapshot.of(self.learner, self._journal.last)
-        self._unfolded_rows += update.rows
+        self._unfolded_rows += _count_labels(update.made)
         return outcomes, snapshot
 
     # ------------------------------------------------------------------ folding
@@ -283,8 +282,16 @@ class Writer:
         if self._saving is None and self.unfolded and due:
             self._begin_fold()
 
+    def _fold(self) -> None:
+        """Save the model, and wait for it; if that fails, its changes stay in the journal."""
+        try:
+            self._begin_fold()
+            self._end_fold()
+        except Exception:
+            log.exception("fold failed")
+
     def _begin_fold(self) -> None:
-        """Start to save the model as it is now."""
+        """Start saving the model as it is now."""
         self._next_fold = time.monotonic() + self._settings.fold_interval
         if not self.learner.classes:
             return  # a folder can't hold a model without classes: the journal keeps the change
@@ -317,10 +324,13 @@ class Writer:
             if not self._trouble:
                 self._purge()
                 if self.unfolded:
-                    self._begin_fold()
-                    self._end_fold()
+                    self._fold()
         except Exception:
             log.exception("stop")
+
+
+def _count_labels(changes: list[Change]) -> int:
+    return sum(len(change.labels) for change in changes)
 
 
 def _troubled() -> ServerError:

@@ -15,7 +15,7 @@ from klda_bench.cli.screen import show, wrote
 from klda_bench.data import listing
 from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
 from klda_bench.methods import registry
-from klda_bench.paper.page import write_report
+from klda_bench.paper.report import write_report
 
 app = typer.Typer(
     cls=ReportingGroup,

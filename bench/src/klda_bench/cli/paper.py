@@ -23,7 +23,7 @@ from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select
 from klda_bench.paper import tables
-from klda_bench.paper.page import write_report
+from klda_bench.paper.report import write_report
 from klda_bench.runs.grid import Plan
 from klda_bench.runs.metrics import FINAL
 

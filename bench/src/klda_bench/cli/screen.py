@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 
 from klda.cli.console import say
-from klda_bench.report.show import rich_table
+from klda_bench.display.show import rich_table
 
 
 @contextmanager

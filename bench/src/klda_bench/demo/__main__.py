@@ -18,7 +18,7 @@ from rich.text import Text
 from klda import Learner
 from klda_bench.data import Samples
 from klda_bench.demo import comparison, examples, unknown_questions
-from klda_bench.report.show import rich_table
+from klda_bench.display.show import rich_table
 from klda_bench.runs.protocol import run as run_protocol
 
 QUESTIONS = (

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from klda import NCM, Learner
+from klda_bench.display import plots
 from klda_bench.methods import Estimator, Method
-from klda_bench.report import plots
 
 EPOCHS = 20
 KLDA = "klda"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import operator
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -165,19 +166,32 @@ class MethodSpec:
 _OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
 
 
-def registry() -> dict[str, MethodSpec]:
-    """All methods by name, in the order of the tables: fine-tuned first, as in the paper."""
+def registry(used: Iterable[str] = ()) -> dict[str, MethodSpec]:
+    """All methods by name, in the order of the tables: fine-tuned first, as in the paper.
+
+    Those of `used` that are not known here, such as a user's that another process ran, come last.
+    """
+    known = _described() | _OWN
+    return known | {name: _unseen(name) for name in used if name not in known}
+
+
+@functools.cache
+def _described() -> dict[str, MethodSpec]:
     text = (resources.files(__name__) / "methods.toml").read_text(encoding="utf-8")
-    described = {
+    return {
         name: MethodSpec(name, own=row.pop("options", None), source=row.pop("make"), **row)
         for name, row in tomllib.loads(text).items()
     }
-    return described | _OWN
+
+
+def _unseen(name: str) -> MethodSpec:
+    """Describe a method by its name alone."""
+    return MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "")
 
 
 def _own_method(name: str) -> MethodSpec:
     """Describe a user's method by its name and docstring, once it can be imported."""
-    spec = MethodSpec(name, name.partition(":")[2], "own", "each", name, "")
+    spec = _unseen(name)
     about = (inspect.getdoc(spec.factory) or "").partition("\n")[0]
     return dataclasses.replace(spec, about=about)
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from klda_bench import data, published
 from klda_bench.methods import registry
-from klda_bench.paper.table import used_models, usual_layers
+from klda_bench.paper.accuracy_table import used_models, usual_layers
 from klda_bench.runs.grid import Cell
 from klda_bench.runs.metrics import FINAL
 

@@ -13,10 +13,11 @@ import pandas as pd
 
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, published
+from klda_bench.display import plots
 from klda_bench.environment import describe_machine
 from klda_bench.methods import MethodSpec, registry
 from klda_bench.paper import memory
-from klda_bench.paper.table import (
+from klda_bench.paper.accuracy_table import (
     Table,
     accuracy_table,
     make_table,
@@ -26,7 +27,6 @@ from klda_bench.paper.table import (
     shown_runs,
     write_csv,
 )
-from klda_bench.report import plots
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell, Notify, Plan, walk
 from klda_bench.runs.metrics import FINAL, METRICS
@@ -253,11 +253,10 @@ def memory_counts(
     """Count what each method keeps, as the paper counts, and as measured in the output folder."""
     counts = memory.count(dimension, classes, memory.held(Results.of(output), dataset, backbone))
     title = f"Memory: d = {dimension}, M = {classes} classes ({dataset})"
-    bars = counts.set_index("title")[["bytes", "held_bytes"]].astype(float) / 1e6
-    bars.columns = pd.Index(["as the paper counts (float32)", "held by the fitted model, measured"])
     files = [write_csv(counts, output, "memory")]
     shown = counts[["title", "formula", "parameters"]].rename(columns={"title": "method"})
-    shown[["MB (float32)", "MB held, measured"]] = bars.to_numpy()
+    megabytes = counts[["bytes", "held_bytes"]].astype(float) / 1e6
+    shown[["MB (float32)", "MB held, measured"]] = megabytes
     return Product(shown, title, files)
 
 

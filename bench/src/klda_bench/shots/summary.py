@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from klda_bench import data
-from klda_bench.report import plots, show
+from klda_bench.display import plots, show
 from klda_bench.results import Row
 from klda_bench.runs.grid import unpack_bits
 from klda_bench.runs.metrics import Spread, paired_difference

@@ -17,10 +17,10 @@ from markdown_it import MarkdownIt
 
 from klda.errors import KldaError
 from klda_bench import data, published
+from klda_bench.display.show import markdown
 from klda_bench.methods import registry
 from klda_bench.paper import memory
-from klda_bench.paper.summary import summarise
-from klda_bench.paper.table import (
+from klda_bench.paper.accuracy_table import (
     Table,
     accuracy_table,
     groups,
@@ -29,8 +29,8 @@ from klda_bench.paper.table import (
     used_models,
     usual_layers,
 )
+from klda_bench.paper.summary import summarise
 from klda_bench.paper.tables import methods_table
-from klda_bench.report.show import markdown
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
 
@@ -107,7 +107,8 @@ def _section(title: str, *parts: str) -> str:
 
 def _shown(title: str, table: Table, text: Sequence[str] = ()) -> str:
     """Return a table with its notes, the best figures in bold."""
-    return _section(title, *text, markdown(table.grid(lambda best: f"**{best}**")), *table.notes)
+    notes = [re.sub(r"^\*", r"\\*", note) for note in table.notes]  # no bullet of a list
+    return _section(title, *text, markdown(table.grid(lambda best: f"**{best}**")), *notes)
 
 
 def _folded(title: str, *parts: str) -> str:
@@ -199,9 +200,10 @@ def _own(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _costs(cells: Sequence[Cell], *, with_paper: bool) -> str:
     """Seconds and bytes of the runs; what the paper says of both."""
+    known = registry(cell.method for cell in cells)
     rows = [
         {
-            "": registry()[cell.method].title,
+            "": known[cell.method].title,
             "learn": round(cell.record["seconds"]["learn"], 2),
             "held": round(held / 1e6, 1) if (held := cell.record.get("held_bytes")) else None,
         }
@@ -250,5 +252,5 @@ def _html(title: str, text: str, place: Path) -> str:
     body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
     body = re.sub(r'src="([\w-]+\.png)"', picture, body)
     body = re.sub("(<table>.*?</table>)", r'<div class="wide">\1</div>', body, flags=re.DOTALL)
-    shell = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    shell = (files(__package__) / "report.html").read_text(encoding="utf-8")
     return shell.replace("{title}", title).replace("{body}", body)

@@ -116,8 +116,9 @@ def accuracy_table(
     used = {row_of(cell.backbone, cell.method) for cell in cells}
     rows: dict[str, str] = {}
     theirs: dict[tuple[str, str], Spread] = {}
+    known = registry(cell.method for cell in cells)
     for backbone in backbones:
-        for method, spec in registry().items():
+        for method, spec in known.items():
             row, model = row_of(backbone, method), main or backbone
             figures = {n: published.FIGURES.get((model, method, n)) for n in compared}
             theirs |= {(row, n): figure for n, figure in figures.items() if figure is not None}
@@ -342,7 +343,7 @@ def used_models(cells: Iterable[Cell]) -> list[str]:
 
 def usual_layers(cells: Sequence[Cell], backbones: Sequence[str]) -> list[Cell]:
     """Pick each method of some models on its own choice of layers, else on the last layer."""
-    known, found = registry(), []
+    known, found = registry(cell.method for cell in cells), []
     for backbone in backbones:
         for (method,), runs in groups((c for c in cells if c.backbone == backbone), "method"):
             by_layers = dict(groups(runs, "layers"))

@@ -1,4 +1,4 @@
-"""Data frames and rows as tables on a terminal."""
+"""Data frames and rows as tables, on a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 def markdown(frame: pd.DataFrame) -> str:
     """Write a frame as a Markdown table: its first column on the left, all others on the right."""
     shown = as_text(frame)
-    head, *lines = [f"| {' | '.join(row)} |" for row in (shown.columns, *shown.to_numpy())]
+    rows = [[text.replace("|", r"\|") for text in row] for row in (shown, *shown.to_numpy())]
+    head, *lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([head, f"|---{'|---:' * (shown.shape[1] - 1)}|", *lines])
 
 
