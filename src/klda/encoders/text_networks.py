@@ -180,12 +180,12 @@ class TorchBert(BertNetwork):
 
         self._words, self._places = tensor(self.words), tensor(self.positions)
         self._first_norm = of("embeddings.LayerNorm")
-        self._blocks = []
+        self._stack = []
         for layer in range(self.n_layers):
             key = f"encoder.layer.{layer}"
             parts = ("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense")
             rest = [of(f"{key}.{part}") for part in (*parts, "output.dense", "output.LayerNorm")]
-            self._blocks.append([tuple(map(tensor, self.joint(layer))), *rest])
+            self._stack.append([tuple(map(tensor, self.joint(layer))), *rest])
 
     def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Return one float32 row per text, given its tokens."""
@@ -207,7 +207,7 @@ class TorchBert(BertNetwork):
         states = [
             norm(f.embedding(ids, self._words) + self._places[: ids.shape[1]], self._first_norm)
         ]
-        for joint, attended, attended_norm, inner, outer, outer_norm in self._blocks:
+        for joint, attended, attended_norm, inner, outer, outer_norm in self._stack:
             hidden = states[-1]
             query, key, value = f.linear(hidden, *joint).view(shape).permute(2, 0, 3, 1, 4)
             mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=here)
