@@ -178,7 +178,7 @@ def _learn_here(
     modality, announce = job.tables[0].modality, not job.samples
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         # Before the foundation model is loaded: a bad file shows at once.
-        first = list(itertools.islice(rows, 1))
+        first = iter(list(itertools.islice(rows, 1)))  # an iterator lets go of what it gave
         learner = existing or new_learner(modality, given, encoding, announce=announce)
         job.learn(learner, itertools.chain(first, rows))
     return learner
