@@ -121,3 +121,25 @@ def test_a_change_that_can_not_be_undone_is_never_used(monkeypatch):
         with pytest.raises(HalfChangedError):
             use()
     assert (model.fit(X, y).predict(X) == y).mean() > 0.9
+
+
+def test_hints_that_can_not_be_taken_back_leave_no_model_to_use(monkeypatch):
+    X, y = reference.blobs(120, 8, 6, spread=0.5)
+    hints = np.stack([X[y == c].mean(0) for c in range(6)])
+    few = np.concatenate([np.flatnonzero(y == c)[: 3 if c < 2 else 20] for c in range(6)])
+    monkeypatch.setattr(solution, "BLOCK_ROWS", {"cpu": 1, "gpu": 1})
+    model = make().partial_fit(X[few], y[few]).hint(hints, np.arange(6))
+    change, calls = Member.change, []
+
+    def failing(member, *arguments):
+        calls.append(1)
+        if len(calls) > 1:
+            raise MemoryError
+        change(member, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "change", failing)
+        with pytest.raises(HalfChangedError):
+            model.predict(X[:1])
+    with pytest.raises(HalfChangedError):
+        model.predict(X[:1])

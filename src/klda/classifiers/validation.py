@@ -81,9 +81,8 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
         samples = check_array(
             X, dtype=estimator.dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
         )
-    if (
-        samples.nbytes <= MOVED_AT_ONCE
-    ):  # a GPU looks at them in less time than it takes to send them
+    # A GPU looks at samples in less time than it takes to send them.
+    if samples.nbytes <= MOVED_AT_ONCE:
         samples = estimator.backend_for(samples, first=first).asarray(samples)
     if not _is_usable(samples):
         raise _unusable(samples)

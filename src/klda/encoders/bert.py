@@ -86,12 +86,12 @@ class BertNetwork:
     def joint(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights and biases of a layer's queries, keys and values in one piece."""
         start = f"encoder.layer.{layer}.attention.self"
-        kinds = ("weight", "bias")
-        parts = [
-            [self.weights[f"{start}.{part}.{kind}"] for part in ("query", "key", "value")]
-            for kind in kinds
-        ]
-        return np.concatenate(parts[0]), np.concatenate(parts[1])
+
+        def joined(kind: str) -> np.ndarray:
+            parts = ("query", "key", "value")
+            return np.concatenate([self.weights[f"{start}.{part}.{kind}"] for part in parts])
+
+        return joined("weight"), joined("bias")
 
 
 class Weights:

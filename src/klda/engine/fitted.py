@@ -48,7 +48,6 @@ class Fitted:
         self._model, self._solution, self._stored = model, solution, stored
         self._solved_with = solved_with
         self._judged_with = _judging(solved_with)
-        self._is_lost = False  # stopped halfway through a change
         self._lock = threading.RLock()  # many threads may ask for the first answer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,8 +60,6 @@ class Fitted:
     @property
     def model(self) -> Model:
         """All that was learned; one that was stored is read when first needed."""
-        if self._is_lost:
-            raise HalfChangedError
         if self._model is None:
             if self._stored is None or self._solution is None:
                 raise PredictionOnlyError(
@@ -71,6 +68,8 @@ class Fitted:
                 )
             with self._lock:
                 self._model = self._model or _read(*self._stored, self._solution.backend)
+        if self._model.is_half_changed:
+            raise HalfChangedError
         return self._model
 
     @property
@@ -117,9 +116,6 @@ class Fitted:
         with held_back():
             try:
                 yield model
-            except HalfChangedError:
-                self._is_lost = True
-                raise
             finally:
                 self._solution = None
 

@@ -121,6 +121,7 @@ class Model:
         self.held, self.hints, self.hinted = (
             rows or LabelledRows(none) for rows in (held, hints, hinted)
         )
+        self.is_half_changed = False  # and must not be used any more
         self._classes: tuple[Any, LabelledRows, np.ndarray] | None = None
 
     @classmethod
@@ -303,6 +304,7 @@ class Model:
                         batch = self._batch(rows, groups, labels, block)
                         member.change(*batch, -sign, room)
                 except BaseException as error:  # no memory for that either
+                    self.is_half_changed = True
                     raise HalfChangedError from error
                 raise
 
