@@ -14,13 +14,13 @@ from klda.classifiers.validation import check_label_kind
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Block, BlockReader, Part, Source, cut
-from klda.cluster.workers import PredictionWriter
+from klda.cluster.workers import Packed
 from klda.data import Columns
 from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import REFUSED, KldaError, check_count, check_fraction, require
 from klda.learner import Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
@@ -114,7 +114,8 @@ def learn(
             if not _is_fitted(draft):
                 _draw_maps(draft, ray.get(first.ref), first, reader)
             parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
-            _merge_all(ray, pool, parts, draft, reader)
+            empty = ray.put(draft.classifier.empty().pack(solved=False))
+            _merge_all(pool.map(parts, "learn", empty, reader), draft)
     return taught.take_over(draft, source or str(rows))
 
 
@@ -139,18 +140,11 @@ def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
     return min(most, max(1, size // 2)), most
 
 
-def _merge_all(
-    ray: Any, pool: Pool, parts: Iterator[Part], draft: Learner, reader: BlockReader
-) -> None:
-    """Have all parts learned, and add the model of each to the draft."""
+def _merge_all(learned: Iterator[tuple[Part, Packed]], draft: Learner) -> None:
+    """Add the model of each part to the draft."""
     classifier, before, n_rows = draft.classifier, draft.samples, 0
     model = classifier.model_
-    empty = ray.put(classifier.empty().pack(solved=False))
-
-    def submit(worker: Any, part: Part) -> Any:
-        return worker.learn.remote(empty, reader, *part.arguments)
-
-    for part, (arrays, meta) in pool.map(parts, submit):
+    for part, (arrays, meta) in learned:
         check_label_kind(classifier.classes_, meta["classes"])
         classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
         n_rows += part.n_rows
@@ -187,7 +181,7 @@ def predict(
     model : path or Learner
         Model folder.
     output : path
-        Folder to create; all machines of the cluster must see it. It appears when it is complete.
+        Folder to create. It appears when it is complete.
     input_column : str, optional
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str
@@ -203,6 +197,7 @@ def predict(
         The folder.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
+    parquet = require("pyarrow.parquet", "cluster")
     check_fraction("refused", refused)
     folder = Path(output).resolve()
     if folder.exists():
@@ -213,16 +208,13 @@ def predict(
     with connected(address, resources) as ray, _written(folder) as partial:
         reader = BlockReader(asked.modality, Columns(input_column), labels=False)
         rows = Source.open(ray, data, reader)
-        writer = PredictionWriter(partial, float(refused), tuple(columns))
         packed = ray.put(asked.classifier.pack(compact=True))
-
-        def submit(worker: Any, part: Part) -> Any:
-            return worker.predict.remote(packed, writer, reader, *part.arguments)
-
+        given = packed, reader, float(refused), tuple(columns)
         with _working(rows, asked, options, resources, progress, "Predicting") as pool:
             _, blocks = _peeked(rows.blocks(), "predict")
-            for _ in pool.map(_parts(ray, pool, blocks, *PREDICTIONS_PER_FILE), submit):
-                pass
+            parts = _parts(ray, pool, blocks, *PREDICTIONS_PER_FILE)
+            for part, table in pool.map(parts, "predict", *given):
+                parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
 
 
@@ -233,8 +225,6 @@ def _written(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        for left in partial.glob(".part-*"):  # by workers that died
-            left.unlink()
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -253,27 +243,21 @@ def _working(
     doing: str,
 ) -> Iterator[Pool]:
     """Yield workers with a learner's foundation model; their progress is reported, or shown."""
-    loading = learner.options | options
+    # The driver's device is not the workers'.
+    loading = learner.options | {"device": "auto"} | options
     for name in ("layers", "modality"):  # the fingerprint says which
         loading.pop(name, None)
-    if "device" not in options:
-        loading.pop("device", None)  # the driver's is not the workers'
     reads_dataset = rows.dataset is not None
     total = None if reads_dataset else 1.0
-    with progress_bar(doing, total, show=bool(progress) and not callable(progress)) as show:
+    with progress_bar(doing, total, show=progress is True) as show:
 
         def shown(now: Progress) -> None:
             show(now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers")
 
         report = progress if callable(progress) else shown
-        with Pool(
-            rows.ray,
-            learner.foundation,
-            loading,
-            resources,
-            leave_cpus=reads_dataset,
-            report=report,
-        ) as pool:
+        given = (learner.foundation, loading, resources)
+        with Pool(rows.ray, *given, leave_cpus=reads_dataset, report=report) as pool:
+            pool.wait_for_place()
             yield pool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from klda.cluster.connection import ClusterError, Resources
@@ -19,10 +19,11 @@ START_SECONDS = 300.0  # until the first worker has a place; loading may take lo
 class Progress:
     """How far the work is."""
 
-    rows: int  # that are done
-    parts: int  # that are done; a part is what one worker is given at a time
-    workers: tuple[WorkerInfo, ...]  # that run now
-    fraction: float | None  # of all rows, estimated from the sizes of files; None for a dataset
+    rows: int = 0  # that are done
+    parts: int = 0  # that are done; a part is what one worker is given at a time
+    workers: tuple[WorkerInfo, ...] = ()  # that run now
+    # Of all rows, estimated from the sizes of files; None for a dataset.
+    fraction: float | None = None
 
 
 class Pool:
@@ -59,9 +60,8 @@ class Pool:
         self._again: deque[Part] = deque()
         self._done: deque[tuple[Part, Any]] = deque()
         self._failures: Counter[str] = Counter()
-        self._rows = self._parts = 0
-        self._fraction: float | None = 0.0
-        self._arriving = [self._start().arrive.remote() for _ in range(self.size)]
+        self._progress = Progress()
+        self._placed = [self._start() for _ in range(self.size)]
 
     def __enter__(self) -> Self:
         return self
@@ -70,13 +70,11 @@ class Pool:
         for worker in self._workers:
             self._ray.kill(worker)
 
-    def map(
-        self, parts: Iterable[Part], submit: Callable[[Any, Part], Any]
-    ) -> Iterator[tuple[Part, Any]]:
+    def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
         """Yield all parts with their results, in the order in which they are done.
 
-        Given a free worker and a part, `submit` starts the work and returns a reference to its
-        result. While the caller uses a result, its worker has the next part to do.
+        `work` names the method of a worker, which is `given` the same for each part. While the
+        caller uses a result, its worker has the next part to do.
         """
         parts = iter(parts)
         while True:
@@ -85,7 +83,9 @@ class Pool:
                 while not self._idle:
                     self._wait()
                 worker = self._idle.pop()
-                self._busy[submit(worker, part)] = (worker, part)
+                contents = [block.ref for block in part.blocks]
+                ref = getattr(worker, work).remote(*given, part, *contents)
+                self._busy[ref] = (worker, part)
             elif any(part is not None for _, part in self._busy.values()):
                 self._wait()
             else:
@@ -95,21 +95,16 @@ class Pool:
 
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
-        if not self._arriving:
-            return
-        arrived, _ = self._ray.wait(self._arriving, num_returns=1, timeout=START_SECONDS)
-        if not arrived:
+        if not self._ray.wait(self._placed, num_returns=1, timeout=START_SECONDS)[0]:
             has = self._ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
                 f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and others may be "
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
-        self._arriving = []
 
     def _wait(self) -> None:
         """Wait until a worker has loaded, has done its part, or has died and been replaced."""
-        self.wait_for_place()
         (ref, *_), _ = self._ray.wait(list(self._busy), num_returns=1)
         worker, part = self._busy.pop(ref)
         doing = "opening the foundation model" if part is None else f"working on {part}"
@@ -132,19 +127,22 @@ class Pool:
             self._done.append((part, result))
             self._count(part)
         infos = tuple(info for info in self._workers.values() if info is not None)
-        self._report(Progress(self._rows, self._parts, infos, self._fraction))
+        self._progress = replace(self._progress, workers=infos)
+        self._report(self._progress)
 
     def _count(self, part: Part) -> None:
-        self._rows += part.n_rows
-        self._parts += 1
-        if self._fraction is not None:
-            self._fraction = None if part.fraction is None else self._fraction + part.fraction
+        now, fraction = self._progress, part.fraction
+        if fraction is not None:
+            fraction += now.fraction or 0.0
+        self._progress = Progress(now.rows + part.n_rows, now.parts + 1, fraction=fraction)
 
     def _start(self) -> Any:
+        """Start a worker that loads; return what is there once Ray has found a place for it."""
         worker = self._make()
         self._workers[worker] = None
+        placed = worker.__ray_ready__.remote()  # before it loads: one does one thing at a time
         self._busy[worker.load.remote()] = (worker, None)
-        return worker
+        return placed
 
     def _replace_worker(self, worker: Any, doing: str, error: Exception) -> None:
         """Start another worker in the place of one that died, unless that happens again and again.

@@ -49,12 +49,6 @@ class Part:
         """How many rows."""
         return sum(block.stop - block.start for block in self.blocks)
 
-    @property
-    def arguments(self) -> list[Any]:
-        """What workers are given: the first row, which rows of each block, and the blocks."""
-        spans = [(block.start, block.stop) for block in self.blocks]
-        return [self.first_row, spans, *(block.ref for block in self.blocks)]
-
     def __str__(self) -> str:
         return f"rows {self.first_row + 1:,} to {self.first_row + self.n_rows:,}"
 
@@ -159,12 +153,13 @@ class BlockReader:
     labels: bool
 
     def batches(
-        self, first_row: int, spans: Sequence[tuple[int, int]], blocks: Sequence[Any]
+        self, part: Part, contents: Sequence[Any]
     ) -> Iterator[tuple[Any, list[Label], Any]]:
         """Yield inputs, labels, and the rows of a dataset as an Arrow table, block by block."""
-        for block, (start, stop) in zip(blocks, spans, strict=True):
-            yield self.read(block, start, stop, first_row)
-            first_row += stop - start
+        first_row = part.first_row
+        for block, content in zip(part.blocks, contents, strict=True):
+            yield self.read(content, block.start, block.stop, first_row)
+            first_row += block.stop - block.start
 
     def read(
         self, block: Any, start: int, stop: int, first_row: int = 0
