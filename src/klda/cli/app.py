@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
 from klda.cli.console import complain, say
+from klda.cli.options import ungrouped
 from klda.errors import KldaError
 
 # Installed packages add commands under this group of entry points: name = "module:typer_app".
@@ -144,4 +145,4 @@ for panel, commands in {
     "Look": (show.show, models.models),
 }.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(rich_help_panel=panel)(ungrouped(command))

@@ -21,8 +21,8 @@ SHOWN = 20  # classes in the table, without --all
 def evaluate(
     files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
     model: options.Model,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
+    *,
+    columns: options.Columns,
     confusion: Annotated[
         Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
     ] = None,
@@ -32,11 +32,7 @@ def evaluate(
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    encoding: options.Encoding,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -53,9 +49,8 @@ def evaluate(
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
-    known = learner.classes
-    tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
+    learner = Learner.load(model, **encoding.given())
+    tables = reading.open_tables(files, learner.modality, columns, learner.classes)
     start = time.perf_counter()
     batches = reading.batches(tables, "Evaluating", labels=True)
     result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)

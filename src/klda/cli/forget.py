@@ -31,6 +31,7 @@ UNCHECKED = (
 
 def forget(
     model: options.Model,
+    *,
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
         Path | None, option("File with the rows that were learned, to undo them exactly.")
@@ -46,13 +47,8 @@ def forget(
             "features. May be repeated."
         ),
     ] = None,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    columns: options.Columns,
+    encoding: options.Encoding,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -77,17 +73,14 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
 
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
-    with changed(model, wait, encoding) as learner:
+    with changed(model, wait, encoding.given()) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
         exact = True
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
-            tables = reading.open_tables(
-                [rows], learner.modality, input_column, label_column, before
-            )
+            tables = reading.open_tables([rows], learner.modality, columns, before)
             _forget_rows(learner, tables, names, partly)
         else:
             exact = _forget_classes(learner, names)

@@ -39,6 +39,7 @@ class Format(enum.StrEnum):
 
 
 def predict(
+    *,
     model: options.OptionalModel = None,
     file: Annotated[
         Path | None,
@@ -70,11 +71,7 @@ def predict(
         Path | None, option("File to write or replace.", "--output", "-o")
     ] = None,
     input_column: options.InputColumn = None,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    encoding: options.Encoding,
     server: Annotated[
         str | None,
         option("Ask a running **klda serve** instead of opening a model folder.", metavar="URL"),
@@ -112,7 +109,6 @@ def predict(
         raise typer.BadParameter("Give a file or --text, not both.")
     if refused is not None:
         check_fraction("--refused", refused)
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
     judged = reject or refused is not None
     if cluster is not None:
         if explain or reject or top_k > 1 or format is not None:
@@ -123,11 +119,11 @@ def predict(
         where = options.given(
             address=cluster, workers=workers, input_column=input_column, refused=refused
         )
-        _predict_on_cluster(file, model, output_file, encoding | where)
+        _predict_on_cluster(file, model, output_file, encoding.given() | where)
         return
     if server is not None and (judged or explain):
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
-    asked = _opened(model, server, key, encoding, judged or explain)
+    asked = _opened(model, server, key, encoding.given(), judged or explain)
     batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
         if format is Format.CSV:
@@ -191,7 +187,7 @@ def _batches(
         if texts:
             return iter([Batch(list(texts), None)])
         return read_lines(sys.stdin.buffer, "standard input")
-    tables = reading.open_tables([file], modality, input_column, None)
+    tables = reading.open_tables([file], modality, options.Columns(input_column))
     return reading.batches(tables, "Predicting", labels=False)
 
 
