@@ -31,10 +31,6 @@ ELSEWHERE = {
 _PARAMETERS = re.compile(r"\b(input|label)_column\b")
 
 
-def _find_added(name: str) -> EntryPoint | None:
-    return next(iter(entry_points(group=COMMANDS, name=name)), None)
-
-
 def _hide_types_of_flags(params: Sequence[Any]) -> None:
     """Leave ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
     for param in params:
@@ -73,27 +69,30 @@ class _Commands(ReportingGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = super().get_command(ctx, cmd_name)
-        if found is None and (point := _find_added(cmd_name)):
-            # Enough for the list in the help, which is not worth an import.
-            about = point.dist.metadata["Summary"] if point.dist else None
-            return TyperGroup(name=cmd_name, help=about, rich_help_panel="More")
+        if found is not None:
+            _hide_types_of_flags(found.get_params(ctx))
+        elif point := next(iter(entry_points(group=COMMANDS, name=cmd_name)), None):
+            found = _AddedCommand(point)
+        elif cmd_name in ELSEWHERE:
+            raise KldaError(ELSEWHERE[cmd_name])
         return found
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = args[0], super().get_command(ctx, args[0]), args[1:]
-        if command is None and (point := _find_added(name)):
-            command = typer.main.get_command(point.load())
-        if command is None and name in ELSEWHERE:
-            raise KldaError(ELSEWHERE[name])
-        if command is None:
-            return super().resolve_command(ctx, args)  # says what it could have been
-        _hide_types_of_flags(command.get_params(ctx))
-        return name, command, rest
 
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)
         _hide_types_of_flags(params)
         return params
+
+
+class _AddedCommand(TyperGroup):
+    """A command of another package, which is imported when the command runs."""
+
+    def __init__(self, point: EntryPoint) -> None:
+        about = point.dist.metadata["Summary"] if point.dist else None
+        super().__init__(name=point.name, help=about, rich_help_panel="More")
+        self._point = point
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        return typer.main.get_command(self._point.load()).make_context(*given, **more)
 
 
 app = typer.Typer(
