@@ -46,13 +46,8 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
 
     def answer():
         chunks = batches(open_tables([path], "text", Columns()), "Predicting", labels=False)
-        predict._write_csv(
-            io.StringIO(),
-            predict.answered(chunks, lambda inputs: learner.predict_top(inputs, 1)),
-            "text",
-            1,
-            False,
-        )
+        answers = predict.answered("text", chunks, predict.ranking(learner, 1))
+        predict.write_csv(io.StringIO(), predict.columns("text", 1, False), answers)
 
     limit = 1.15
     ratio = best_of(4, lambda: seconds(answer) / seconds(lambda: encoder.encode(texts)), limit)

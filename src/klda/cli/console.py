@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -49,7 +49,7 @@ def knowledge(classes: int, samples: int) -> str:
 def table(
     *columns: str,
     rows: Iterable[Iterable[Any]] = (),
-    numbers: tuple[str, ...] = (),
+    numbers: Sequence[str] = (),
     **options: Any,
 ) -> RichTable:
     """Return a table without lines; columns named in `numbers` are aligned to the right."""
