@@ -219,12 +219,11 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
         ncm: {},
     }
     for model, expected in keeps.items():
-        said = kept(model)
         stored = storage.load(model)
         assert stored.document["classifier"].pop("keeps") == expected
         if not stored.document["compact"]:  # as a folder from before the value
             storage.save(model, stored.arrays, stored.document)
-            assert kept(model) == said
+            assert "not recorded" in kept(model)
 
 
 def test_show_says_which_samples_wait_for_calibration(cli, rows, tmp_path):

@@ -33,52 +33,45 @@ def check_file(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) ->
 
 def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
-    pyplot = _pyplot()
-    count = len(result.labels)
-    totals = np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    pyplot, count = _pyplot(), len(result.labels)
     side = min(max(4.5, 0.16 * count + 2), 24)
     figure, axes = pyplot.subplots(figsize=(side, side), layout="constrained")
-    image = axes.imshow(result.confusion / totals, cmap="magma_r", vmin=0, vmax=1)
-    names = [str(label) for label in result.labels]
-    size = max(4.0, min(9.0, 400 / max(count, 1)))
-    if count <= 150:
-        axes.set_xticks(range(count), names, rotation=90, fontsize=size)
-        axes.set_yticks(range(count), names, fontsize=size)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("label")
-    axes.set_title(f"accuracy {result.accuracy:.1%}, {result.samples:,} samples")
-    figure.colorbar(image, ax=axes, shrink=0.7, label="fraction of the label's samples")
+    fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
+    ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
+        ax=axes,
+        include_values=False,
+        cmap="magma_r",
+        xticks_rotation="vertical",
+        im_kw={"vmin": 0, "vmax": 1},
+    )
+    axes.tick_params(labelsize=max(4.0, min(9.0, 400 / max(count, 1))))
+    if count > 150:  # too small to read
+        axes.set(xticks=[], yticks=[])
+    title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
+    axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
     _save(pyplot, figure, path)
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
-    found = result.reliability
-    pyplot = _pyplot()
+    from sklearn.calibration import CalibrationDisplay
+
+    found, pyplot = result.reliability, _pyplot()
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
     )
-    bins = len(found.counts)
-    middles = (np.arange(bins) + 0.5) / bins
-    there = found.counts > 0
-    above.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated", zorder=3)
-    above.bar(middles[there], found.accuracy[there], 0.9 / bins, color="#4c78a8", label="accuracy")
-    above.plot(
-        found.confidence[there],
-        found.accuracy[there],
-        "o",
-        color="#e45756",
-        markersize=4,
-        label="by mean probability",
+    there, bins = found.counts > 0, len(found.counts)
+    curve = CalibrationDisplay(found.accuracy[there], found.confidence[there], None)
+    curve.plot(ax=above, name="answers")
+    above.set(
+        title=f"expected calibration error {found.error:.1%}, {result.samples:,} samples",
+        xlabel=None,
+        ylabel="fraction of answers that are right",
     )
-    above.set_ylabel("fraction of answers that are right")
-    above.set_xlim(0, 1)
-    above.set_ylim(0, 1.02)
-    above.legend(loc="upper left", frameon=False)
-    above.set_title(f"expected calibration error {found.error:.1%}, {result.samples:,} samples")
-    below.bar(middles, found.counts / found.counts.sum(), 0.9 / bins, color="0.6")
-    below.set_ylabel("fraction")
-    below.set_xlabel("probability of the answer")
+    below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
+    below.set(xlabel="probability of the answer", ylabel="fraction")
     _save(pyplot, figure, path)
 
 
