@@ -240,7 +240,7 @@ def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeyp
     rows, labels = make_rows(20)
     learner = Learner("features", classifier=NCM()).learn(rows, labels)
     empty = ray.put(learner.classifier.empty().pack(solved=False))
-    part = Part(0, [Block(ray.put(Batch(rows, labels.tolist())), 0, 20)])
+    part = Part(0, [Block(ray.put(Batch(rows, labels.tolist())), 20)])
     reader = BlockReader("features", Columns(), labels=True)
     with Pool(ray, learner.foundation, {}, Resources(workers=1)) as pool:
         pool.wait_for_place()

@@ -33,7 +33,7 @@ def learn_part(alone, rows, labels, device="cpu"):
 
 
 def part_of(rows, first_row=0):
-    return Part(first_row, [Block(None, 0, len(rows))])
+    return Part(first_row, [Block(None, len(rows))])
 
 
 def merged(alone, parts):
@@ -102,7 +102,7 @@ def test_a_part_is_sent_as_a_triangle_whatever_its_number_of_rows():
 
 
 def blocks_of(n, size=10, known=True):
-    return [Block(i, 0, size, 1, (i + 1) / n if known else None) for i in range(n)]
+    return [Block(i, size, 1, (i + 1) / n if known else None) for i in range(n)]
 
 
 def sizes(parts):
@@ -157,7 +157,7 @@ def test_feature_columns_of_any_kind_are_read():
     tensors = arrow.FixedShapeTensorArray.from_numpy_ndarray(values)
     for column in (arrow.array(values.tolist()), fixed, tensors, arrow.chunked_array([fixed])):
         block = arrow.table({"embedding": column, "y": list(range(10))})
-        rows, labels, _ = reader_of("features").read(block, 1, 9)
+        rows, labels, _ = reader_of("features").read(block, Block(None, 8, start=1))
         np.testing.assert_array_equal(rows, values[1:9])
         assert labels == list(range(1, 9))
 

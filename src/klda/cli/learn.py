@@ -81,6 +81,7 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
+    from klda.encoders import modality_of
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
@@ -93,7 +94,9 @@ def learn(
         existing = None
         if folder.exists(model):
             existing = open_existing(model, new.foundation, encoding.given())
-        modality = existing.modality if existing else _modality(new.foundation)
+        # A column of paths may be texts: the foundation model of a new model tells.
+        known = modality_of(new.foundation) if new.foundation else None
+        modality = existing.modality if existing else known
         before = existing.classes if existing else {}
         tables = reading.open_tables(files, modality, columns, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
@@ -161,15 +164,6 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
                 "--restart."
             )
         raise
-
-
-def _modality(foundation: str | None) -> str | None:
-    """Tell what a new model takes by its foundation model: a column of paths may be texts."""
-    if foundation is None:
-        return None
-    from klda.encoders import modality_of
-
-    return modality_of(foundation)
 
 
 def _report(

@@ -169,28 +169,23 @@ def _show_label_set(
 
 def _problems(found: dict[str, Any]) -> Iterator[Any]:
     """Yield a table of each kind of problem, or a sentence where there is none."""
-    yield _problem_table(
-        ("easily confused", "with", "expected confusion"),
-        [(one["first"], one["second"], f"{one['confusion']:.1%}") for one in found["confusable"]],
-        "No classes are easily confused.",
-    )
-    yield _problem_table(
-        ("few samples", "samples"),
-        [(one["label"], one["samples"]) for one in found["small_classes"]],
-        "No class is too small.",
-    )
+    pairs = [
+        (one["first"], one["second"], f"{one['confusion']:.1%}") for one in found["confusable"]
+    ]
+    small = [(one["label"], one["samples"]) for one in found["small_classes"]]
     doubles = []
     for one in found["two_in_one"] or ():
         sizes, ids = (" + ".join(map(str, one["sizes"])), " and ".join(map(str, one["ids"])))
         doubles.append((one["label"], sizes, f"{one['gap']:.1f}", f"samples {ids}"))
     none = NO_LEDGER if found["two_in_one"] is None else "No class looks like two in one."
-    yield _problem_table(("looks like two", "groups", "gap", "typical"), doubles, none)
-
-
-def _problem_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> Any:
-    """Return the first rows as a table, or a sentence if there are none."""
-    if not rows:
-        return none
-    more = f"the first {MOST} of {len(rows):,}; --json has all" if len(rows) > MOST else None
-    numbers = ("expected confusion", "samples", "groups", "gap")
-    return table(*columns, rows=rows[:MOST], numbers=numbers, caption=more, caption_justify="left")
+    for columns, rows, nothing in (
+        (
+            ("easily confused", "with", "expected confusion"),
+            pairs,
+            "No classes are easily confused.",
+        ),
+        (("few samples", "samples"), small, "No class is too small."),
+        (("looks like two", "groups", "gap", "typical"), doubles, none),
+    ):
+        numbers = ("expected confusion", "samples", "groups", "gap")
+        yield table(*columns, rows=rows, numbers=numbers, most=MOST) if rows else nothing

@@ -112,8 +112,11 @@ def learn(
         with _working(rows, taught, options, resources, progress, "Learning") as pool:
             first, blocks = _peeked(rows.blocks(), "learn")
             if not _is_fitted(draft):
-                _draw_maps(draft, ray.get(first.ref), first, reader)
-            parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
+                # A new classifier draws its feature maps, as learning the first rows would.
+                inputs, labels, _ = reader.read(ray.get(first.ref), first)
+                draft.classifier.partial_fit(draft.encode(inputs), labels)
+                draft.classifier = draft.classifier.empty()
+            parts = _parts(pool, blocks, *_part_sizes(draft, rows_per_part))
             empty = ray.put(draft.classifier.empty().pack(solved=False))
             _merge_all(pool.map(parts, "learn", empty, reader), draft)
     return taught.take_over(draft, source or str(rows))
@@ -121,16 +124,6 @@ def learn(
 
 def _is_fitted(learner: Learner) -> bool:
     return hasattr(learner.classifier, "n_features_in_")
-
-
-def _draw_maps(draft: Learner, block: Any, first: Block, reader: BlockReader) -> None:
-    """Let a new classifier draw its feature maps, as learning the first rows would."""
-    n_rows = 1  # nothing depends on the rows
-    if getattr(draft.classifier, "gamma", None) == "auto":
-        n_rows = first.stop - first.start
-    inputs, labels, _ = reader.read(block, first.start, first.start + n_rows)
-    draft.classifier.partial_fit(draft.encode(inputs), labels)
-    draft.classifier = draft.classifier.empty()
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
@@ -212,7 +205,7 @@ def predict(
         given = packed, reader, float(refused), tuple(columns)
         with _working(rows, asked, options, resources, progress, "Predicting") as pool:
             _, blocks = _peeked(rows.blocks(), "predict")
-            parts = _parts(ray, pool, blocks, *PREDICTIONS_PER_FILE)
+            parts = _parts(pool, blocks, *PREDICTIONS_PER_FILE)
             for part, table in pool.map(parts, "predict", *given):
                 parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
@@ -269,8 +262,8 @@ def _peeked(blocks: Iterator[Block], doing: str) -> tuple[Block, Iterator[Block]
     return first, itertools.chain([first], blocks)
 
 
-def _parts(ray: Any, pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
+def _parts(pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
     """Cut rows into parts in a thread, a few parts ahead of the workers."""
-    store = ray.cluster_resources().get("object_store_memory", 2**30)
+    store = pool.ray.cluster_resources().get("object_store_memory", 2**30)
     most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
     return read_ahead(cut(blocks, pool.size, least, most, most_bytes))

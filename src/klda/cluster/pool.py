@@ -46,7 +46,7 @@ class Pool:
         leave_cpus: bool = False,
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        self._ray, self._report, self._retries = ray, report, resources.retries
+        self.ray, self._report, self._retries = ray, report, resources.retries
         self.size, cpus, gpus = resources.settled(ray, leave_cpus)
         remote = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")(Worker)
         device = options.get("device", "auto")
@@ -68,7 +68,7 @@ class Pool:
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._workers:
-            self._ray.kill(worker)
+            self.ray.kill(worker)
 
     def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
         """Yield all parts with their results, in the order in which they are done.
@@ -95,8 +95,8 @@ class Pool:
 
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
-        if not self._ray.wait(self._placed, num_returns=1, timeout=START_SECONDS)[0]:
-            has = self._ray.cluster_resources()
+        if not self.ray.wait(self._placed, num_returns=1, timeout=START_SECONDS)[0]:
+            has = self.ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
                 f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and others may be "
@@ -105,17 +105,17 @@ class Pool:
 
     def _wait(self) -> None:
         """Wait until a worker has loaded, has done its part, or has died and been replaced."""
-        (ref, *_), _ = self._ray.wait(list(self._busy), num_returns=1)
+        (ref, *_), _ = self.ray.wait(list(self._busy), num_returns=1)
         worker, part = self._busy.pop(ref)
         doing = "opening the foundation model" if part is None else f"working on {part}"
         try:
-            result = self._ray.get(ref)
-        except self._ray.exceptions.RayTaskError as error:
+            result = self.ray.get(ref)
+        except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, KldaError | OSError):
                 raise cause from None
             raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
-        except self._ray.exceptions.RayError as error:
+        except self.ray.exceptions.RayError as error:
             self._replace_worker(worker, doing, error)
             if part is not None:
                 self._again.append(part)
@@ -158,5 +158,5 @@ class Pool:
                 f"batch_size. Ray says: {str(error).splitlines()[0]}"
             ) from error
         del self._workers[worker]
-        self._ray.kill(worker)
+        self.ray.kill(worker)
         self._start()
