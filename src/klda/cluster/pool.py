@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -57,8 +57,7 @@ class Pool:
         self._workers: dict[Any, WorkerInfo | None] = {}  # None while one is loading
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Part | None]] = {}  # by result; None while loading
-        self._again: deque[Part] = deque()
-        self._done: deque[tuple[Part, Any]] = deque()
+        self._again: list[Part] = []  # whose worker died
         self._failures: Counter[str] = Counter()
         self._progress = Progress()
         self._placed = [self._start() for _ in range(self.size)]
@@ -76,22 +75,17 @@ class Pool:
         `work` names the method of a worker, which is `given` the same for each part. While the
         caller uses a result, its worker has the next part to do.
         """
-        parts = iter(parts)
+        left, done = iter(parts), None
         while True:
-            part = self._again.popleft() if self._again else next(parts, None)
-            if part is not None:
-                while not self._idle:
-                    self._wait()
-                worker = self._idle.pop()
-                contents = [block.ref for block in part.blocks]
+            while self._idle and (part := self._again.pop() if self._again else next(left, None)):
+                worker, contents = self._idle.pop(), [block.ref for block in part.blocks]
                 ref = getattr(worker, work).remote(*given, part, *contents)
                 self._busy[ref] = (worker, part)
-            elif any(part is not None for _, part in self._busy.values()):
-                self._wait()
-            else:
+            if done:
+                yield done
+            if self._idle and not any(part for _, part in self._busy.values()):
                 return
-            while self._done:
-                yield self._done.popleft()
+            done = self._wait()
 
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
@@ -103,8 +97,11 @@ class Pool:
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
 
-    def _wait(self) -> None:
-        """Wait until a worker has loaded, has done its part, or has died and been replaced."""
+    def _wait(self) -> tuple[Part, Any] | None:
+        """Wait until a worker has loaded, has died and been replaced, or has done a part.
+
+        Returns the part with its result, if it was that.
+        """
         (ref, *_), _ = self.ray.wait(list(self._busy), num_returns=1)
         worker, part = self._busy.pop(ref)
         doing = "opening the foundation model" if part is None else f"working on {part}"
@@ -119,22 +116,23 @@ class Pool:
             self._replace_worker(worker, doing, error)
             if part is not None:
                 self._again.append(part)
-            return
+            return None
         self._idle.append(worker)
         if part is None:
             self._workers[worker] = result
-        else:
-            self._done.append((part, result))
-            self._count(part)
-        infos = tuple(info for info in self._workers.values() if info is not None)
-        self._progress = replace(self._progress, workers=infos)
-        self._report(self._progress)
+        self._tell(part)
+        return None if part is None else (part, result)
 
-    def _count(self, part: Part) -> None:
-        now, fraction = self._progress, part.fraction
-        if fraction is not None:
-            fraction += now.fraction or 0.0
-        self._progress = Progress(now.rows + part.n_rows, now.parts + 1, fraction=fraction)
+    def _tell(self, part: Part | None) -> None:
+        """Report the progress, one part further if it is done."""
+        now = self._progress
+        infos = tuple(info for info in self._workers.values() if info is not None)
+        if part is None:
+            self._progress = replace(now, workers=infos)
+        else:
+            sofar = None if part.fraction is None else part.fraction + (now.fraction or 0.0)
+            self._progress = Progress(now.rows + part.n_rows, now.parts + 1, infos, sofar)
+        self._report(self._progress)
 
     def _start(self) -> Any:
         """Start a worker that loads; return what is there once Ray has found a place for it."""

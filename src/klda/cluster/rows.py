@@ -75,8 +75,6 @@ class Source:
             raise KldaError(
                 f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
             )
-        if not given:
-            raise KldaError("data is empty: name at least one file.")
         # Workers, which open images themselves, have other working directories.
         paths = [path.resolve() for path in find_files(given)]
         modality, columns = reader.modality, reader.columns
