@@ -85,19 +85,19 @@ def learn(
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
-    if resume and restart:
-        raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
-    if resume and cluster is not None:
-        raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
+    if resume and (restart or cluster is not None):
+        raise typer.BadParameter(
+            "--resume continues from saved progress, which --restart discards and --cluster does "
+            "not save: give one of them."
+        )
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = None
+        existing, modality, before = None, None, {}
         if folder.exists(model):
             existing = open_existing(model, new.foundation, encoding.given())
-        # A column of paths may be texts: the foundation model of a new model tells.
-        known = modality_of(new.foundation) if new.foundation else None
-        modality = existing.modality if existing else known
-        before = existing.classes if existing else {}
+            modality, before = existing.modality, existing.classes
+        elif new.foundation:  # a column of paths may be texts: the foundation model tells
+            modality = modality_of(new.foundation)
         tables = reading.open_tables(files, modality, columns, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
         # Repeated after a kill, the command that made the model has its options still.
