@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from html import escape
+import json
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,35 +143,23 @@ def _areas(counts: np.ndarray) -> np.ndarray:
 
 def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
     at = {label: i for i, label in enumerate(classes.labels)}
-    places = np.round(500 + 460 * classes.places * (1, -1), 1)
-    radii = np.round(np.sqrt(_areas(classes.counts)) / 1.5, 1)
-    lines = []
-    for pair in pairs:
-        (x1, y1), (x2, y2) = places[at[pair.first]], places[at[pair.second]]
-        title = f"{pair.first} / {pair.second}: {pair.confusion:.1%} expected confusion"
-        width = 1.5 + 20 * pair.confusion
-        lines.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke-width="{width:.1f}">'
-            f"<title>{escape(title)}</title></line>"
-        )
-    dots = []
-    for i, label in enumerate(classes.labels):
-        x, y = places[i]
-        name = escape(str(label))
-        dots.append(
-            f'<g class="class" data-name="{escape(str(label).lower(), quote=True)}" '
-            f'transform="translate({x} {y})"><circle r="{radii[i]}">'
-            f"<title>{name}: {int(classes.counts[i]):,} samples</title></circle>"
-            f'<text x="{radii[i] + 1}" y="3">{name}</text></g>'
-        )
-    parts = {
-        "@TITLE@": escape(_map_title(classes, pairs)),
-        "@LINES@": "\n".join(lines),
-        "@DOTS@": "\n".join(dots),
+    drawn = {
+        "title": _map_title(classes, pairs),
+        "classes": [
+            {"name": str(label), "samples": samples, "area": area, "x": x, "y": y}
+            for label, samples, area, (x, y) in zip(
+                classes.labels,
+                classes.counts.tolist(),
+                _areas(classes.counts).tolist(),
+                classes.places.tolist(),
+                strict=True,
+            )
+        ],
+        "pairs": [(at[pair.first], at[pair.second], pair.confusion) for pair in pairs],
     }
-    # In one pass: a class may be called @DOTS@.
     page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
-    return re.sub("|".join(parts), lambda found: parts[found[0]], page)
+    # A class may be called </script>.
+    return page.replace("@MAP@", json.dumps(drawn).replace("<", r"\u003c"))
 
 
 def _pyplot() -> Any:
