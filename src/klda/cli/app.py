@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
 from klda.cli.console import complain, say
@@ -29,13 +28,6 @@ ELSEWHERE = {
 
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input|label)_column\b")
-
-
-def _hide_types_of_flags(params: Sequence[Any]) -> None:
-    """Leave ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
 
 
 class ReportingGroup(TyperGroup):
@@ -60,7 +52,22 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(1) from error
 
 
-class _Commands(ReportingGroup):
+class _FlagsWithoutType:
+    """Leaves ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Command(_FlagsWithoutType, TyperCommand):
+    """One command."""
+
+
+class _Commands(_FlagsWithoutType, ReportingGroup):
     """The group of all commands, those of other packages included."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -70,17 +77,12 @@ class _Commands(ReportingGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = super().get_command(ctx, cmd_name)
         if found is not None:
-            _hide_types_of_flags(found.get_params(ctx))
-        elif point := next(iter(entry_points(group=COMMANDS, name=cmd_name)), None):
-            found = _AddedCommand(point)
-        elif cmd_name in ELSEWHERE:
+            return found
+        if point := next(iter(entry_points(group=COMMANDS, name=cmd_name)), None):
+            return _AddedCommand(point)
+        if cmd_name in ELSEWHERE:
             raise KldaError(ELSEWHERE[cmd_name])
-        return found
-
-    def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
-        _hide_types_of_flags(params)
-        return params
+        return None
 
 
 class _AddedCommand(TyperGroup):
@@ -144,4 +146,4 @@ for panel, commands in {
     "Look": (show.show, models.models),
 }.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(ungrouped(command))
+        app.command(cls=_Command, rich_help_panel=panel)(ungrouped(command))
