@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda.encoders.files import ModelFiles
 from klda.encoders.progress import progress_bar
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.encoders.files import ModelFiles
     from klda.encoders.images import ImageNetwork
-    from klda.encoders.text_networks import TextNetwork
+    from klda.encoders.text import TextNetwork
 
 Modality = Literal["text", "image", "features"]
 Layers = tuple[int, ...] | Literal["last"]
@@ -117,8 +117,8 @@ class FrozenModel:
 
     modality: Modality
 
-    def __init__(self, name: str, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
-        self.name = name
+    def __init__(self, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
+        self.name = files.name
         self.files = files
         self.layers = network.layers
         self.pooling = network.pooling

@@ -1,10 +1,11 @@
-"""The files of one model on this computer."""
+"""The files of one model on this computer, and how they say that tokens become a row."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,26 +20,53 @@ _SETTINGS = (".json", ".txt", ".model", ".spm", ".vocab", ".jinja")
 _NOT_SETTINGS = ("README", "data_config.json", "train_script")
 
 
+OTHER_MODULES = "sentence-transformers"  # the pooling of what only that library can run
+# Settings of sentence-transformers' Transformer module that are read here, and those that only
+# say "the last hidden state of a text".
+_READ = ("max_seq_length", "do_lower_case")
+_PLAIN = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a text model makes one row out of token features."""
+
+    folder: str = ""  # subfolder with the network and the tokenizer
+    pooling: str = "mean"  # or "cls", the first token; "+unit" scales rows to unit length
+    max_length: int | None = None  # in tokens, where the model's folder states it
+    lowercase: bool = False
+
+    def cleaned(self, texts: Sequence[str]) -> list[str]:
+        """Return texts as the tokenizer gets them."""
+        return [text.strip().lower() if self.lowercase else text.strip() for text in texts]
+
+
 @dataclass(frozen=True)
 class ModelFiles:
     """The files of one model on this computer."""
 
+    name: str  # that the model was requested by
     source: str  # hub name or folder: what to request to get the files again
     folder: Path
     weights: tuple[Path, ...]
 
     @classmethod
-    def at(cls, path: Path, source: str) -> ModelFiles:
+    def at(cls, path: Path, name: str, source: str = "") -> ModelFiles:
         """Describe a file of weights, or a folder as ``save_pretrained`` writes it."""
+        source = source or name
         if path.is_file():
-            return cls(source, path.parent, (path,))
+            return cls(name, source, path.parent, (path,))
         weights = find_weights(path)
         if not weights:
             raise KldaError(
                 f"The folder {path} holds no complete model: it needs a config.json and all parts "
                 "of model.safetensors or pytorch_model.bin. Download it again."
             )
-        return cls(source, path, tuple(weights))
+        return cls(name, source, path, tuple(weights))
 
     @cached_property
     def revision(self) -> str:
@@ -59,14 +87,52 @@ class ModelFiles:
         return digest.hexdigest()
 
     def read_json(self, name: str) -> Any:
-        """Return the content of a settings file in the folder; None if there is no such file."""
+        """Return the content of a settings file in the folder; empty if there is no such file."""
         path = self.folder / name
         if not path.is_file():
-            return None
+            return {}
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise KldaError(f"The file {path} of the model is damaged: {error}.") from error
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How a text model's features are made.
+
+        A plain transformers folder means mean pooling over the last hidden state, as in the paper;
+        a sentence-transformers folder describes its modules. One with more than a transformer,
+        pooling and normalization is for sentence-transformers itself.
+        """
+        modules = self.read_json("modules.json")
+        if not modules:
+            return Recipe()
+        kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            return Recipe(pooling=OTHER_MODULES)
+        folders = [f"{module['path']}/".lstrip("/") for module in modules]
+        pooling = _pooling_mode(self.read_json(f"{folders[1]}config.json"))
+        settings = self.read_json(f"{folders[0]}sentence_bert_config.json")
+        prompts = self.read_json("config_sentence_transformers.json")
+        special = {key: value for key, value in settings.items() if key not in _READ and value}
+        # A setting that is not known here may change the features.
+        if pooling is None or prompts.get("default_prompt_name") or _PLAIN | special != _PLAIN:
+            return Recipe(pooling=OTHER_MODULES)
+        return Recipe(
+            folder=folders[0],
+            pooling=f"{pooling}+unit" if len(kinds) == 3 else pooling,
+            max_length=settings.get("max_seq_length"),
+            lowercase=bool(settings.get("do_lower_case")),
+        )
+
+
+def _pooling_mode(config: dict[str, Any]) -> str | None:
+    if "pooling_mode" in config:  # written by sentence-transformers 6 and later
+        mode = config["pooling_mode"]
+        return mode if mode in ("mean", "cls") else None
+    chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    return named.get(chosen[0]) if len(chosen) == 1 else None
 
 
 def _sha256(path: Path) -> str:

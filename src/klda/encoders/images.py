@@ -13,10 +13,8 @@ import numpy as np
 
 from klda.encoders.base import FrozenModel, Layers
 from klda.encoders.files import ModelFiles
+from klda.encoders.options import Options
 from klda.encoders.pretrained import (
-    Options,
-    choose_device,
-    choose_dtype,
     concatenate_layers,
     dtype_name,
     final_norm,
@@ -37,8 +35,8 @@ class ImageEncoder(FrozenModel):
 
     modality = "image"
 
-    def __init__(self, name: str, files: ModelFiles, network: ImageNetwork) -> None:
-        super().__init__(name, files, network)
+    def __init__(self, files: ModelFiles, network: ImageNetwork) -> None:
+        super().__init__(files, network)
         self.network = network
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
@@ -149,10 +147,14 @@ def _from_array(array: np.ndarray, where: str) -> Any:
     return image_module.fromarray(np.ascontiguousarray(array)).convert("RGB")
 
 
-def load_network(name: str, files: ModelFiles, options: Options) -> ImageNetwork:
+def load_network(files: ModelFiles, options: Options) -> ImageNetwork:
     """Load the network of an image model."""
-    network = EfficientNetLite if name == "efficientnet-lite0" else VisionNetwork
-    return network(name, files, options)
+    if options.engine == "onnx":
+        raise KldaError(
+            f'engine="onnx" runs text models; {files.name!r} takes images. Leave it out.'
+        )
+    network = EfficientNetLite if files.name == "efficientnet-lite0" else VisionNetwork
+    return network(files, options)
 
 
 class VisionNetwork:
@@ -166,21 +168,17 @@ class VisionNetwork:
 
     engine = "torch"
 
-    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: Options) -> None:
         require("PIL", "images")
-        self.device = choose_device(options.device)
-        config = files.read_json("config.json") or {}
-        self.dtype = choose_dtype(options.precision, self.device, config)
+        self.device, self.dtype = options.on_torch(files.read_json("config.json"))
         self.precision = dtype_name(self.dtype)
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
         # The processor that uses Pillow even if torchvision is installed: the two differ in the
         # last bits of a resized image.
         recent = int(require("transformers", "images").__version__.split(".")[0]) >= 5
         pillow = {"backend": "pil"} if recent else {"use_fast": False}
-        self.processor = from_folder("AutoImageProcessor", name, files.folder, options, **pillow)
-        network = load_frozen(
-            "AutoModel", name, files.folder, options, dtype=self.dtype, device=self.device
-        )
+        self.processor = from_folder("AutoImageProcessor", files, options, **pillow)
+        network = load_frozen("AutoModel", files, options, dtype=self.dtype, device=self.device)
         # CLIP and similar models also have a text half, and pool the image half themselves.
         tower = getattr(network, "vision_model", None)
         self.model = network if tower is None else tower
@@ -190,7 +188,7 @@ class VisionNetwork:
         self._norm = final_norm(self.model)
         self.pooling = "cls" if self._class_token else "pooled"
         self.layers: Layers = options.layers
-        self._probe(name)
+        self._probe(files.name)
 
     def pixels(self, image: Any) -> np.ndarray:
         """Resize and scale an RGB image."""
@@ -239,17 +237,12 @@ class EfficientNetLite:
     dimension = 1280
     _SIZE = 224
 
-    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
-        if options.layers != "last":
-            raise KldaError(
-                f'layers={options.layers!r}: the model {name!r} only supports layers="last". Use '
-                "dinov2-small or another transformer for other layers."
-            )
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        options.require_last_layer(files.name)
         torch = require("torch", "efficientnet")
         self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
         package = require("efficientnet_lite_pytorch", "efficientnet")
-        self.device = choose_device(options.device)
-        self.dtype = choose_dtype(options.precision, self.device, {})
+        self.device, self.dtype = options.on_torch({})
         self.precision = dtype_name(self.dtype)
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
         network = package.EfficientNet.from_name("efficientnet-lite0")

@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klda.encoders import images, text
 from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
-from klda.encoders.bert import why_not_bert
+from klda.encoders.bert import is_bert
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
 from klda.encoders.files import ModelFiles
+from klda.encoders.images import ImageEncoder
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.pretrained import Options
-from klda.encoders.recipes import read_recipe
+from klda.encoders.options import Engine, Options, can_run_onnx, is_installed
 from klda.encoders.sources import Hub, OfflineModelError
+from klda.encoders.text import TextEncoder
 from klda.errors import KldaError, check_count
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -95,7 +96,7 @@ def load(
     if layers == "auto":
         layers = MODELS[name].default_layers if name in MODELS else "last"
     options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
-    encoder = _build(modality, name, files, options)
+    encoder = _build(modality, files, options)
     if cache is None or cache is False:
         return encoder
     if not isinstance(cache, FeatureCache):
@@ -134,7 +135,7 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     files = _locate(name, None)
     if _modality(name, files, None) != "text":
         return "torch"
-    return choose_engine(name, Options(), why_not_bert(files, read_recipe(files)))
+    return Options().choose_engine(name, is_bert(files))
 
 
 def _ngrams(layers: Any, modality: Modality | None) -> Encoder:
@@ -145,18 +146,10 @@ def _ngrams(layers: Any, modality: Modality | None) -> Encoder:
     return NgramEncoder()
 
 
-def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -> Encoder:
-    # Imported here, so that a text model needs no Pillow and listing models needs no torch.
+def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
     if modality == "text":
-        from klda.encoders import text_networks
-        from klda.encoders.text import TextEncoder
-
-        return TextEncoder(name, files, text_networks.load_network(name, files, options))
-    if options.engine == "onnx":
-        raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
-    from klda.encoders import images
-
-    return images.ImageEncoder(name, files, images.load_network(name, files, options))
+        return TextEncoder(files, text.load_network(files, options))
+    return ImageEncoder(files, images.load_network(files, options))
 
 
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from klda.encoders.base import Layers, Modality
-from klda.encoders.engines import prefers_onnx
 from klda.encoders.files import ModelFiles
 from klda.encoders.ngrams import NgramEncoder
+from klda.encoders.options import prefers_onnx
 from klda.encoders.sources import (
     Assembled,
     Hub,
@@ -76,7 +76,7 @@ class ModelInfo:
                 f"revision={revision!r}: {self.name!r} is not on the hub. Leave it out."
             )
         sources = self.sources if revision is None else [Hub(self.hub_id, revision)]
-        files = ModelFiles.at(path_of(sources), self.hub_id or self.name)
+        files = ModelFiles.at(path_of(sources), self.name, self.hub_id)
         if self.sha256 and files.revision != f"sha256:{self.sha256}":
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "

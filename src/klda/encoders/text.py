@@ -1,22 +1,76 @@
-"""Texts: checked, cut into tokens, and encoded in batches of similar length."""
+"""Texts: checked, cut into tokens, and encoded in batches of similar length by a network."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel
-from klda.encoders.files import ModelFiles
-from klda.errors import KldaError
+from klda.encoders.base import FrozenModel, Layers
+from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
+from klda.encoders.files import OTHER_MODULES, ModelFiles
+from klda.encoders.options import Options
+from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
+from klda.errors import KldaError, require
 
-if TYPE_CHECKING:
-    from klda.encoders.text_networks import TextNetwork
-
+_STATIC_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"  # beside the weights' folder
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
+
+
+class StaticNetwork:
+    """The token rows of WordLlama, averaged and scaled to unit length."""
+
+    layers: Layers = "last"
+    pooling = "mean+unit"
+    precision = "float32"
+    engine = "numpy"
+    batch_size = 1024
+    max_tokens = 65536
+
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        options.require_last_layer(files.name)
+        tokenizers = require("tokenizers", "minilm")
+        arrays = require("safetensors.numpy", "minilm").load_file(files.weights[0])
+        self._rows = arrays["embedding.weight"].astype(np.float32)
+        self.dimension = self._rows.shape[1]
+        self._tokenizer = tokenizers.Tokenizer.from_file(
+            str(files.folder.parent / _STATIC_TOKENIZER)
+        )
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text."""
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [tokens.ids for tokens in found]
+
+    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+        lengths = np.array([len(ids) for ids in tokens])
+        rows = self._rows[np.concatenate([np.asarray(ids) for ids in tokens])]
+        sums = np.add.reduceat(rows, lengths.cumsum() - lengths, axis=0)
+        return sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+
+
+TextNetwork = (
+    StaticNetwork | OnnxNetwork | TorchBert | TransformerNetwork | SentenceTransformersNetwork
+)
+
+
+def load_network(files: ModelFiles, options: Options) -> TextNetwork:
+    """Load the network that fits a model's folder."""
+    if files.name == "wordllama":
+        return StaticNetwork(files, options)
+    bert = is_bert(files)
+    engine = options.choose_engine(files.name, bert)
+    if files.recipe.pooling == OTHER_MODULES:
+        return SentenceTransformersNetwork(files, options)
+    if not bert:
+        return TransformerNetwork(files, options)
+    return OnnxNetwork(files, options) if engine == "onnx" else TorchBert(files, options)
 
 
 @dataclass(frozen=True)
@@ -34,8 +88,8 @@ class TextEncoder(FrozenModel):
 
     modality = "text"
 
-    def __init__(self, name: str, files: ModelFiles, network: TextNetwork) -> None:
-        super().__init__(name, files, network)
+    def __init__(self, files: ModelFiles, network: TextNetwork) -> None:
+        super().__init__(files, network)
         self.network = network
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
 
