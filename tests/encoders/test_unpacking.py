@@ -148,7 +148,7 @@ def test_the_real_model_gives_the_graphs_own_features():
     graph = ReferenceEvaluator(onnx.load(PARAPHRASE_MINILM_L3.parts[0].path()))
     texts = [*TEXTS, "longer than the model reads " * 50]
     for text, row in zip(texts, encoder.encode(texts), strict=True):
-        ids = np.array(encoder.prepare([text]).ids, dtype=np.int64)
+        ids = np.array(encoder.prepare([text]), dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         expected = next(out for out in graph.run(None, inputs) if out.shape == (1, 384))
         np.testing.assert_allclose(row, expected[0], atol=1e-5)

@@ -14,6 +14,7 @@ from klda.errors import KldaError
 if TYPE_CHECKING:
     from klda.encoders.files import ModelFiles
     from klda.encoders.images import ImageNetwork
+    from klda.encoders.ngrams import NgramEncoder
     from klda.encoders.text import TextNetwork
 
 Modality = Literal["text", "image", "features"]
@@ -144,27 +145,30 @@ class FrozenModel:
         key = {part: fingerprint[part] for part in _IDENTITY}
         return key | {"settings": self.files.settings_digest, "precision": self.precision}
 
-    def collect(
-        self, count: int, batches: Iterator[tuple[np.ndarray, np.ndarray]], *, progress: bool
-    ) -> np.ndarray:
-        """Put batches, pairs of positions and rows, into one array of `count` rows."""
-        features = np.empty((count, self.dimension), dtype=np.float32)
-        with progress_bar(f"Encoding with {self.name}", count, show=progress) as report:
-            done = 0
-            for positions, rows in batches:
-                features[positions] = rows
-                done += len(positions)
-                report(done, f"{done:,} of {count:,}")
-        broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
-        if len(broken):
-            advice = "The weights may be damaged."
-            if self.precision != "float32":
-                advice = 'Load it with precision="float32" (or "bfloat16").'
-            raise KldaError(
-                f"The model {self.name!r} gave infinite or undefined features for "
-                f"inputs[{broken[0]}] in {self.precision}. {advice}"
-            )
-        return features
+
+def collect(
+    encoder: FrozenModel | NgramEncoder,
+    count: int,
+    batches: Iterator[tuple[Any, np.ndarray]],
+    *,
+    progress: bool,
+) -> np.ndarray:
+    """Put an encoder's batches, pairs of positions and rows, into one array of `count` rows."""
+    name, precision = encoder.name, encoder.precision
+    features = np.empty((count, encoder.dimension), dtype=np.float32)
+    with progress_bar(f"Encoding with {name}", count, show=progress) as report:
+        done = 0
+        for positions, rows in batches:
+            features[positions] = rows
+            done += len(rows)
+            report(done, f"{done:,} of {count:,}")
+    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(broken):
+        raise KldaError(
+            f"The model {name!r} gave infinite or undefined features for inputs[{broken[0]}] in "
+            f'{precision}. Load it with precision="float32"; if it is, the weights may be damaged.'
+        )
+    return features
 
 
 class PrecomputedFeatures:

@@ -151,12 +151,10 @@ def is_settings(path: Path) -> bool:
 
 def find_weights(folder: Path) -> list[Path]:
     """Return a model's weight files; none if the model or a part of it is missing."""
-    parts = [folder, *_module_folders(folder)]
-    found = [_weights_of(part) for part in dict.fromkeys(parts)]
-    complete = any(part.joinpath("config.json").is_file() for part in parts)
-    if not complete or any(weights is None for weights in found):
-        return []
-    return [path for weights in found for path in weights or ()]
+    parts = list(dict.fromkeys([folder, *_module_folders(folder)]))
+    weights = [path for part in parts for path in _weights_of(part)]
+    has_settings = any(part.joinpath("config.json").is_file() for part in parts)
+    return weights if has_settings and all(path.is_file() for path in weights) else []
 
 
 def _module_folders(folder: Path) -> list[Path]:
@@ -168,14 +166,13 @@ def _module_folders(folder: Path) -> list[Path]:
         return []
 
 
-def _weights_of(folder: Path) -> list[Path] | None:
-    """Return the weight files of one folder; None if a shard is missing."""
+def _weights_of(folder: Path) -> list[Path]:
+    """Return the weight files that one folder has, or names in an index."""
     for name in _WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-            paths = [folder / shard for shard in shards]
-            return paths if all(path.is_file() for path in paths) else None
+            shards = set(json.loads(index.read_text())["weight_map"].values())
+            return [folder / shard for shard in sorted(shards)]
     return []

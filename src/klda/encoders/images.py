@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Layers
+from klda.encoders.base import FrozenModel, Layers, collect
 from klda.encoders.files import ModelFiles
 from klda.encoders.options import Options
 from klda.encoders.pretrained import (
@@ -19,6 +19,7 @@ from klda.encoders.pretrained import (
     dtype_name,
     final_norm,
     from_folder,
+    hidden_states,
     load_frozen,
     resolve_layers,
 )
@@ -42,12 +43,9 @@ class ImageEncoder(FrozenModel):
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)
-        return self.collect(len(images), self._batches(images), progress=progress)
+        return collect(self, len(images), self._batches(images), progress=progress)
 
     def _batches(self, inputs: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if len(inputs) == 1:  # not worth a thread
-            yield np.zeros(1, dtype=np.int64), self._rows([self._read(inputs[0], 0)])
-            return
         size = self.network.batch_size
         starts = range(0, len(inputs), size)
         with ThreadPoolExecutor(_READERS) as pool:
@@ -209,11 +207,9 @@ class VisionNetwork:
         return hidden[:, 0] if self._class_token else hidden.mean(dim=1)
 
     def _states(self, pixels: Any) -> list[Any]:
-        outputs = self.model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
-        states = list(outputs.hidden_states)
-        if states[-1].shape == outputs.last_hidden_state.shape:
-            states[-1] = outputs.last_hidden_state
-        return states
+        return hidden_states(
+            self.model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
+        )
 
     def _probe(self, name: str) -> None:
         """Encode a black image to learn the number of layers and the length of a row."""

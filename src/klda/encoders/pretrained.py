@@ -107,6 +107,17 @@ def resolve_layers(layers: tuple[int, ...], n_layers: int, name: str) -> tuple[i
     return resolved
 
 
+def hidden_states(outputs: Any) -> list[Any]:
+    """Return the hidden states of all layers in order of computation."""
+    if outputs.get("decoder_hidden_states") is not None:
+        states = [*outputs.encoder_hidden_states, *outputs.decoder_hidden_states[1:]]
+    else:
+        states = list(outputs.hidden_states)
+    if states[-1].shape == outputs.last_hidden_state.shape:
+        states[-1] = outputs.last_hidden_state  # with the final normalization
+    return states
+
+
 def concatenate_layers(
     states: list[Any], layers: tuple[int, ...], norm: Any, pool: Callable[[Any], Any]
 ) -> Any:
@@ -202,7 +213,7 @@ class TransformerNetwork:
         if options.layers != "last":
             outputs, _ = self._run(probe, all_layers=True)
             self.layers = resolve_layers(
-                options.layers, len(_hidden_states(outputs)) - 1, files.name
+                options.layers, len(hidden_states(outputs)) - 1, files.name
             )
         self.dimension = self.rows(probe).shape[1]
 
@@ -223,7 +234,7 @@ class TransformerNetwork:
 
         all_layers = self.layers != "last"
         outputs, mask = self._run(tokens, all_layers=all_layers)
-        states = _hidden_states(outputs) if all_layers else [outputs.last_hidden_state]
+        states = hidden_states(outputs) if all_layers else [outputs.last_hidden_state]
         with torch.inference_mode():
             return text_rows(states, mask, self.layers, self.pooling, self._norm)
 
@@ -281,16 +292,6 @@ class SentenceTransformersNetwork:
             show_progress_bar=False,
         )
         return rows.float().cpu().numpy()
-
-
-def _hidden_states(outputs: Any) -> list[Any]:
-    """Return the hidden states of all layers in order of computation."""
-    if outputs.get("decoder_hidden_states") is not None:
-        states = [*outputs.encoder_hidden_states, *outputs.decoder_hidden_states[1:]]
-    else:
-        states = list(outputs.hidden_states)
-    states[-1] = outputs.last_hidden_state  # with the final normalization
-    return states
 
 
 def _pad_token(tokenizer: Any) -> int:

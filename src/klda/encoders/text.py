@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Layers
+from klda.encoders.base import FrozenModel, Layers, collect
 from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
 from klda.encoders.files import OTHER_MODULES, ModelFiles
 from klda.encoders.options import Options
@@ -73,14 +72,8 @@ def load_network(files: ModelFiles, options: Options) -> TextNetwork:
     return OnnxNetwork(files, options) if engine == "onnx" else TorchBert(files, options)
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(list[list[Any]]):
     """The tokens of each text: what `TextEncoder.prepare` returns and ``encode`` accepts."""
-
-    ids: list[list[Any]]
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class TextEncoder(FrozenModel):
@@ -96,22 +89,18 @@ class TextEncoder(FrozenModel):
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
         checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
-        return self.collect(len(checked), self._batches(checked), progress=progress)
+        return collect(self, len(checked), self._batches(checked), progress=progress)
 
     def prepare(self, inputs: Any) -> Tokens:
         """Tokenize texts, for instance in a thread while the network encodes others."""
         texts = check_texts(inputs)
-        windows = range(0, len(texts), _WINDOW)
-        parts = [self._tokenize(texts[start : start + _WINDOW], start) for start in windows]
-        return Tokens([ids for part in parts for ids in part])
+        return Tokens(ids for start in _windows(texts) for ids in self._tokenize(texts, start))
 
     def _batches(self, inputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         network = self.network
-        for start in range(0, len(inputs), _WINDOW):
-            if isinstance(inputs, Tokens):
-                tokens = inputs.ids[start : start + _WINDOW]
-            else:
-                tokens = self._tokenize(inputs[start : start + _WINDOW], start)
+        is_ready = isinstance(inputs, Tokens)
+        for start in _windows(inputs):
+            tokens = inputs[start : start + _WINDOW] if is_ready else self._tokenize(inputs, start)
             lengths = [len(ids) for ids in tokens]
             for batch in length_batches(lengths, network.batch_size, network.max_tokens):
                 with self.lock:
@@ -119,8 +108,9 @@ class TextEncoder(FrozenModel):
                 yield batch + start, rows
 
     def _tokenize(self, texts: Sequence[str], start: int) -> list[list[Any]]:
+        """Return the tokens of the texts in the window that begins at `start`."""
         with self._tokenizer_lock:
-            tokens = self.network.tokenize(texts)
+            tokens = self.network.tokenize(texts[start : start + _WINDOW])
         empty = next((at for at, ids in enumerate(tokens) if not ids), None)
         if empty is not None:
             raise KldaError(
@@ -128,6 +118,10 @@ class TextEncoder(FrozenModel):
                 "for an empty text: leave it out."
             )
         return tokens
+
+
+def _windows(inputs: Sequence[Any]) -> range:
+    return range(0, len(inputs), _WINDOW)
 
 
 def check_texts(inputs: Any) -> list[str]:
