@@ -15,12 +15,12 @@ from klda.encoders.base import FrozenModel, Layers, collect
 from klda.encoders.files import ModelFiles
 from klda.encoders.options import Options
 from klda.encoders.pretrained import (
-    concatenate_layers,
     dtype_name,
     final_norm,
     from_folder,
     hidden_states,
     load_frozen,
+    pooled_layers,
     resolve_layers,
 )
 from klda.engine.cpus import usable_cpus
@@ -96,27 +96,19 @@ def open_image(item: Any, position: int) -> Any:
     Errors name its position among the inputs.
     """
     where = f"inputs[{position}]"
+    pillow = require("PIL.Image", "images")
     if isinstance(item, np.ndarray):
         return _from_array(item, where)
     if isinstance(item, str | os.PathLike):
         where = f"{where} ({os.fspath(item)})"
         if not Path(item).is_file():
             raise KldaError(f"{where}: there is no such file.")
-        return _decode(item, where)
-    if isinstance(item, bytes):
-        return _decode(io.BytesIO(item), where)
-    if isinstance(item, require("PIL.Image", "images").Image):
-        return _decode(item, where)
-    raise KldaError(f"{where} must be {_ACCEPTED}; got {type(item).__name__}.")
-
-
-def _decode(source: Any, where: str) -> Any:
-    """Decode a file, or an image of Pillow, which reads its file when it is first used."""
-    image_module = require("PIL.Image", "images")
+    elif not isinstance(item, bytes | pillow.Image):
+        raise KldaError(f"{where} must be {_ACCEPTED}; got {type(item).__name__}.")
     try:
-        if isinstance(source, image_module.Image):
-            return _to_rgb(source, where)
-        with image_module.open(source) as image:
+        if isinstance(item, pillow.Image):
+            return _to_rgb(item, where)
+        with pillow.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
             return _to_rgb(image, where)
     # Pillow's decoders raise SyntaxError, struct.error and others on damaged files.
     except Exception as error:
@@ -195,7 +187,7 @@ class VisionNetwork:
     def forward(self, pixels: Any) -> Any:
         """Return one row per image, given a tensor of pixels."""
         if self.layers != "last":
-            return concatenate_layers(self._states(pixels), self.layers, self._norm, self._pool)
+            return pooled_layers(self._states(pixels), self.layers, self._pool, norm=self._norm)
         outputs = self.model(pixel_values=pixels, return_dict=True)
         if not self._class_token and outputs.get("pooler_output") is not None:
             return outputs.pooler_output.flatten(1)

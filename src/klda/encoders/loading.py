@@ -89,14 +89,19 @@ def load(
         check_count("batch_size", batch_size)
     if modality == "features" or (name == "features" and modality is None):
         return PrecomputedFeatures()
-    if name == NgramEncoder.name:
-        return _ngrams(layers, modality)
-    files = _locate(name, revision)
-    modality = _modality(name, files, modality)
+    if modality not in (None, "text", "image"):
+        raise KldaError(f'modality={modality!r} is not valid: give "text", "image" or "features".')
+    known = MODELS.get(name)
+    if known is not None and modality not in (None, known.modality):
+        raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")
     if layers == "auto":
-        layers = MODELS[name].default_layers if name in MODELS else "last"
+        layers = known.default_layers if known is not None else "last"
     options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
-    encoder = _build(modality, files, options)
+    if name == NgramEncoder.name:
+        options.require_last_layer(name)
+        return NgramEncoder()
+    files = _locate(name, revision)
+    encoder = _build(modality or _modality(name, files), files, options)
     if cache is None or cache is False:
         return encoder
     if not isinstance(cache, FeatureCache):
@@ -114,7 +119,7 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(name, _locate(name, None), None)
+    return _modality(name, _locate(name, None))
 
 
 def default_text_model() -> str:
@@ -133,17 +138,9 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
         return None
     files = _locate(name, None)
-    if _modality(name, files, None) != "text":
+    if _modality(name, files) != "text":
         return "torch"
     return Options().choose_engine(name, is_bert(files))
-
-
-def _ngrams(layers: Any, modality: Modality | None) -> Encoder:
-    if layers not in ("last", "auto"):
-        raise KldaError(f"layers={layers!r}: n-grams have no layers. Leave it out.")
-    if modality not in (None, "text"):
-        raise KldaError(f"modality={modality!r}: the model 'ngrams' encodes texts.")
-    return NgramEncoder()
 
 
 def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
@@ -203,16 +200,9 @@ def _missing(name: str, reason: str) -> str:
     )
 
 
-def _modality(name: str, files: ModelFiles, requested: Modality | None) -> Modality:
-    if requested not in (None, "text", "image"):
-        raise KldaError(f'modality={requested!r} is not valid: give "text", "image" or "features".')
+def _modality(name: str, files: ModelFiles) -> Modality:
     if name in MODELS:
-        known = MODELS[name].modality
-        if requested not in (None, known):
-            raise KldaError(f"modality={requested!r}: the model {name!r} encodes {known}s.")
-        return known
-    if requested is not None:
-        return requested
+        return MODELS[name].modality
     parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
     is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
     is_image = any((files.folder / file).is_file() for file in _PROCESSORS)

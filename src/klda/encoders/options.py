@@ -13,7 +13,6 @@ from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 Engine = Literal["auto", "onnx", "torch"]
-_CUDA_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 # Architectures whose activations exceed float16's range.
 _WIDE = ("t5", "mt5", "umt5", "longt5", "gemma", "gemma2", "gemma3", "gemma3_text")
 
@@ -124,10 +123,8 @@ def _uses_gpu(device: str) -> bool:
 
 
 def _has_cuda_driver() -> bool:
-    for library in _CUDA_DRIVERS:
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
-        return True
-    return False
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True

@@ -118,8 +118,13 @@ def hidden_states(outputs: Any) -> list[Any]:
     return states
 
 
-def concatenate_layers(
-    states: list[Any], layers: tuple[int, ...], norm: Any, pool: Callable[[Any], Any]
+def pooled_layers(
+    states: list[Any],
+    layers: Layers,
+    pool: Callable[[Any], Any],
+    *,
+    unit: bool = True,
+    norm: Any = None,
 ) -> Any:
     """Pool the hidden states of some layers, scale each to unit length, and concatenate them.
 
@@ -131,11 +136,12 @@ def concatenate_layers(
         hidden = states[layer]
         weight = getattr(norm, "weight", None)
         fits = norm is not None and (weight is None or weight.shape == hidden.shape[-1:])
-        if fits and layer < len(states) - 1:
+        if fits and layer not in (-1, len(states) - 1):
             hidden = norm(hidden)
-        return unit_rows(pool(hidden).float())
+        rows = pool(hidden).float()
+        return torch.nn.functional.normalize(rows, dim=1) if unit else rows
 
-    return torch.cat([row(layer) for layer in layers], dim=1)
+    return torch.cat([row(layer) for layer in ((-1,) if layers == "last" else layers)], dim=1)
 
 
 def text_rows(states: list[Any], mask: Any, layers: Layers, pooling: str, norm: Any = None) -> Any:
@@ -146,18 +152,13 @@ def text_rows(states: list[Any], mask: Any, layers: Layers, pooling: str, norm: 
     # In float32: a sum over hundreds of tokens loses digits in half precision.
     weights = mask.unsqueeze(-1).float()
 
-    def mean(hidden: Any) -> Any:
+    def pool(hidden: Any) -> Any:
+        if pooling.startswith("cls"):
+            return hidden[:, 0]
         return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
 
-    if layers != "last":
-        return concatenate_layers(states, layers, norm, mean).cpu().numpy()
-    rows = states[-1][:, 0].float() if pooling.startswith("cls") else mean(states[-1])
-    return (unit_rows(rows) if pooling.endswith("+unit") else rows).cpu().numpy()
-
-
-def unit_rows(rows: Any) -> Any:
-    """Scale each row of a tensor to unit length (a zero row stays zero)."""
-    return rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    unit = pooling.endswith("+unit")
+    return pooled_layers(states, layers, pool, unit=unit, norm=norm).cpu().numpy()
 
 
 def padded(tokens: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[np.ndarray, np.ndarray]:
