@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -84,15 +85,9 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
     A fingerprint may have been read back from JSON.
     """
-    for key in _IDENTITY:
-        one, other = first.get(key), second.get(key)
-        if key == "dimension" and 0 in (one, other):
-            continue  # precomputed features whose length the encoder does not fix
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            one, other = list(one), list(other)
-        if one != other:
-            return False
-    return True
+    free = 0 in (first.get("dimension"), second.get("dimension"))  # precomputed, of any length
+    keys = [key for key in _IDENTITY if key != "dimension" or not free]
+    return all(json.dumps(first.get(key)) == json.dumps(second.get(key)) for key in keys)
 
 
 def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
@@ -121,6 +116,7 @@ class FrozenModel:
     def __init__(self, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
         self.name = files.name
         self.files = files
+        self.network: Any = network
         self.layers = network.layers
         self.pooling = network.pooling
         self.dimension = network.dimension

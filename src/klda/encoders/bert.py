@@ -171,7 +171,7 @@ class OnnxNetwork(BertNetwork):
         self.batch_size = options.batch_size or 64
         self.max_tokens = 2048
         graph, output = _bert(self)
-        self._session = _session(runtime, graph, output, self.config["hidden_size"])
+        self._session = _session(runtime, graph, output)
 
     def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Return one float32 row per text, given its tokens."""
@@ -241,18 +241,14 @@ def _pooled(graph: Graph, states: list[str], pooling: str) -> str:
     return graph.add("Concat", *rows, axis=1)
 
 
-def _session(runtime: Any, graph: Graph, output: str, width: int) -> Any:
+def _session(runtime: Any, graph: Graph, output: str) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = usable_cpus()
     options.log_severity_level = 3  # errors: the graph is written in its final form
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
     options.add_external_initializers(list(graph.weights), values)
-    inputs: dict[str, tuple[str, tuple[int | str, ...]]] = {
-        "embedded": ("float32", ("texts", "tokens", width)),
-        "mask": ("int32", ("texts", "tokens")),
-    }
-    content = graph.serialize(inputs, output)
+    content = graph.serialize({"embedded": "float32", "mask": "int32"}, output)
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 

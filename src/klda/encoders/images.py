@@ -36,10 +36,6 @@ class ImageEncoder(FrozenModel):
 
     modality = "image"
 
-    def __init__(self, files: ModelFiles, network: ImageNetwork) -> None:
-        super().__init__(files, network)
-        self.network = network
-
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)

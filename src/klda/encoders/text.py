@@ -83,7 +83,6 @@ class TextEncoder(FrozenModel):
 
     def __init__(self, files: ModelFiles, network: TextNetwork) -> None:
         super().__init__(files, network)
-        self.network = network
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
