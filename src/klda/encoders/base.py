@@ -106,9 +106,9 @@ def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
 class FrozenModel:
     """What the encoders that run a network have in common: identity and bookkeeping.
 
-    `layers` are counted from 0; `pooling` says how token or pixel features become one row;
     `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
-    runs the network.
+    runs the network. A network's `layers` are counted from 0; its `pooling` says how token or pixel
+    features become one row.
     """
 
     modality: Modality
@@ -117,8 +117,6 @@ class FrozenModel:
         self.name = files.name
         self.files = files
         self.network: Any = network
-        self.layers = network.layers
-        self.pooling = network.pooling
         self.dimension = network.dimension
         self.precision = network.precision
         self.engine = network.engine
@@ -131,8 +129,8 @@ class FrozenModel:
             self,
             source=self.files.source,
             revision=self.files.revision,
-            pooling=self.pooling,
-            layers=self.layers if isinstance(self.layers, str) else list(self.layers),
+            pooling=self.network.pooling,
+            layers="last" if self.network.layers == "last" else list(self.network.layers),
         )
 
     def cache_key(self) -> dict[str, Any]:
