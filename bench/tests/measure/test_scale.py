@@ -11,7 +11,6 @@ from klda.errors import KldaError
 from klda_bench.cli import app
 from klda_bench.measure import scale
 from klda_bench.measure.common import sample_blocks
-from klda_bench.measure.files import generate
 
 
 def call(command, tmp_path):
@@ -90,17 +89,6 @@ def test_a_generated_file_holds_the_rows_it_says_and_learns(tmp_path):
     ]
 
 
-def test_a_file_is_learned_killed_and_resumed(tmp_path):
-    sizes = "--rows 2000,400000 --features 16 --classes 20 --components 400"
-    lines = run(f"file {sizes} --folder {tmp_path / 'out'}", tmp_path)
-    assert [line["rows"] for line in lines[:2]] == [2000, 400_000]
-    assert all(line["peak_bytes"] > 1e7 for line in lines[:2])
-    resumed = lines[-1]
-    assert 0 < resumed["resumed_after_rows"] < 400_000
-    assert resumed["samples"] == 400_000
-    assert resumed["relative_error"] < 1e-6
-
-
 def test_what_cannot_be_measured_is_said(tmp_path):
     answer, _ = call("rows --sizes 100", tmp_path)
     assert answer.exit_code == 1
@@ -109,7 +97,7 @@ def test_what_cannot_be_measured_is_said(tmp_path):
 
 def test_a_file_that_klda_learn_would_not_take_is_refused(tmp_path):
     with pytest.raises(KldaError, match=r"\.npz"):
-        generate(tmp_path / "rows.csv", 10, 4, 2)
+        scale.write_features(tmp_path / "rows.csv", 10, 4, 2)
     with pytest.raises(KldaError, match="--rows"):
-        generate(tmp_path / "rows.npz", 0, 4, 2)
+        scale.write_features(tmp_path / "rows.npz", 0, 4, 2)
     assert not list(tmp_path.iterdir())

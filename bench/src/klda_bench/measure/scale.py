@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,12 +15,11 @@ import typer
 
 from klda import KLDA, KldaError
 from klda_bench import environment
-from klda_bench.measure import common, files
+from klda_bench.measure import common
 from klda_bench.results import Row
 
 WARM_ROWS = 64
 ANSWERED = 1000  # samples
-COMPARED_ROWS = 500
 
 Block = tuple[np.ndarray, np.ndarray]
 
@@ -256,22 +256,6 @@ def _product_rate(torch: Any, device: str, side: int, repeats: int) -> float:
     return 2 * side**3 / statistics.median(times)
 
 
-def file(
-    rows: common.Numbers = "100000,1000000",
-    features: common.Features = 384,
-    classes: common.ClassCount = 1000,
-    components: common.Components = 2000,
-    folder: Annotated[Path, typer.Option(help="For files and models.")] = Path("out/scale"),
-) -> Iterator[Row]:
-    """Learn two files with the real command; kill one run half-way, resume it and compare."""
-    counts = common.numbers("rows", rows)
-    paths = [folder / f"features-{n}.npz" for n in counts]
-    for path, n in zip(paths, counts, strict=True):
-        files.generate(path, n, features, classes)
-    compared, _ = next(common.sample_blocks(counts[-1], features, classes))
-    yield from files.learn_files(paths, counts, compared[:COMPARED_ROWS], folder, components)
-
-
 def generate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="An .npz file.")],
     rows: common.RowCount = 1_000_000,
@@ -280,9 +264,27 @@ def generate(
 ) -> Iterator[Row]:
     """Write a file of synthetic features."""
     start = time.perf_counter()
-    files.generate(out, rows, features, classes)
+    write_features(out, rows, features, classes)
     size, seconds = out.stat().st_size, time.perf_counter() - start
     yield {"what": "generated", "file": out.name, "rows": rows, "bytes": size, "seconds": seconds}
 
 
-COMMANDS = (rows, classes, many, file, device, generate)
+def write_features(path: Path, n_rows: int, n_features: int, n_classes: int) -> None:
+    """Write an .npz file that ``klda learn`` takes; its rows are never in memory as a whole."""
+    if path.suffix != ".npz":
+        raise KldaError(f"OUT={path} must end in .npz.")
+    if min(n_rows, n_features, n_classes) < 1:
+        raise KldaError("--rows, --features and --classes must be 1 or more.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    with tempfile.TemporaryFile(dir=path.parent) as scratch, part.open("wb") as file:
+        features = np.memmap(scratch, np.float32, "w+", shape=(n_rows, n_features))
+        labels, start = np.arange(n_rows) % n_classes, 0
+        for samples, _ in common.sample_blocks(n_rows, n_features, n_classes):
+            features[start : start + len(samples)] = samples
+            start += len(samples)
+        np.savez(file, features=features, labels=labels)
+    part.replace(path)
+
+
+COMMANDS = (rows, classes, many, device, generate)
