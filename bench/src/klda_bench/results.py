@@ -65,7 +65,8 @@ class Results:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row, which JSON must be able to hold."""
-        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        text = json.dumps(row, separators=(",", ":"), allow_nan=False, default=os.fspath)
+        line = f"{text}\n".encode()
         try:
             self._write(line)
         except OSError as error:
