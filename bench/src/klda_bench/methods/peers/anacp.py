@@ -54,8 +54,8 @@ class AnaCP:
         if not self._layers:
             self._start(rows.shape[1])
         columns = self._classes.indices(y)
-        self._statistics.add(rows, columns)
         targets = linear.one_hot(columns, len(self._classes))
+        self._statistics.add(rows, targets)
         for weights, regression in zip(self._layers, self._regressions, strict=True):
             regression.add(gelu(rows @ weights), targets)
         self._head = None
