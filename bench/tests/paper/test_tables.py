@@ -228,7 +228,7 @@ def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypa
     monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.delenv("KLDA_DATA", raising=False)
     grid = Plan(select("lda"), ["clinc"], seeds=1)
-    for changes, expected in (({}, True), ({"split": "official"}, False), ({"classes": 5}, False)):
+    for changes, expected in (({}, True), ({"classes": 5}, False)):
         product = tables.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
         assert (product.table.cell("lda", "clinc")["paper"] is not None) is expected
 

@@ -25,9 +25,9 @@ app = typer.Typer(
 
 
 @app.command("datasets")
-def list_datasets(data: paper.Data = None, split: paper.Split = "paper") -> None:
+def list_datasets(data: paper.Data = None) -> None:
     """List the data sets: rows, classes, tasks, and where they were found."""
-    show(listing(data=data, split=split))
+    show(listing(data=data))
 
 
 @app.command("methods")

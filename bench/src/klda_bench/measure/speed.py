@@ -85,14 +85,11 @@ def speed(
         environment.allow_tf32(tf32)
     programs = _Programs(sizes, device)
     runs = [*programs.in_turns(), *(() if no_reference else programs.references())]
-    rows = _medians(runs)
     title = (
         f"N = {sizes.samples}, d = {sizes.features}, D = {sizes.components}, M = {sizes.classes}"
     )
     where = f"{environment.describe_device(device)}{' with TF32' if tf32 else ''}"
-    yield from ({"what": f"{title} on {where}", **row} for row in rows)
-    for name, ratio in _ratios(rows).items():
-        yield {"what": name, "ratio": ratio}
+    yield from ({"what": f"{title} on {where}", **row} for row in _medians(runs))
     if device == "cpu":
         peak = environment.in_child(_peak_memory, sizes)
         yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
@@ -237,25 +234,3 @@ def _peak_memory(sizes: Sizes) -> int:
         model = _model(sizes, "cpu", sizes.members, True)
         model.partial_fit(samples, labels).predict(samples[: sizes.test])
     return memory.peak_bytes - idle
-
-
-def _ratios(rows: list[Row]) -> dict[str, float]:
-    """Return the ratios that the project promises, ours in the denominator where faster."""
-    paper = {row["members"]: row for row in rows if "paper's mode" in row["program"]}
-    default = next(row for row in rows if "default" in row["program"])
-    most, one = paper[max(paper)], paper[1]
-    ratios = {
-        "learning, one member, over the floor": one["over_floor"],
-        "learning, all members, over the floor for as many": most["over_floor"],
-        "learning, default, over the floor": default["over_floor"],
-        "adding a class, over learning, one member": one["add_class_seconds"]
-        / one["learn_seconds"],
-    }
-    authors = next((row for row in rows if row["program"] == AUTHORS), None)
-    if authors is not None:
-        n, same = most["members"], "authors' form over ours, as many members"
-        alone = "learning, authors' five members over our one, default"
-        for verb, value in (("learning", "learn_seconds"), ("predicting", "predict_microseconds")):
-            ratios[f"{verb}, {same}"] = authors[value] * n / most[value]
-        ratios[alone] = 5 * authors["learn_seconds"] / default["learn_seconds"]
-    return {name: round(float(value), 3) for name, value in ratios.items()}

@@ -95,7 +95,7 @@ def methods_table(cells: Sequence[Cell], backbone: str, metric: str = FINAL, **h
 
 
 def _whole(plan: Plan) -> bool:
-    return plan.split == "paper" and plan.classes is None and plan.per_class is None
+    return plan.classes is None and plan.per_class is None
 
 
 def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Cell]:

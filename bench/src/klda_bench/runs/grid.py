@@ -46,7 +46,6 @@ class Plan:
     backbones: Sequence[str] = ("minilm",)
     seeds: int = 3
     data: str | None = None
-    split: str = "paper"
     device: str = "auto"
     gamma: Gamma | None = None
     layers: str = "last"
@@ -131,7 +130,7 @@ def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) ->
     for backbone in plan.backbones:
         for name in plan.datasets:
             try:
-                dataset = data.load(name, data=plan.data, split=plan.split)
+                dataset = data.load(name, data=plan.data)
             except UnavailableError as error:
                 cells.extend(_unavailable(plan, backbone, name, error))
                 continue

@@ -36,14 +36,14 @@ class GACL:
     def __post_init__(self) -> None:
         self._classes = linear.Classes()
         self._rng = np.random.default_rng(self.random_state)
-        self._directions: np.ndarray | None = None
+        self._directions = np.empty((0, 0), dtype=np.float32)
 
     def _lift(self, X: np.ndarray) -> np.ndarray:
         return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """Add the task's rows to the Gram matrix."""
-        if self._directions is None:
+        if not self._directions.size:
             shape = (np.shape(X)[1], self.n_components)
             self._directions = self._rng.standard_normal(shape, dtype=np.float32)
             self._regression = linear.Regression(self.n_components)
