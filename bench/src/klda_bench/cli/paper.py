@@ -260,7 +260,7 @@ COMMANDS = (
         "runtime",
         "Seconds to learn all tasks and to label the test set, and peak memory.",
         tables.runtime,
-        fixed={"curve": "end", "here_only": True},
+        fixed={"curve": "end"},
         methods=f"{_PAPER},peers",
     ),
     command(

@@ -261,7 +261,7 @@ def memory_counts(
 
 
 def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
-    """Seconds and memory of runs: mean over seeds, one line per method and data set.
+    """Seconds and memory of runs: mean over seeds, one line per method, data set and machine.
 
     The plan measures at the end only, so that learning is not interrupted by solving.
     """
@@ -281,8 +281,7 @@ def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
     )
     means: dict[str, Any] = dict.fromkeys(("learn_seconds", "solve_and_predict_seconds"), "mean")
     ways = {"seeds": "size", **means, "test_rows": "first", "peak_memory_mb": "max"}
-    ways["machine"] = lambda found: "; ".join(found.unique())
-    frame = runs.groupby(["dataset", "method"], sort=False).agg(ways).reset_index()
+    frame = runs.groupby(["dataset", "method", "machine"], sort=False).agg(ways).reset_index()
     frame = frame.round(dict.fromkeys(means, 3) | {"peak_memory_mb": 0})
     files = [write_csv(frame, output, "runtime")]
     return Product(frame, f"Run time on {plan.backbones[0]} features", files, cells)
