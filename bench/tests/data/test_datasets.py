@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 from types import MappingProxyType, SimpleNamespace
 
@@ -117,7 +116,6 @@ def test_an_unknown_name_lists_the_known_ones():
 
 def test_a_users_own_folder_of_texts(tmp_path):
     folder = tiny(tmp_path / "tickets")
-    (folder / "dataset.json").write_text(json.dumps({"tasks": 2}))
     dataset = datasets.load(str(folder))
     assert (dataset.name, dataset.tasks, dataset.modality) == ("tickets", 2, "text")
     assert str(tmp_path) not in dataset.source
@@ -182,24 +180,6 @@ def test_hub_images_of_one_size_become_one_array(tmp_path):
     np.testing.assert_array_equal(dataset.train.X[0], pixels)
     assert dataset.classes == ["greet", "pay"]
     assert dataset.note == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"tasks": "two"}', "tasks='two'"),
-        ('{"tasks": 0}', "tasks=0"),
-        ('{"tasks": true}', "tasks=True"),
-        ("{tasks: 2}", "is not JSON"),
-        ("[]", "holds a list"),
-    ],
-)
-def test_a_wrong_dataset_file_is_named(tmp_path, content, message):
-    folder = tiny(tmp_path / "mine")
-    (folder / "dataset.json").write_text(content)
-    with pytest.raises(KldaError, match=message) as caught:
-        datasets.load(str(folder))
-    assert "dataset.json" in str(caught.value)
 
 
 def test_a_full_disk_is_not_called_offline(monkeypatch):

@@ -216,28 +216,9 @@ def _load_own(folder: str) -> Dataset:
             "A folder of your own needs train and test files (csv, tsv, jsonl, npz, or one "
             "folder of images per class)."
         )
-    own = _own_settings(place / "dataset.json")
     train, test, modality = _read_parts(place)
-    tasks = own.get("tasks", min(10, len(set(train.y.tolist()))))
-    name = str(own.get("name", place.resolve().name))
+    tasks, name = min(10, len(set(train.y.tolist()))), place.resolve().name
     return Dataset(name, name, modality, "own", train, test, tasks, f"own/{place.name}")
-
-
-def _own_settings(file: Path) -> dict[str, Any]:
-    """Read a user's ``dataset.json``, if there is one."""
-    if not file.exists():
-        return {}
-    example = 'write for instance {"name": "mine", "tasks": 5}.'
-    try:
-        own = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise KldaError(f"{file} is not JSON ({error}): {example}") from error
-    if not isinstance(own, dict):
-        raise KldaError(f"{file} holds a {type(own).__name__}, not an object: {example}")
-    tasks = own.get("tasks", 1)
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
-        raise KldaError(f"{file}: tasks={tasks!r} must be a whole number of at least 1.")
-    return own
 
 
 def _read(place: Path, name: str) -> Dataset:
