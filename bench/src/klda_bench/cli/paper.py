@@ -216,7 +216,7 @@ COMMANDS = (
         "table1",
         """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
 
-        Finished runs of other methods in the output folder are shown beside those asked for.
+        klda bench report shows all finished runs of an output folder.
         """,
         tables.table1,
         "gamma layers tasks classes per_class curve set metric",
