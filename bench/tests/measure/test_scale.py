@@ -30,21 +30,6 @@ def run(command, tmp_path):
     return lines
 
 
-def test_the_exponent_is_the_slope_on_logarithmic_scales():
-    sizes = [100, 200, 400]
-    assert scale.exponent(sizes, [3e-4 * n**1.5 for n in sizes]) == pytest.approx(1.5)
-
-
-def test_rows_reports_each_size_and_the_exponent(tmp_path):
-    sizes = "--sizes 600,1200 --features 8 --classes 5 --components 64 --repeats 1"
-    lines = run(f"rows {sizes}", tmp_path)
-    assert [line["rows"] for line in lines[:2]] == [600, 1200]
-    assert all(line["learn_seconds"] > 0 for line in lines[:2])
-    assert lines[2]["exponent"] == pytest.approx(
-        np.log2(lines[1]["learn_seconds"] / lines[0]["learn_seconds"])
-    )
-
-
 def test_classes_are_added_to_models_of_as_many_rows(tmp_path):
     sizes = "--known 10,40 --total 400 --rows 5 --features 8 --components 64 --repeats 2"
     lines = run(f"classes {sizes}", tmp_path)
@@ -90,9 +75,9 @@ def test_a_generated_file_holds_the_rows_it_says_and_learns(tmp_path):
 
 
 def test_what_cannot_be_measured_is_said(tmp_path):
-    answer, _ = call("rows --sizes 100", tmp_path)
+    answer, _ = call("classes --known few", tmp_path)
     assert answer.exit_code == 1
-    assert "--sizes" in answer.stderr
+    assert "--known few" in answer.stderr
 
 
 def test_a_file_that_klda_learn_would_not_take_is_refused(tmp_path):

@@ -18,62 +18,9 @@ from klda_bench import environment
 from klda_bench.measure import common
 from klda_bench.results import Row
 
-WARM_ROWS = 64
 ANSWERED = 1000  # samples
 
 Block = tuple[np.ndarray, np.ndarray]
-
-
-def rows(
-    sizes: common.Numbers = "20000,40000,80000,160000",
-    features: common.Features = 384,
-    classes: common.ClassCount = 100,
-    components: common.Components = 2000,
-    repeats: common.Repeats = 3,
-) -> Iterator[Row]:
-    """Measure the time to learn against the number of rows; the exponent should be 1."""
-    counts = common.numbers("sizes", sizes)
-    if len(counts) < 2:
-        raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
-    samples, labels = common.make_samples(counts[-1], features, classes)
-    _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
-    runs = common.in_turns(
-        {n: partial(_learn_rows, samples[:n], labels[:n], components) for n in counts}, repeats
-    )
-    medians = np.array([np.median(runs[n], axis=0) for n in counts])
-    for n, (learning, answering, working) in zip(counts, medians.tolist(), strict=True):
-        yield {
-            "what": "learning rows",
-            "rows": n,
-            "learn_seconds": learning,
-            "first_answer_seconds": answering,
-            "microseconds_a_row": 1e6 * learning / n,
-            "cpu_microseconds_a_row": 1e6 * working / n,
-            "runs": runs[n].tolist(),
-        }
-    learned, answered, worked = medians.T
-    for what, seconds in (
-        ("exponent of learning in rows", learned),
-        ("exponent, in processor time", worked),
-        ("exponent, first answer included", learned + answered),
-    ):
-        yield {"what": what, "exponent": exponent(counts, seconds)}
-
-
-def exponent(sizes: list[int], seconds: Any) -> float:
-    """Slope of log seconds against log size, by least squares."""
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> tuple[float, ...]:
-    """Return the seconds of learning, of the first answer, and of processors while learning."""
-    model = common.make_model(n_components)
-    model.partial_fit(samples[:WARM_ROWS], labels[:WARM_ROWS])  # draws the random features
-    worked, start = time.process_time(), time.perf_counter()
-    model.partial_fit(samples, labels)
-    learned, worked = time.perf_counter(), time.process_time() - worked
-    model.predict(samples[:1])
-    return learned - start, time.perf_counter() - learned, worked
 
 
 def classes(
@@ -287,4 +234,4 @@ def write_features(path: Path, n_rows: int, n_features: int, n_classes: int) -> 
     part.replace(path)
 
 
-COMMANDS = (rows, classes, many, device, generate)
+COMMANDS = (classes, many, device, generate)
