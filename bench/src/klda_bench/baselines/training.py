@@ -122,13 +122,6 @@ class Baseline(ABC):
     def _check_inputs(self, inputs: list[Any]) -> None:
         check_texts(inputs)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All hyper-parameters, by name."""
-        others = ("device", "progress")
-        names = [declared.name for declared in fields(self) if declared.init]
-        return {name: getattr(self, name) for name in names if name not in others}
-
     def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
         """Learn one task: all its texts (or images) and their classes, once."""
         texts, labels = list(texts), [str(label) for label in labels]

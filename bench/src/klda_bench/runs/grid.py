@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -130,7 +130,11 @@ def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) ->
             try:
                 dataset = data.load(name, data=plan.data)
             except UnavailableError as error:
-                cells.extend(_unavailable(plan, backbone, name, error))
+                cells += [
+                    _without(Cell(backbone, name, spec.name, seed, "unavailable"), error)
+                    for seed in range(plan.seeds)
+                    for spec in plan.methods
+                ]
                 continue
             part = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
             for seed in range(plan.seeds):
@@ -150,12 +154,6 @@ def _check_options(plan: Plan, device: str) -> None:
 
 def _device_of(spec: MethodSpec, device: str) -> str:
     return environment.describe_device(device) if spec.on_device else "cpu"
-
-
-def _unavailable(plan: Plan, backbone: str, name: str, error: Exception) -> Iterator[Cell]:
-    for seed in range(plan.seeds):
-        for spec in plan.methods:
-            yield Cell(backbone, name, spec.name, seed, "unavailable", None, str(error), NOT_HERE)
 
 
 @dataclass
@@ -241,7 +239,6 @@ class _Place:
             "machine": environment.machine() | {"device": _device_of(spec, self.device)},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
-            "method_settings": getattr(method, "settings", None),
             "held_bytes": environment.held_bytes(method),
             "features": self.source.fingerprint(self.backbone, settings["layers"]),
             "dataset": {
