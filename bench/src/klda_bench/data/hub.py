@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from importlib.resources import files
@@ -13,14 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from klda_bench.environment import is_unreachable
+from klda_bench.environment import require
 
 _PAPER = "https://raw.githubusercontent.com/SalehMomeni/KLDA/main/data"
 _TIMEOUT_S = 20.0
-
-
-class DownloadError(RuntimeError):
-    """The network was reached and gave something unusable, or may not be used."""
 
 
 DATASETS: dict[str, Any] = {
@@ -42,9 +37,11 @@ def describe(name: str) -> str:
 def download(name: str, target: Path) -> None:
     """Fetch a data set into a folder, whose files appear complete or not at all."""
     if os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("KLDA_OFFLINE") == "1":
-        raise DownloadError("offline by HF_HUB_OFFLINE or KLDA_OFFLINE")
+        raise ConnectionError("offline by HF_HUB_OFFLINE or KLDA_OFFLINE")
     if DATASETS[name].modality == "image":
-        _from_hub(DATASETS[name], target)
+        source = DATASETS[name]
+        whole = require("datasets", "hub").load_dataset(source.repository)
+        save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
         return
     parts = {part: _fetch_csv(f"{_PAPER}/{name}_{part}.csv") for part in ("train", "test")}
     target.mkdir(parents=True, exist_ok=True)
@@ -55,30 +52,9 @@ def download(name: str, target: Path) -> None:
 
 
 def _fetch_csv(address: str) -> pd.DataFrame:
-    try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
-            rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
-    except urllib.error.URLError as error:
-        raise DownloadError(f"{address}: {error.reason}") from error
-    if rows.empty:
-        raise DownloadError(f"{address}: no rows")
+    with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
+        rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
     return rows[["text", "label"]]
-
-
-def _from_hub(source: Any, target: Path) -> None:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise DownloadError('it needs: pip install -e "bench[hub]" in a clone') from error
-    try:
-        whole = load_dataset(source.repository)
-    except OSError as error:
-        if is_unreachable(error):
-            raise DownloadError(f"{source.repository}: {error}") from error
-        raise
-    except Exception as error:  # the hub raises many kinds; all mean "not reachable"
-        raise DownloadError(f"{source.repository}: {error}") from error
-    save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
 
 
 def save_parts(source: Any, parts: Mapping[str, Any], target: Path) -> None:
