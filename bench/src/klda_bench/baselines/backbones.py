@@ -111,6 +111,15 @@ class TextEncoder(nn.Module):
         self.model = model.get_encoder() if model.config.is_encoder_decoder else model
         self.dimension = int(model.config.hidden_size)
 
+    @property
+    def n_positions(self) -> int | None:
+        """Most tokens that the model has places for; None where places are relative."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        places = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(places, "padding_idx", None)
+        # RoBERTa and its kin count places from behind the padding's number.
+        return most if most is None or padding is None else most - padding - 1
+
     def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Token ids of each text, cut to `max_length`."""
         limit = min(max_length, self.tokenizer.model_max_length)

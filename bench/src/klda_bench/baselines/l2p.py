@@ -120,7 +120,9 @@ class L2P(ClassifierBaseline):
         return PromptedModule(self.backbone, self.pool_size, self.prompt_length, self.top_n)
 
     def _tokens(self) -> int:
-        places = self.module.encoder.tokenizer.model_max_length
+        places = self.module.encoder.n_positions
+        if places is None:
+            return self.max_length
         room = places - self.top_n * self.prompt_length
         if room < 1:
             raise KldaError(
