@@ -17,12 +17,12 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench" / "results.j
 def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
     folder, store = write_features(tmp_path / "blobs"), Results(tmp_path / "results.jsonl")
     grid = plan(folder, "klda-default", seeds=1, options={"klda-default": {"n_components": 60}})
-    assert [cell.status for cell in walk(grid, store)] == ["done"]
-    assert [cell.status for cell in walk(grid, store)] == ["found"]
+    assert walk(grid, store).status.tolist() == ["done"]
+    assert walk(grid, store).status.tolist() == ["found"]
     for name, value in (("gamma", 0.3), ("ridge", [1.0, 0.5]), ("priors", [1.0, 0.1])):
         with monkeypatch.context() as patch:
             patch.setitem(results.AUTO_MEANINGS, name, value)
-            assert [cell.status for cell in walk(grid, store)] == ["done"]
+            assert walk(grid, store).status.tolist() == ["done"]
 
 
 def test_only_words_have_a_meaning():

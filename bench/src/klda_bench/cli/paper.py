@@ -23,6 +23,7 @@ from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select
 from klda_bench.paper import tables
+from klda_bench.paper.accuracy_table import Table
 from klda_bench.paper.report import write_report
 from klda_bench.runs.grid import Plan
 from klda_bench.runs.metrics import FINAL
@@ -106,7 +107,7 @@ def _command_line() -> str:
 def _grid_command(
     name: str,
     about: str,
-    make: Callable[..., tables.Product],
+    make: Callable[..., Table],
     more: str = "",
     fixed: dict[str, Any] | None = None,
     **defaults: str,
@@ -144,19 +145,19 @@ def _grid_command(
     return command(name, about, run, options)
 
 
-def _show(product: tables.Product) -> None:
+def _show(product: Table) -> None:
     show(product.shown, product.title)
     for note in product.notes:
         results().print(note, style="dim", markup=False)
     wrote(product.files)
 
 
-def _say_what_failed(product: tables.Product) -> None:
+def _say_what_failed(product: Table) -> None:
     say(f"{product.count('done')} runs made, {product.count('found')} found in the results.")
-    failed = [cell.reason.splitlines()[0] for cell in product.cells if cell.status == "failed"]
-    if failed:
-        listed = "\n".join(dict.fromkeys(failed))
-        raise KldaError(f"{len(failed)} of {len(product.cells)} runs failed:\n{listed}")
+    failed = product.runs.reason[product.runs.status == "failed"]
+    if len(failed):
+        listed = "\n".join(failed.str.partition("\n")[0].unique())
+        raise KldaError(f"{len(failed)} of {len(product.runs)} runs failed:\n{listed}")
 
 
 def _memory(backbone: str, dataset: str, data: str | None, output: Path) -> None:
@@ -175,7 +176,7 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
     usual = [name for name in known if MODELS[name].available_offline()]
     backbones = names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
     methods = _PAPER if resolve_device(device) == "cpu" else f"joint,{_PAPER}"
-    products: list[tables.Product] = []
+    products: list[Table] = []
     for name in backbones:
         if name not in MODELS:
             raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")

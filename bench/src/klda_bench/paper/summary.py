@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 
 from klda_bench import data, published
 from klda_bench.methods import registry
-from klda_bench.paper.accuracy_table import used_models, usual_layers
-from klda_bench.runs.grid import Cell
+from klda_bench.paper.accuracy_table import usual_layers
 from klda_bench.runs.metrics import FINAL
 
 CLOSE = 1.0
@@ -22,23 +21,14 @@ Finding = tuple[str, str]
 """What kind of statement (Reproduced, Ahead, Behind, Not run), and the statement."""
 
 
-def summarise(cells: Sequence[Cell]) -> list[Finding]:
+def summarise(runs: pd.DataFrame) -> list[Finding]:
     """Say what is reproduced, what is ahead, and what could not be run."""
-    if not cells:
+    if runs.empty:
         return []
-    means = _means(cells)
-    return [*_reproduced(means), *_beside_joint(means), *_not_run(cells)]
-
-
-def _means(cells: Sequence[Cell]) -> pd.Series:
-    """Mean over seeds by model, method and data set, on the layers that a method uses itself."""
-    runs = [
-        {name: getattr(cell, name) for name in _PLACE} | {"accuracy": cell.record["metrics"][FINAL]}
-        for cell in usual_layers(cells, used_models(cells))
-        if cell.record is not None and cell.settings and not cell.settings["subset"]
-    ]
-    frame = pd.DataFrame(runs, columns=[*_PLACE, "accuracy"])
-    return frame.groupby(_PLACE, sort=False).accuracy.mean()
+    # Mean over seeds by model, method and data set, on the layers that a method uses itself.
+    own = usual_layers(runs, runs.backbone)
+    means = own[own.subset == ""].groupby(_PLACE, sort=False)[FINAL].mean()
+    return [*_reproduced(means), *_beside_joint(means), *_not_run(runs)]
 
 
 def _listed(differences: pd.Series) -> str:
@@ -80,14 +70,12 @@ def _beside_joint(means: pd.Series) -> Iterator[Finding]:
                 )
 
 
-def _not_run(cells: Sequence[Cell]) -> Iterator[Finding]:
-    used, used_sets = ({getattr(c, name) for c in cells} for name in ("backbone", "dataset"))
-    theirs = published.MEANS.index.unique("backbone")
-    models = [published.title(name) for name in theirs if name not in used]
-    sets = [info.title for name, info in data.DATASETS.items() if name not in used_sets]
-    if models:
-        stand_ins = sorted(published.title(name) for name in used if published.is_stand_in(name))
-        text = f"{', '.join(models)}: the weights are not on this machine."
-        yield "Not run", text + (f" Stand-ins: {', '.join(stand_ins)}." if stand_ins else "")
+def _not_run(runs: pd.DataFrame) -> Iterator[Finding]:
+    theirs = published.MEANS.index.unique("backbone").difference(runs.backbone, sort=False)
+    sets = [info.title for name, info in data.DATASETS.items() if name not in set(runs.dataset)]
+    if len(theirs):
+        own = sorted(published.title(b) for b in runs.backbone.unique() if published.is_stand_in(b))
+        text = f"{', '.join(map(published.title, theirs))}: the weights are not on this machine."
+        yield "Not run", text + (f" Stand-ins: {', '.join(own)}." if own else "")
     if sets:
         yield "Not run", f"{', '.join(sets)}: the data are not on this machine."

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
+import itertools
+import json
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
@@ -21,12 +22,17 @@ from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
+from klda_bench.runs.metrics import METRICS
 from klda_bench.runs.protocol import Evaluate, Outcome, run, split_classes
 
 logger = logging.getLogger(__name__)
 
 Notify = Callable[[str], None]
 CURVES = ("auto", "all", "end")
+SETTINGS = (
+    *("backbone", "dataset", "method", "seed", "split", "subset", "tasks", "layers"),
+    *("options", "auto"),
+)
 
 
 @dataclass(frozen=True)
@@ -97,50 +103,31 @@ class Plan:
         return protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid and what became of it.
+def as_frame(runs: Iterable[Row]) -> pd.DataFrame:
+    """Return one row per run of a grid: settings, metrics, and what became of it.
 
     `status` is done (run now), found (in the results), unavailable (not possible here), or failed.
-    Without a `record`, `reason` says why and `gap` the same in a few words, for a table.
-    `settings` is everything that determines its numbers; None where that isn't known, as without
-    its data set.
+    Without a `record`, `reason` says why and `gap` the same in a few words, for a table. Settings
+    that are not known, as without the data set, are missing.
     """
-
-    backbone: str
-    dataset: str
-    method: str
-    seed: int
-    status: Literal["done", "found", "unavailable", "failed"]
-    record: Row | None = None
-    reason: str = ""
-    gap: str = ""
-    settings: Row | None = None
+    blank = {"reason": "", "gap": "", "record": None}
+    frame = pd.DataFrame(
+        [blank | run for run in runs], columns=[*SETTINGS, *METRICS, "status", *blank]
+    )
+    return frame.astype(dict.fromkeys(METRICS, float))
 
 
-def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> list[Cell]:
-    """Run every cell of a plan that the results do not hold, and return all, in their order."""
+def with_record(settings: Row, record: Row, status: str = "found") -> Row:
+    """Return the row of a run that has a result."""
+    return settings | record["metrics"] | {"status": status, "record": record}
+
+
+def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> pd.DataFrame:
+    """Run what the results do not hold of a plan, and return all its runs, in their order."""
     device = environment.resolve_device(plan.device)
     _check_options(plan, device)
-    source = FeatureSource(plan.cache, device, notify)
-    finished = results.latest()
-    cells: list[Cell] = []
-    for backbone in plan.backbones:
-        for name in plan.datasets:
-            try:
-                dataset = data.load(name, data=plan.data)
-            except UnavailableError as error:
-                cells += [
-                    _without(Cell(backbone, name, spec.name, seed, "unavailable"), error)
-                    for seed in range(plan.seeds)
-                    for spec in plan.methods
-                ]
-                continue
-            part = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
-            for seed in range(plan.seeds):
-                here = _Place(plan, results, finished, source, part, backbone, seed, device, notify)
-                cells.extend(here.cell(spec) for spec in plan.methods)
-    return cells
+    walker = _Walker(plan, results, FeatureSource(plan.cache, device, notify), device, notify)
+    return as_frame(walker.runs())
 
 
 def _check_options(plan: Plan, device: str) -> None:
@@ -156,41 +143,51 @@ def _device_of(spec: MethodSpec, device: str) -> str:
     return environment.describe_device(device) if spec.on_device else "cpu"
 
 
-@dataclass
-class _Place:
-    """Everything that the methods of one data set and seed have in common."""
+class _Walker:
+    """Runs a plan, one data set and foundation model after another."""
 
-    plan: Plan
-    results: Results
-    finished: dict[str, Row]
-    source: FeatureSource
-    dataset: data.Dataset
-    backbone: str
-    seed: int
-    device: str
-    notify: Notify
+    def __init__(
+        self, plan: Plan, results: Results, source: FeatureSource, device: str, notify: Notify
+    ) -> None:
+        self.plan, self.results, self.source = plan, results, source
+        self.device, self.notify = device, notify
+        self.finished = results.latest()
 
-    def cell(self, spec: MethodSpec) -> Cell:
-        cell = Cell(self.backbone, self.dataset.name, spec.name, self.seed, "found")
-        where = (self.dataset.name, self.backbone, self.seed, self.device)
-        try:
-            context = self.plan.context(spec.name, *where)
-            settings = self.settings(spec, context)
-        except MissingDependencyError as error:
-            return _without(cell, error)
-        key, evaluate = key_of(settings), self.evaluate(spec)
+    def runs(self) -> Iterator[Row]:
+        for backbone, name in itertools.product(self.plan.backbones, self.plan.datasets):
+            self.backbone = backbone
+            try:
+                dataset = data.load(name, data=self.plan.data)
+            except UnavailableError as error:
+                missing: Exception | None = error
+            else:
+                missing = None
+                plan, name = self.plan, dataset.name
+                self.dataset = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
+            for seed, spec in itertools.product(range(self.plan.seeds), self.plan.methods):
+                place = {"backbone": backbone, "dataset": name, "method": spec.name, "seed": seed}
+                try:
+                    if missing is not None:
+                        raise missing
+                    found = self.of(spec, seed, place)
+                except Exception as error:  # one run's error must not cost the other runs
+                    found = place | _what_happened(place, error)
+                if found["status"] == "done":
+                    self.results.append(found["record"])
+                yield found
+
+    def of(self, spec: MethodSpec, seed: int, place: Row) -> Row:
+        where = (self.dataset.name, self.backbone, seed, self.device)
+        context = self.plan.context(spec.name, *where)
+        settings = self.settings(spec, context)
+        place.update(settings)
+        key, evaluate = key_of(settings), self.evaluate(spec, seed)
         known = self.finished.get(key)
-        cell = dataclasses.replace(cell, settings=settings)
         if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
-            return dataclasses.replace(cell, record=known)
-        self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
-        try:
-            record = self.run(spec, context, settings, evaluate) | {"key": key}
-        except Exception as error:  # one run's error must not cost the other runs
-            return _without(cell, error)
-        self.results.append(record)
-        self.finished[key] = record
-        return dataclasses.replace(cell, status="done", record=record)
+            return with_record(settings, known)
+        self.notify(f"{self.dataset.title}  {spec.title}  seed {seed}")
+        self.finished[key] = self.run(spec, context, settings, evaluate) | {"key": key}
+        return with_record(settings, self.finished[key], "done")
 
     def settings(self, spec: MethodSpec, context: Context) -> Row:
         """All that determines the numbers, and nothing else: this names the run.
@@ -209,22 +206,22 @@ class _Place:
             "auto": meaning_of_auto(options),
             "backbone": self.backbone,
             "layers": self.plan.layers_of(spec, self.backbone),
-            "seed": self.seed,
+            "seed": context.seed,
         }
 
     @property
     def n_tasks(self) -> int:
         return self.plan.tasks if self.plan.tasks is not None else self.dataset.tasks
 
-    def evaluate(self, spec: MethodSpec) -> Evaluate:
+    def evaluate(self, spec: MethodSpec, seed: int) -> Evaluate:
         if self.plan.curve != "auto":
             return "each" if self.plan.curve == "all" else "end"
-        each = spec.curve == "each" or (spec.curve == "first-seed" and self.seed == 0)
+        each = spec.curve == "each" or (spec.curve == "first-seed" and seed == 0)
         return "each" if each else "end"
 
     def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
         environment.require_device(self.device)
-        tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
+        tasks = split_classes(self.dataset.classes, self.n_tasks, context.seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
             train, test = self.source.of(self.dataset, self.backbone, settings["layers"])
@@ -251,23 +248,22 @@ class _Place:
         }
 
 
-def _without(cell: Cell, error: Exception) -> Cell:
-    """Fill a cell that has no result with the reason why.
+def _what_happened(place: Row, error: Exception) -> Row:
+    """Say why a run has no result.
 
     What cannot be done here leaves a gap in the table; anything else that goes wrong is a failure.
     """
     if isinstance(error, (UnavailableError, OfflineModelError, MissingDependencyError)):
         gap = getattr(error, "gap", NOT_HERE)
-        return dataclasses.replace(cell, status="unavailable", reason=str(error), gap=gap)
-    logger.debug("%s on %s, seed %d", cell.method, cell.dataset, cell.seed, exc_info=error)
+        return {"status": "unavailable", "reason": str(error), "gap": gap}
+    where = "{method} on {dataset} with {backbone}, seed {seed}".format(**place)
+    logger.debug("%s", where, exc_info=error)
     kind = "" if isinstance(error, KldaError) else f"{type(error).__name__}: "
-    where = f"{cell.method} on {cell.dataset} with {cell.backbone}, seed {cell.seed}"
-    reason = f"{where}: {kind}{error}"
-    return dataclasses.replace(cell, status="failed", reason=reason, gap="failed")
+    return {"status": "failed", "reason": f"{where}: {kind}{error}", "gap": "failed"}
 
 
 def _measured(outcome: Outcome) -> Row:
-    """Return what the protocol measured, as a row can hold it."""
+    """Return what the protocol measured, as a row can hold it: rounded, and None for NaN."""
     predict = [seconds for seconds in outcome.predict_seconds if seconds is not None]
     row = {
         "metrics": outcome.metrics,
@@ -285,18 +281,12 @@ def _measured(outcome: Outcome) -> Row:
         "correct": pack_bits(outcome.correct),
         "peak_memory_bytes": outcome.peak_memory_bytes,
     }
-    return {name: _plain(value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Round floats; NaN becomes None, as JSON has no such number."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    return value
+    plain: Row = json.loads(
+        json.dumps(row),
+        parse_float=lambda text: round(float(text), 6),
+        parse_constant=lambda text: None,
+    )
+    return plain
 
 
 def pack_bits(bits: np.ndarray) -> str:

@@ -13,7 +13,7 @@ from klda_bench import data
 from klda_bench.display import plots, show
 from klda_bench.results import Row
 from klda_bench.runs.grid import unpack_bits
-from klda_bench.runs.metrics import Spread, paired_difference
+from klda_bench.runs.metrics import paired_difference
 from klda_bench.shots.contenders import CONTENDERS, PEERS
 from klda_bench.shots.draws import ALL, OURS
 
@@ -22,8 +22,7 @@ Form = Callable[[pd.Series], str]
 
 
 def _spread(values: pd.Series) -> str:
-    spread = Spread.of(values.tolist())
-    return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
+    return f"{values.mean():.1f}" + (f" ± {values.std():.1f}" if len(values) > 1 else "")
 
 
 def _highest(digits: int) -> Form:
