@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from klda_bench import results
-from klda_bench.methods import Context, registry
+from klda_bench.methods import registry
 from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import walk
 from toy_grid import plan, write_features
@@ -32,7 +32,7 @@ def test_only_words_have_a_meaning():
 def test_the_options_of_a_fine_tuned_method_hold_its_defaults():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    options = registry()["joint"].options(Context(options={"epochs": 30}))
+    options = registry()["joint"].options(given={"epochs": 30})
     assert options["epochs"] == 30
     assert (options["head_lr"], options["max_length"]) == (1e-3, 128)
     assert not {"device", "seed", "progress"} & set(options)
@@ -54,6 +54,6 @@ def test_published_fine_tuned_runs_are_found_by_their_settings():
         spec = known[settings["method"]]
         given = {"epochs", "max_length", "batch_size", "diversify"} & set(settings["options"])
         asked = {name: settings["options"][name] for name in given}
-        options = spec.options(Context(settings["backbone"], options=asked))
+        options = spec.options(settings["backbone"], given=asked)
         again = json.loads(json.dumps(settings | {"options": options}))
         assert key_of(again) == record["key"], settings

@@ -6,7 +6,7 @@ import torch
 from baselines.toys import make
 from klda.encoders import OfflineModelError
 from klda.errors import KldaError
-from klda_bench.methods import Context, registry
+from klda_bench.methods import registry
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_gpu_that_is_not_here_is_said(tiny):
 
 
 def test_defaults_are_those_of_the_class_and_of_all_methods():
-    found = registry()["ewc"].defaults(Context())
+    found = registry()["ewc"].options()
     assert found["fisher_samples"] == 200
     assert (found["epochs"], found["head_lr"]) == (50, 1e-3)
     assert "backbone" not in found

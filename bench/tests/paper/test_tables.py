@@ -10,7 +10,7 @@ import pytest
 from klda.errors import KldaError
 from klda_bench import published
 from klda_bench.environment import NOT_HERE
-from klda_bench.methods import Context, registry, select
+from klda_bench.methods import registry, select
 from klda_bench.paper import memory, tables
 from klda_bench.paper.accuracy_table import make_table, pairs_against
 from klda_bench.paper.report import write_report
@@ -148,7 +148,7 @@ def test_a_report_of_your_own_data_shows_all_of_it_and_nothing_of_the_paper(tmp_
 def finished(method, dataset, accuracy, **changes):
     """Return a row of a finished run on the paper's data and model, at the usual settings."""
     settings = {"split": "paper", "subset": "", "tasks": 10, "layers": "last", "seed": 0}
-    options = registry()[method].options(Context("paraphrase-minilm-l3", 0.01))
+    options = registry()[method].options("paraphrase-minilm-l3")
     settings |= {"dataset": dataset, "method": method, "backbone": "paraphrase-minilm-l3"}
     settings |= {"options": options, "auto": meaning_of_auto(options)} | changes
     row = record(accuracy) | {"key": key_of(settings), "settings": settings}

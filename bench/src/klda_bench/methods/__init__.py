@@ -9,7 +9,7 @@ import inspect
 import operator
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -56,20 +56,6 @@ class Estimator:
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a method is built for.
-
-    `gamma` is the kernel parameter of the paper's KLDA; `options` replace the method's defaults.
-    """
-
-    backbone: str = "minilm"
-    gamma: Gamma = 0.2
-    seed: int = 0
-    device: str = "cpu"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class MethodSpec:
     """A method, how to build it and how to show it.
 
@@ -103,15 +89,26 @@ class MethodSpec:
                 "or function that makes a method, with the module's folder on PYTHONPATH."
             ) from error
 
-    def defaults(self, context: Context) -> dict[str, Any]:
-        """Return the settings that determine its numbers, as long as nothing else is asked for."""
+    def options(
+        self,
+        backbone: str = "minilm",
+        layers: str = "last",
+        gamma: Gamma | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the settings of a run: the defaults, with what was asked for in their place.
+
+        `gamma` is the kernel parameter of the paper's KLDA, by default the protocol's.
+        """
         found = self.own
         if found is None:
             # All defaults: a changed one is another run, not the old one's figures.
             taken = inspect.signature(self.factory).parameters.values()
             found = {p.name: p.default for p in taken if p.default is not p.empty}
-        given = {"gamma": context.gamma} if found.get("gamma") == "protocol" else {}
-        return {k: v for k, v in {**found, **given}.items() if k not in NOT_OPTIONS}
+        own = {name: value for name, value in found.items() if name not in NOT_OPTIONS}
+        if own.get("gamma") == "protocol":
+            own["gamma"] = protocol_gamma(backbone, layers) if gamma is None else gamma
+        return own | dict(given or {})
 
     @property
     def needs(self) -> Literal["features", "inputs"]:
@@ -123,42 +120,38 @@ class MethodSpec:
         """Whether it can use a GPU; the peers are NumPy programs and run on the CPU."""
         return self.group != "peer"
 
-    def options(self, context: Context) -> dict[str, Any]:
-        """Return the settings of a run: the defaults, with what was asked for in their place."""
-        return self.defaults(context) | dict(context.options)
-
-    def usual(self, backbone: str, layers: str = "last") -> dict[str, Any]:
-        """Return the settings of a run with a foundation model for which nothing is asked."""
-        return self.defaults(Context(backbone, protocol_gamma(backbone, layers)))
-
-    def check(self, context: Context) -> None:
+    def check(self, given: Mapping[str, Any]) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""
-        if not context.options:
-            return
         if self.needs == "features":
-            self.make(context)
+            self.make(self.options(given=given))
             return
-        known = sorted({*self.defaults(context), "backbone"})
-        unknown = sorted(set(context.options) - set(known))
+        known = sorted({*self.options(), "backbone"})
+        unknown = sorted(set(given) - set(known))
         if unknown:
             raise KldaError(
                 f"Method {self.name!r} does not take the option {unknown[0]!r}: choose from "
                 f"{', '.join(known)}."
             )
 
-    def make(self, context: Context) -> Method:
+    def make(
+        self,
+        options: dict[str, Any],
+        *,
+        backbone: str = "minilm",
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> Method:
         """Build a fresh method."""
-        place = {"device": context.device, "random_state": context.seed}
+        place = {"device": device, "random_state": seed}
         taken = inspect.signature(self.factory).parameters
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
-            place |= {"seed": context.seed, "backbone": context.backbone}
+            place |= {"seed": seed, "backbone": backbone}
             place = {name: value for name, value in place.items() if name in taken}
         try:
-            made = self.factory(**(place | self.options(context)))
+            made = self.factory(**(place | options))
         except TypeError as error:
             raise KldaError(
-                f"Method {self.name!r} does not take these options: {dict(context.options)} "
-                f"({error})."
+                f"Method {self.name!r} does not take these options: {options} ({error})."
             ) from error
         return made if isinstance(made, Method) else Estimator(made)
 

@@ -252,7 +252,7 @@ def _usual(settings: Row) -> tuple[Any, Any] | None:
     if spec is None or spec.needs == "inputs":
         return None
     try:
-        options = spec.usual(settings["backbone"], settings["layers"])
+        options = spec.options(settings["backbone"], settings["layers"])
     except MissingDependencyError:
         return None
     return options, meaning_of_auto(options)

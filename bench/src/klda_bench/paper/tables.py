@@ -80,7 +80,7 @@ def _whole(plan: Plan) -> bool:
 def _options_note(spec: MethodSpec, plan: Plan, runs: pd.DataFrame) -> str:
     """Say which options of a row are not its method's defaults, and for which data sets."""
     try:
-        usual = plan.usual_options(spec)
+        usual = dataclasses.replace(plan, options={}).options_of(spec, "", plan.backbones[0])
     except MissingDependencyError:
         usual = {}
     found: dict[str, dict[str, None]] = {}

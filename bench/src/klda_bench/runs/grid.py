@@ -19,7 +19,7 @@ from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
-from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma
+from klda_bench.methods import Gamma, MethodSpec
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
 from klda_bench.runs.metrics import METRICS
@@ -81,15 +81,10 @@ class Plan:
             if at and dataset not in {Path(given).name for given in self.datasets}:
                 raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
 
-    def context(self, method: str, dataset: str, backbone: str, seed: int, device: str) -> Context:
-        """Say what a method is built for in one run."""
-        gamma = self.gamma_of(backbone)
-        options = self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
-        return Context(backbone, gamma, seed, device, options)
-
-    def usual_options(self, spec: MethodSpec) -> dict[str, Any]:
-        """Options of a method without what was asked for."""
-        return spec.options(Context(self.backbones[0], self.gamma_of(self.backbones[0])))
+    def options_of(self, spec: MethodSpec, dataset: str, backbone: str) -> dict[str, Any]:
+        """Return the options of a method in a run."""
+        given = self.options.get(spec.name, {}) | self.options.get(f"{spec.name}@{dataset}", {})
+        return spec.options(backbone, self.layers_of(spec, backbone), self.gamma, given)
 
     def layers_of(self, spec: MethodSpec, backbone: str) -> str:
         """Return the layers that a method uses: those asked for, else its own."""
@@ -97,10 +92,6 @@ class Plan:
         info = MODELS.get(backbone)
         has_choice = info is not None and info.default_layers != "last"
         return layers if layers != "auto" or has_choice else "last"
-
-    def gamma_of(self, backbone: str) -> Gamma:
-        """Return the kernel parameter of the paper's mode for a foundation model."""
-        return protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
 
 
 def as_frame(runs: Iterable[Row]) -> pd.DataFrame:
@@ -124,33 +115,21 @@ def with_record(settings: Row, record: Row, status: str = "found") -> Row:
 
 def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> pd.DataFrame:
     """Run what the results do not hold of a plan, and return all its runs, in their order."""
-    device = environment.resolve_device(plan.device)
-    _check_options(plan, device)
-    walker = _Walker(plan, results, FeatureSource(plan.cache, device, notify), device, notify)
-    return as_frame(walker.runs())
-
-
-def _check_options(plan: Plan, device: str) -> None:
-    """Find an option that a method doesn't have before hours are spent on the others."""
     specs = {spec.name: spec for spec in plan.methods}
-    for name, options in plan.options.items():
+    for name, given in plan.options.items():
+        # An option that a method doesn't have is found before hours are spent on the others.
         with contextlib.suppress(MissingDependencyError):
-            spec = specs[name.partition("@")[0]]
-            spec.check(Context(plan.backbones[0], 1.0, 0, device, options))
-
-
-def _device_of(spec: MethodSpec, device: str) -> str:
-    return environment.describe_device(device) if spec.on_device else "cpu"
+            specs[name.partition("@")[0]].check(given)
+    return as_frame(_Walker(plan, results, notify).runs())
 
 
 class _Walker:
     """Runs a plan, one data set and foundation model after another."""
 
-    def __init__(
-        self, plan: Plan, results: Results, source: FeatureSource, device: str, notify: Notify
-    ) -> None:
-        self.plan, self.results, self.source = plan, results, source
-        self.device, self.notify = device, notify
+    def __init__(self, plan: Plan, results: Results, notify: Notify) -> None:
+        self.plan, self.results, self.notify = plan, results, notify
+        self.device = environment.resolve_device(plan.device)
+        self.source = FeatureSource(plan.cache, self.device, notify)
         self.finished = results.latest()
 
     def runs(self) -> Iterator[Row]:
@@ -177,41 +156,35 @@ class _Walker:
                 yield found
 
     def of(self, spec: MethodSpec, seed: int, place: Row) -> Row:
-        where = (self.dataset.name, self.backbone, seed, self.device)
-        context = self.plan.context(spec.name, *where)
-        settings = self.settings(spec, context)
+        settings = self.settings(spec, seed)
         place.update(settings)
         key, evaluate = key_of(settings), self.evaluate(spec, seed)
         known = self.finished.get(key)
         if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
             return with_record(settings, known)
         self.notify(f"{self.dataset.title}  {spec.title}  seed {seed}")
-        self.finished[key] = self.run(spec, context, settings, evaluate) | {"key": key}
+        self.finished[key] = self.run(spec, settings, evaluate) | {"key": key}
         return with_record(settings, self.finished[key], "done")
 
-    def settings(self, spec: MethodSpec, context: Context) -> Row:
+    def settings(self, spec: MethodSpec, seed: int) -> Row:
         """All that determines the numbers, and nothing else: this names the run.
 
         Not the device: it moves them by rounding only, and the row says where it ran.
         """
-        options = spec.options(context)
+        options = self.plan.options_of(spec, self.dataset.name, self.backbone)
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "data_sha256": self.dataset.sha256,
             "subset": self.dataset.note,
-            "tasks": self.n_tasks,
+            "tasks": self.dataset.tasks if self.plan.tasks is None else self.plan.tasks,
             "method": spec.name,
             "options": options,
             "auto": meaning_of_auto(options),
             "backbone": self.backbone,
             "layers": self.plan.layers_of(spec, self.backbone),
-            "seed": context.seed,
+            "seed": seed,
         }
-
-    @property
-    def n_tasks(self) -> int:
-        return self.plan.tasks if self.plan.tasks is not None else self.dataset.tasks
 
     def evaluate(self, spec: MethodSpec, seed: int) -> Evaluate:
         if self.plan.curve != "auto":
@@ -219,25 +192,29 @@ class _Walker:
         each = spec.curve == "each" or (spec.curve == "first-seed" and seed == 0)
         return "each" if each else "end"
 
-    def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
+    def run(self, spec: MethodSpec, settings: Row, evaluate: Evaluate) -> Row:
         environment.require_device(self.device)
-        tasks = split_classes(self.dataset.classes, self.n_tasks, context.seed)
+        seed, features = settings["seed"], None
+        tasks = split_classes(self.dataset.classes, settings["tasks"], seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
-            train, test = self.source.of(self.dataset, self.backbone, settings["layers"])
-        method = spec.make(context)
+            place = (self.backbone, settings["layers"])
+            train, test, features = self.source.of(self.dataset, *place)
+        where = {"backbone": self.backbone, "seed": seed, "device": self.device}
+        method = spec.make(settings["options"], **where)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
         gamma = getattr(getattr(method, "estimator", None), "gamma_", None)
+        device = environment.describe_device(self.device) if spec.on_device else "cpu"
         return {
             "settings": settings,
             "evaluate": evaluate,
             **_measured(outcome),
             "versions": environment.versions(),
-            "machine": environment.machine() | {"device": _device_of(spec, self.device)},
+            "machine": environment.machine() | {"device": device},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
             "held_bytes": environment.held_bytes(method),
-            "features": self.source.fingerprint(self.backbone, settings["layers"]),
+            "features": features,
             "dataset": {
                 "source": self.dataset.source,
                 "train_rows": len(self.dataset.train),

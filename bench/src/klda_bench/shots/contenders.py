@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from klda import Learner
-from klda_bench.methods import Context, protocol_gamma, registry
+from klda_bench.methods import registry
 
 ROWS_AT_ONCE = 2000  # RanPAC chooses its ridge by a system of as many unknowns as rows
 
@@ -84,8 +84,8 @@ class Registered:
     """A method of the tables (``klda bench methods``) with the options that it has there."""
 
     def __init__(self, place: Place, name: str) -> None:
-        context = Context(place.backbone, protocol_gamma(place.backbone), place.seed)
-        self._method: Any = registry()[name].make(context)
+        spec = registry()[name]
+        self._method: Any = spec.make(spec.options(place.backbone), seed=place.seed)
 
     def learn(self, X: np.ndarray, y: np.ndarray) -> None:
         """Learn rows, at most some thousands at once."""
