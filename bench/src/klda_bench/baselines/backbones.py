@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
 from klda.encoders.images import open_image
+from klda.encoders.pretrained import quiet
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import UnavailableError, is_unreachable
@@ -58,37 +58,24 @@ def resolve_backbone(name: str) -> str:
     return str(known.locate().folder) if known.available_offline() else str(known.hub_id)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' bars and load reports: half of a seq2seq file is unused on purpose."""
-    log = transformers.utils.logging
-    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if bars:
-            log.enable_progress_bar()
-
-
 def _load(loader: Any, name: str) -> Any:
     """Load one part of a backbone (config, tokenizer or model) from a folder, hub or GGUF file."""
     path, file = resolve_backbone(name), {}
     if path.endswith(".gguf"):
         path, file = str(Path(path).parent), {"gguf_file": Path(path).name}
-    try:
-        with _quiet():
+    # Half of a seq2seq file is unused on purpose, which transformers would report.
+    with quiet(name):
+        try:
             return loader.from_pretrained(path, **file)
-    except OSError as error:
-        # A full disk, say, is not the same as a model that isn't there.
-        kind = OfflineModelError if is_unreachable(error) else KldaError
-        raise kind(
-            f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
-            "smollm2), a local folder, or a hub name whose files are here or can be fetched "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})."
-        ) from error
+        except OSError as error:
+            # A full disk, say, is not the same as a model that isn't there.
+            kind = OfflineModelError if is_unreachable(error) else KldaError
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise kind(
+                f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
+                "smollm2), a local folder, or a hub name whose files are here or can be fetched "
+                f"({reason})."
+            ) from error
 
 
 def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
