@@ -104,6 +104,12 @@ def _command_line() -> str:
     return shlex.join([*programs.get(program, program).split(), *sys.argv[1:]])
 
 
+def _plan(methods: str, datasets: str, backbone: str, **given: Any) -> Plan:
+    given["options"] = method_options(given.pop("set", None))
+    known = (select(methods), names(datasets), names(backbone))
+    return Plan(*known, command=_command_line(), **given)
+
+
 def _grid_command(
     name: str,
     about: str,
@@ -122,15 +128,8 @@ def _grid_command(
         if "values" in own:
             own["values"] = names(own["values"])
         output = given.pop("output")
-        plan = Plan(
-            select(given.pop("methods" if "methods" in given else "method")),
-            names(given.pop("datasets")),
-            names(given.pop("backbone")),
-            options=method_options(given.pop("set", None)),
-            command=_command_line(),
-            **given,
-            **(fixed or {}),
-        )
+        chosen = given.pop("methods" if "methods" in given else "method")
+        plan = _plan(chosen, **given, **(fixed or {}))
         with progress() as notify:
             product = make(plan, output, notify=notify, **own)
         _show(product)
@@ -181,16 +180,7 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
         if name not in MODELS:
             raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
         sets = TEXTS if MODELS[name].modality == "text" else IMAGES
-        plan = Plan(
-            select(methods),
-            names(sets),
-            [name],
-            seeds=seeds,
-            device=device,
-            command=_command_line(),
-            curve="end",
-            **given,
-        )
+        plan = _plan(methods, sets, name, seeds=seeds, device=device, curve="end", **given)
         with progress() as notify:
             products.append(tables.models_table(f"paper-{name}", name, plan, output, notify))
     files = write_report(output)

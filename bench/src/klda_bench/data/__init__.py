@@ -149,16 +149,14 @@ def listing(*, data: Folder | None = None) -> pd.DataFrame:
     rows = []
     for name, info in DATASETS.items():
         place = find(name, data=data)
-        row: dict[str, Any] = {"name": name, "inputs": info.modality}
+        row = {"name": name, "inputs": info.modality, "train": info.train_rows}
+        row |= {"test": info.test_rows, "classes": info.classes, "tasks": info.tasks, "here": "no"}
+        where, note = hub.describe(name), info.note
         if place is not None:
             found = _read(place, name)
-            row |= {"train": len(found.train), "test": len(found.test)}
-            row |= {"classes": len(found.classes), "tasks": info.tasks, "here": "yes"}
-            where, note = str(place), found.note or info.note
-        else:
-            row |= {"train": info.train_rows, "test": info.test_rows, "classes": info.classes}
-            row |= {"tasks": info.tasks, "here": "no"}
-            where, note = hub.describe(name), info.note
+            row |= {"train": len(found.train), "test": len(found.test), "here": "yes"}
+            row["classes"] = len(found.classes)
+            where, note = str(place), found.note or note
         rows.append(row | {"where": where + (f" ({note})" if note else "")})
     return pd.DataFrame(rows, dtype=object)
 

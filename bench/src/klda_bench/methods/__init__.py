@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -156,16 +155,17 @@ class MethodSpec:
         return made if isinstance(made, Method) else Estimator(made)
 
 
-_OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
-
-
 def registry(used: Iterable[str] = ()) -> dict[str, MethodSpec]:
     """All methods by name, in the order of the tables: fine-tuned first, as in the paper.
 
-    Those of `used` that are not known here, such as a user's that another process ran, come last.
+    Those of `used` that are not known here, such as a user's, come last, named as ``module:name``.
     """
-    known = _described() | _OWN
-    return known | {name: _unseen(name) for name in used if name not in known}
+    known = _described()
+    others = (name for name in used if name not in known)
+    return known | {
+        name: MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "your own")
+        for name in others
+    }
 
 
 @functools.cache
@@ -177,18 +177,6 @@ def _described() -> dict[str, MethodSpec]:
     }
 
 
-def _unseen(name: str) -> MethodSpec:
-    """Describe a method by its name alone."""
-    return MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "")
-
-
-def _own_method(name: str) -> MethodSpec:
-    """Describe a user's method by its name and docstring, once it can be imported."""
-    spec = _unseen(name)
-    about = (inspect.getdoc(spec.factory) or "").partition("\n")[0]
-    return dataclasses.replace(spec, about=about)
-
-
 def select(names: str) -> list[MethodSpec]:
     """Methods named on a command line, in the order of the tables.
 
@@ -197,8 +185,7 @@ def select(names: str) -> list[MethodSpec]:
     method, which learns from features.
     """
     parts = [part.strip() for part in names.split(",") if part.strip()]
-    _OWN.update({name: _own_method(name) for name in parts if ":" in name})
-    known = registry()
+    known = registry(name for name in parts if ":" in name)
     groups = {
         "all": [name for name, spec in known.items() if spec.group != "reference"],
         "peers": [name for name, spec in known.items() if spec.group == "peer"],
@@ -214,7 +201,11 @@ def select(names: str) -> list[MethodSpec]:
         chosen.update(groups.get(name, [name]))
     if not chosen:
         raise KldaError("methods is empty: give names such as ncm,lda,klda, or all.")
-    return [spec for name, spec in known.items() if name in chosen]
+    found = [spec for name, spec in known.items() if name in chosen]
+    for spec in found:
+        if spec.group == "own":
+            spec.factory  # noqa: B018 (an error now, before hours are spent on the others)
+    return found
 
 
 def protocol_gamma(backbone: str, layers: str = "last") -> Gamma:

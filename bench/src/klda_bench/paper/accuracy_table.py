@@ -228,8 +228,9 @@ def shown_runs(records: Iterable[Row]) -> pd.DataFrame:
     kept = [record for record in records if not _is_outdated(record["settings"])]
     kept.sort(key=lambda record: record["finished"], reverse=True)
     runs = as_frame(with_record(record["settings"], record) for record in kept)
-    runs["variant"] = [json.dumps([*_variant(own), own["subset"]]) for own in _settings(kept)]
-    runs["unusual"] = [_variant(own) != _usual(own) for own in _settings(kept)]
+    settings = [record["settings"] for record in kept]
+    runs["variant"] = [json.dumps([*_variant(own), own["subset"]]) for own in settings]
+    runs["unusual"] = [_variant(own) != _usual(own) for own in settings]
     runs["partial"] = runs.subset != ""
     ranked = runs.sort_values(["unusual", "partial"], kind="stable")
     best = ranked.groupby(_PLACE).variant.transform("first")
@@ -237,10 +238,6 @@ def shown_runs(records: Iterable[Row]) -> pd.DataFrame:
     order = {name: i for i, name in enumerate(DATASETS)}
     runs["order"] = [order.get(name, len(order)) for name in runs.dataset]
     return runs.sort_values(["order", *_PLACE, "seed"], ignore_index=True)
-
-
-def _settings(records: Iterable[Row]) -> Iterator[Row]:
-    yield from (record["settings"] for record in records)
 
 
 def _variant(settings: Row) -> tuple[Any, Any]:

@@ -57,7 +57,7 @@ def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = 
 
 def write_pairs(runs: pd.DataFrame, output: Path) -> Path:
     """Compare all methods of a table with LDA, else with the first one, in ``pairs.json``."""
-    used = [name for name in registry() if name in set(runs.method)]
+    used = [name for name in registry(runs.method) if name in set(runs.method)]
     base = next((name for name in ("lda", "ncm") if name in used), used[0])
     file = output / "pairs.json"
     text = json.dumps(pairs_against(runs, base, used), indent=1)
@@ -107,7 +107,8 @@ _ALWAYS = ("lda", "klda", "klda-default")
 
 def draw_curves(runs: pd.DataFrame, output: Path) -> list[Path]:
     """Accuracy after each task: a file with one line per run and task, and its plots."""
-    specs = [spec for spec in registry().values() if spec.name in set(runs.method)]
+    known = registry(runs.method)
+    specs = [spec for name, spec in known.items() if name in set(runs.method)]
     curves = runs[["dataset", "method", "seed"]].copy()
     curves["accuracy"] = [record["seen_accuracy"] if record else [] for record in runs.record]
     curves = curves[[len(found) > 1 and None not in found for found in curves.accuracy]]
