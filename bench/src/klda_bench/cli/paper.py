@@ -18,7 +18,7 @@ from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
 from klda_bench.cli.options import Command, command
-from klda_bench.cli.screen import progress, results, show, wrote
+from klda_bench.display.show import progress, results, show, wrote
 from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select

@@ -6,7 +6,7 @@ Runs are a data frame, as :func:`klda_bench.runs.grid.as_frame` makes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
