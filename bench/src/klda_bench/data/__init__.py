@@ -11,6 +11,7 @@ Layout of a data folder, and of the cache::
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ from klda.encoders.cache import default_cache_folder
 from klda.errors import KldaError
 from klda_bench.data import hub
 from klda_bench.data.hub import DATASETS
-from klda_bench.environment import UnavailableError, is_unreachable
+from klda_bench.environment import UnavailableError
 
 Modality = Literal["text", "image", "features"]
 Folder = str | os.PathLike[str]
@@ -40,6 +41,7 @@ _SUFFIXES = (
 
 TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
 IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
+_OF_THE_DISK = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 _SUBSETS = {"cifar10": "cifar10_subset"}
 
 
@@ -195,7 +197,7 @@ def _download(name: str) -> Path:
     try:
         hub.download(name, target)
     except Exception as error:  # the hub raises many kinds
-        if isinstance(error, OSError) and not is_unreachable(error):
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise KldaError(
                 f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "
                 "set KLDA_CACHE to another folder."

@@ -126,7 +126,7 @@ def draw_curves(runs: pd.DataFrame, output: Path) -> list[Path]:
         part = curves[curves.method.isin(own | set(_ALWAYS)) & curves.dataset.isin(sets)]
         if len(part):
             file, seeds = output / f"{name}.png", runs.seed.nunique()
-            files.append(plots.draw_curves(part, titles, seeds, file, components, title))
+            files.append(plots.draw_curves(part, titles, seeds, file, title, components))
     return files
 
 
@@ -164,9 +164,11 @@ def sweep(
     title = f"{spec.title} on {plan.backbones[0]}: accuracy over {label}"
     rows = {f"{value:g}": f"{parameter} = {value:g}" for value in values}
     table = _written(make_table(title, runs, rows), output, name)
-    sets = [data.title(name) for name in runs.dataset]
-    measured = _made(runs.assign(dataset=sets, accuracy=runs[FINAL]))
-    table.files.append(plots.draw_sweep(measured, output / f"{name}.png", label, title))
+    lines = _made(runs).assign(method=runs.dataset, dataset=spec.title, accuracy=runs[FINAL])
+    sets = {name: data.title(name) for name in runs.dataset}
+    file = output / f"{name}.png"
+    how: dict[str, Any] = {"ticks": values, "xlabel": label}
+    table.files.append(plots.draw_curves(lines, sets, plan.seeds, file, title, **how))
     return table
 
 

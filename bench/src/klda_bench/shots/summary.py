@@ -145,10 +145,7 @@ def markdown(found: Sequence[Titled], heading: str) -> str:
 
 def draw(rows: Sequence[Row], draws: int, file: Path, title: str) -> Path:
     """Draw accuracy over samples per class, one panel per data set."""
-    frame = pd.DataFrame(rows).rename(columns={"draw": "seed"})
-    places = {shots: float(i) for i, shots in enumerate(in_order(frame.shots))}
-    at = frame.shots.map(places)
-    curves = frame.assign(task=at, samples_seen=at)
-    ticks = {place: str(shots) for shots, place in places.items()}
+    frame = pd.DataFrame(rows).rename(columns={"draw": "seed", "shots": "value"})
     titles = {name: CONTENDERS[name].title for name in frame.method.unique()}
-    return plots.draw_curves(curves, titles, draws, file, None, title, ticks)
+    how: dict[str, Any] = {"ticks": in_order(frame.value), "xlabel": "training samples per class"}
+    return plots.draw_curves(frame, titles, draws, file, title, **how)
