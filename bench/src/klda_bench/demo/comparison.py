@@ -12,7 +12,6 @@ from sklearn.neural_network import MLPClassifier
 
 from klda import NCM, Learner
 from klda_bench.display import plots
-from klda_bench.methods import Estimator, Method
 
 EPOCHS = 20
 KLDA = "klda"
@@ -68,15 +67,15 @@ def _softmax_layer(classes: Sequence[str]) -> Callable[[Any, Any], Any]:
     return train
 
 
-def one_task_alternatives() -> dict[str, Method]:
+def one_task_alternatives() -> dict[str, Any]:
     """Make what klda is compared with when all classes come at once, by title."""
     return {
-        "nearest mean": Estimator(NCM()),
+        "nearest mean": NCM(),
         "logistic regression, keeps all texts": Retrained(_regression().fit, keeps_rows=True),
     }
 
 
-def alternatives(classes: Sequence[str]) -> dict[str, Method]:
+def alternatives(classes: Sequence[str]) -> dict[str, Any]:
     """Make what klda is compared with when classes come task by task, by title."""
     return one_task_alternatives() | {
         "logistic regression, current task": Retrained(_regression().fit),

@@ -1,4 +1,9 @@
-"""Every method that a table can have as a row: one interface, one registry."""
+"""Every method that a table can have as a row: one interface, one registry.
+
+A method learns task by task, ``learn_task(X, y)`` or ``partial_fit(X, y)``, each with all of the
+task's rows, once; ``predict(X)`` labels rows among all classes seen. `X` holds feature rows, or the
+texts or images.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal, Protocol, runtime_checkable
-
-import numpy as np
+from typing import Any, Literal
 
 from klda.encoders import MODELS
 from klda.errors import KldaError, MissingDependencyError
@@ -27,31 +30,9 @@ Gamma = float | Literal["auto"]
 PROTOCOL_GAMMA = {"minilm": 0.2}
 
 
-@runtime_checkable
-class Method(Protocol):
-    """What learns task by task and answers. `X` holds feature rows, or the texts or images."""
-
-    def learn_task(self, X: Any, y: Any, /) -> None:
-        """Learn one task: all of its rows, once."""
-
-    def predict(self, X: Any, /) -> np.ndarray:
-        """Labels of the rows, among all classes seen."""
-
-
-class Estimator:
-    """A classifier with ``partial_fit`` and ``predict`` as a method."""
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator = estimator
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Learn the task's rows."""
-        self.estimator.partial_fit(X, y)
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Label rows among all classes seen."""
-        labels: np.ndarray = self.estimator.predict(X)
-        return labels
+def learn_task(method: Any, X: Any, y: Any) -> None:
+    """Teach a method one task: by its ``learn_task``, or as a classifier's ``partial_fit``."""
+    (getattr(method, "learn_task", None) or method.partial_fit)(X, y)
 
 
 @dataclass(frozen=True)
@@ -139,7 +120,7 @@ class MethodSpec:
         backbone: str = "minilm",
         seed: int = 0,
         device: str = "cpu",
-    ) -> Method:
+    ) -> Any:
         """Build a fresh method."""
         place = {"device": device, "random_state": seed}
         taken = inspect.signature(self.factory).parameters
@@ -147,12 +128,11 @@ class MethodSpec:
             place |= {"seed": seed, "backbone": backbone}
             place = {name: value for name, value in place.items() if name in taken}
         try:
-            made = self.factory(**(place | options))
+            return self.factory(**(place | options))
         except TypeError as error:
             raise KldaError(
                 f"Method {self.name!r} does not take these options: {options} ({error})."
             ) from error
-        return made if isinstance(made, Method) else Estimator(made)
 
 
 def registry(used: Iterable[str] = ()) -> dict[str, MethodSpec]:

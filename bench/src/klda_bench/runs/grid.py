@@ -203,7 +203,7 @@ class _Walker:
         where = {"backbone": self.backbone, "seed": seed, "device": self.device}
         method = spec.make(settings["options"], **where)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
-        gamma = getattr(getattr(method, "estimator", None), "gamma_", None)
+        gamma = getattr(method, "gamma_", None)
         device = environment.describe_device(self.device) if spec.on_device else "cpu"
         return {
             "settings": settings,

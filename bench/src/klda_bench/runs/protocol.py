@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
 from klda_bench.environment import peak_memory
-from klda_bench.methods import Method
+from klda_bench.methods import learn_task
 from klda_bench.runs.metrics import accuracy, summarise
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def run(
-    method: Method,
+    method: Any,
     train: Samples,
     test: Samples,
     tasks: list[list[str]],
@@ -85,7 +85,7 @@ def run(
             rows = train.of_classes(seen if joint else task)
             start = time.perf_counter()
             if last or not joint:
-                method.learn_task(rows.X, rows.y)
+                learn_task(method, rows.X, rows.y)
             outcome.learn_seconds.append(time.perf_counter() - start)
             measured = last or (evaluate == "each" and not joint)
             _measure(method, test.of_classes(seen), tasks[: i + 1], outcome, measured)
@@ -94,7 +94,7 @@ def run(
 
 
 def _measure(
-    method: Method, rows: Samples, tasks: list[list[str]], outcome: Outcome, measured: bool
+    method: Any, rows: Samples, tasks: list[list[str]], outcome: Outcome, measured: bool
 ) -> None:
     if not measured:
         for part in (outcome.seen_accuracy, outcome.matrix, outcome.predict_seconds):

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from klda import Learner
-from klda_bench.methods import Estimator, registry
+from klda_bench.methods import learn_task, registry
 
 ROWS_AT_ONCE = 2000  # RanPAC chooses its ridge by a system of as many unknowns as rows
 
@@ -87,10 +87,9 @@ def registered(place: Place, X: np.ndarray, y: np.ndarray, *, name: str) -> Answ
     spec = registry()[name]
     method = spec.make(spec.options(place.backbone), seed=place.seed)
     for part in np.array_split(np.arange(len(y)), -(-len(y) // ROWS_AT_ONCE)):
-        method.learn_task(X[part], y[part])
-    if isinstance(method, Estimator):
-        estimator = method.estimator
-        return lambda X: Answers.of(estimator.answer(X, top=1))
+        learn_task(method, X[part], y[part])
+    if hasattr(method, "answer"):
+        return lambda X: Answers.of(method.answer(X, top=1))
     return lambda X: Answers(method.predict(X))
 
 
