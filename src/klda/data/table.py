@@ -39,16 +39,17 @@ class Table:
         """Read the file in batches of so many rows, by default what is usual for the modality.
 
         With `labels` each row must have one; without, labels are read where there are any. Rows to
-        skip at the beginning should be a multiple of `rows`, which leaves the batches after them as
-        they are. There is at least one batch, unless rows are skipped, and none is empty.
+        skip at the beginning are read but not checked, and leave the batches after them as they
+        are. There is at least one batch, unless rows are skipped, and none is empty.
         """
-        seen = skip
+        seen = 0
         try:
             size = rows or BATCH_ROWS[self.modality]
-            for raw in _READERS[self.kind](self, labels, size, skip):
-                batch = self.check(raw, seen)
-                seen = batch.end.rows
-                yield batch
+            for raw in _READERS[self.kind](self, labels, size):
+                before, seen = seen, seen + len(raw)
+                if seen > skip:
+                    skipped = max(skip - before, 0)
+                    yield self.check(raw.without_first(skipped), before + skipped)
         except OSError as error:
             raise TableError(f"{self.path}: {error.strerror or error}") from error
         if not seen:
@@ -64,6 +65,7 @@ class Table:
         )
         inputs, labels = raw.inputs, None
         if self.modality == "features":
+            inputs = np.array(inputs)
             _check_finite(self.path, inputs, before)
         elif isinstance(inputs, list):
             inputs = [check_input(value, self, at) for value, at in zip(inputs, where, strict=True)]
@@ -194,7 +196,7 @@ def _check_finite(path: Path, rows: Any, before: int) -> None:
         )
 
 
-_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Batch]]] = {
+_READERS: dict[str, Callable[[Table, bool, int], Iterator[Batch]]] = {
     ".csv": read_delimited,
     ".tsv": read_delimited,
     ".jsonl": read_jsonl,

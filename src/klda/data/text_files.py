@@ -90,18 +90,15 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
             ) from error
 
 
-def batched(
-    rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int, skip: int
-) -> Iterator[Batch]:
+def batched(rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int) -> Iterator[Batch]:
     """Put rows into batches."""
-    wanted = itertools.islice(rows, skip, None)
-    while part := list(itertools.islice(wanted, size)):
+    while part := list(itertools.islice(rows, size)):
         lines, inputs, labels = zip(*part, strict=True)
         fraction = file.fraction if len(part) == size else 1.0
         yield Batch(list(inputs), list(labels) if has_labels else None, fraction, lines=lines)
 
 
-def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_jsonl(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a JSONL file."""
     with TextFile(table) as file:
         parsed = _objects(file)
@@ -113,7 +110,7 @@ def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Bat
             (line, values.get(inputs), None if label is None else values.get(label))
             for line, values in itertools.chain([first], parsed)
         )
-        yield from batched(cells, file, label is not None, rows, skip)
+        yield from batched(cells, file, label is not None, rows)
 
 
 def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -134,7 +131,7 @@ def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, values
 
 
-def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_text(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read a file of texts, one per line."""
     if labels:
         raise TableError(
@@ -143,7 +140,7 @@ def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batc
         )
     with TextFile(table) as file:
         cells = ((line, text.rstrip("\r\n"), None) for line, text in file if text.strip())
-        yield from batched(cells, file, False, rows, skip)
+        yield from batched(cells, file, False, rows)
 
 
 def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:
@@ -153,7 +150,7 @@ def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) ->
         yield Batch(batch, None)
 
 
-def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a CSV or TSV file."""
     with TextFile(table) as file:
         lines = _rows(file)
@@ -161,7 +158,7 @@ def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator
         inputs, label = choose_columns(table, names, labels)
         i, j = names.index(inputs), -1 if label is None else names.index(label)
         cells = ((line, values[i], values[j]) for line, values in lines)
-        yield from batched(cells, file, label is not None, rows, skip)
+        yield from batched(cells, file, label is not None, rows)
 
 
 def find_header(table: Table) -> bool:

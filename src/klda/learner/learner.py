@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from sklearn.base import clone
 from klda import encoders
 from klda.classifiers import KLDA, ContinualClassifier
 from klda.classifiers.validation import check_label_kind, check_labels_known
-from klda.data.threads import work_behind
+from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
 from klda.engine.interrupts import held_back
 from klda.engine.model import Model
@@ -147,30 +146,26 @@ class Learner(StoredLearner):
         progress : bool
             Show a progress bar if standard error is a terminal.
         """
-        if labels is None and ids is not None:
+        if labels is not None:
+            (batch,) = self._inputs.batches([(inputs, labels, ids)], progress=progress)
+            return self.learn_rows(*batch, source=source)
+        if ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
-        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        encoded = self._inputs.batches(batches, progress=progress)
-        first = list(itertools.islice(encoded, 2))
-        if not first:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        if len(first) == 1:
-            rows, own_labels, own_ids = first[0]
-            return self.learn_rows(rows, own_labels, ids=own_ids, source=source)
         draft = self.copy()
-        work_behind(lambda batch: draft._learn(*batch), itertools.chain(first, encoded))
+        draft.take(inputs, progress=progress)
+        if draft.samples == self.samples:
+            raise KldaError("inputs is empty: there is nothing to learn.")
         return self.take_over(draft, source)
 
     def learn_rows(
         self,
         rows: np.ndarray,
         labels: Labels,
-        *,
         ids: Sequence[str | None] | None = None,
+        *,
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        check_one_each(rows, labels)
         with self.changing("learn", source):
             self._learn(rows, labels, ids)
         return self
@@ -187,7 +182,13 @@ class Learner(StoredLearner):
         self.classifier.partial_fit(rows, labels)
         self._ledger = ledger
 
-    def take(self, batches: Iterable[Any], *, after: Callable[[], None] | None = None) -> None:
+    def take(
+        self,
+        batches: Iterable[Any],
+        *,
+        after: Callable[[], None] | None = None,
+        progress: bool = False,
+    ) -> None:
         """Learn batches as :meth:`learn` does, without an entry in the history, as a draft.
 
         `after` is called after each batch. An error leaves the batches before it learned.
@@ -198,7 +199,8 @@ class Learner(StoredLearner):
             if after is not None:
                 after()
 
-        work_behind(learn, self._inputs.batches(batches))
+        for _ in map_behind(learn, self._inputs.batches(batches, progress=progress)):
+            pass
 
     def take_over(self, draft: Learner, source: str | Path | None = None, **noted: Any) -> Self:
         """Become what a draft, a copy of this learner, has become by learning.
