@@ -14,7 +14,7 @@ from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
 from klda.learner.class_names import ClassNames
 from klda.learner.evaluation import Evaluation
-from klda.learner.explanation import Explanation
+from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels
 from klda.learner.ledger import Ledger
 
@@ -98,9 +98,21 @@ class AnsweringLearner:
                 "compute them with the same foundation model."
             )
 
-    def _asked(self, inputs: Any, progress: bool = False) -> np.ndarray:
-        """Encode what is asked about, if there is anything to answer with."""
+    def _asked(self, inputs: Any, progress: bool = False, **fractions: float | None) -> np.ndarray:
+        """Encode what is asked about, if there is anything to answer with.
+
+        Fractions, by their names, are of known inputs that may be taken for unknown.
+        """
         self._check_has_classes()
+        for parameter, fraction in fractions.items():
+            if fraction is None:
+                continue
+            check_fraction(parameter, fraction)
+            if not hasattr(self.classifier, "novelty"):
+                raise KldaError(
+                    f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; "
+                    "use a KLDA, KLDAEnsemble or LDA."
+                )
         return self.encode(inputs, progress=progress)
 
     def _check_has_classes(self) -> None:
@@ -135,11 +147,11 @@ class AnsweringLearner:
         ndarray of shape (n,)
             Labels.
         """
-        rows = self._asked(inputs, progress)
+        rows = self._asked(inputs, progress, reject=reject)
         answers = self.classifier.predict(rows)
         if reject is None:
             return answers
-        known = self._is_known(rows, reject, by_class, "reject")
+        known = self.classifier.is_known(rows, refused=reject, by_class=by_class)
         return np.where(known, answers, UNKNOWN if answers.dtype.kind == "U" else UNKNOWN_INTEGER)
 
     def predict_top(
@@ -151,7 +163,7 @@ class AnsweringLearner:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        rows = self._asked(inputs, progress)
+        rows = self._asked(inputs, progress, reject=reject)
         labels, probabilities = self.classifier.predict_top(rows, k)
         answers = [
             list(zip(names, values, strict=True))
@@ -160,7 +172,7 @@ class AnsweringLearner:
         if reject is None:
             return answers
         refusal = (UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER, float("nan"))
-        known = self._is_known(rows, reject, False, "reject")
+        known = self.classifier.is_known(rows, refused=reject)
         return [
             answer if is_known else [refusal, *answer[: k - 1]]
             for answer, is_known in zip(answers, known, strict=True)
@@ -191,9 +203,7 @@ class AnsweringLearner:
 
         The distance from the nearest class, less that from all classes together.
         """
-        rows = self._asked(inputs, progress)
-        self._check_knows_novelty()
-        return self.classifier.novelty(rows)
+        return self.classifier.novelty(self._asked(inputs, progress, refused=REFUSED))
 
     def threshold(self, refused: float = REFUSED) -> float | None:
         """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
@@ -230,21 +240,8 @@ class AnsweringLearner:
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
-        return self._is_known(self._asked(inputs, progress), refused, by_class, "refused")
-
-    def _is_known(
-        self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
-    ) -> np.ndarray:
-        self._check_knows_novelty()
-        check_fraction(parameter, refused)
-        return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
-
-    def _check_knows_novelty(self) -> None:
-        if not hasattr(self.classifier, "novelty"):
-            raise KldaError(
-                f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; use "
-                "a KLDA, KLDAEnsemble or LDA."
-            )
+        rows = self._asked(inputs, progress, refused=refused)
+        return self.classifier.is_known(rows, refused=refused, by_class=by_class)
 
     # ---------------------------------------------------------------- why, and how well
 
@@ -277,25 +274,8 @@ class AnsweringLearner:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
         check_count("top", top)
         check_count("samples", samples, least=0)
-        rows = self._asked(inputs)
-        classifier, threshold = self.classifier, self.threshold(refused)
-        labels = classifier.classes_.tolist()
-        scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
-        knows = hasattr(classifier, "novelty")
-        novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
-        return [
-            Explanation.of(
-                labels,
-                scores[i],
-                probabilities[i],
-                temperature=classifier.temperature_,
-                novelty=novelty[i],
-                threshold=threshold,
-                samples=self._ledger.nearest(row, samples) if self._ledger is not None else [],
-                top=top,
-            )
-            for i, row in enumerate(rows)
-        ]
+        rows, threshold = self._asked(inputs), self.threshold(refused)
+        return explain_rows(self.classifier, rows, self._ledger, threshold, top, samples)
 
     def evaluate(
         self, inputs: Any, labels: Labels | None = None, *, progress: bool = False
