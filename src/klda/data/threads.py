@@ -28,10 +28,25 @@ def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
     generator, the thread is stopped; it is not waited for longer than `PATIENCE`, which is why it
     is a daemon and not an executor's thread.
     """
-    waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)
+    waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)  # items, and in the end the error, or None
     stopped = threading.Event()
-    given = (items, waiting, stopped)
-    thread = threading.Thread(target=_hand_over, args=given, name="read ahead", daemon=True)
+
+    def hand_over() -> None:
+        failure = None
+        try:
+            iterator: Any = iter(items)
+            # Closed here, so that files are closed by the thread that opened them.
+            with closing(iterator) if hasattr(iterator, "close") else nullcontext():
+                for item in iterator:
+                    waiting.put((item, False))
+                    if stopped.is_set():
+                        break
+        except BaseException as error:
+            failure = error
+        if not stopped.is_set():
+            waiting.put((failure, True))
+
+    thread = threading.Thread(target=hand_over, name="read ahead", daemon=True)
     thread.start()
     try:
         while True:
@@ -47,25 +62,6 @@ def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
             while True:
                 waiting.get_nowait()
         thread.join(PATIENCE)
-
-
-def _hand_over(
-    items: Iterable[Any], waiting: Queue[tuple[Any, bool]], stopped: threading.Event
-) -> None:
-    """Put each item into a queue, and in the end the error that was raised, or None."""
-    failure = None
-    try:
-        iterator: Any = iter(items)
-        # Closed here, so that files are closed by the thread that opened them.
-        with closing(iterator) if hasattr(iterator, "close") else nullcontext():
-            for item in iterator:
-                waiting.put((item, False))
-                if stopped.is_set():
-                    break
-    except BaseException as error:
-        failure = error
-    if not stopped.is_set():
-        waiting.put((failure, True))
 
 
 def map_behind(work: Callable[[T], U], items: Iterable[T]) -> Generator[U, None, None]:
