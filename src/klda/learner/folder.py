@@ -332,42 +332,32 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     folder = Path(path)
     while True:
         document = _read_document(folder)
-        try:
-            with damage_named(folder):
-                arrays = _open_arrays(folder, document, verify)
-        except FileNotFoundError as error:
-            # Between reading model.json and opening the files, a save may have replaced them.
-            if _read_document(folder)["generation"] != document["generation"]:
-                continue
-            raise ModelFolderError(
-                f"The model in {folder} is incomplete: {Path(error.filename).name} is missing. "
-                "Restore the folder from a copy."
-            ) from error
-        except OSError as error:
-            file, reason = error.filename or folder, error.strerror or error
-            raise ModelFolderError(f"Reading {file} failed: {reason}.") from error
-        return StoredModel(document, arrays)
+        with damage_named(folder):
+            try:
+                return StoredModel(document, _open_arrays(folder, document, verify))
+            except FileNotFoundError as error:
+                # Between reading model.json and opening the files, a save may have replaced them.
+                if _read_document(folder)["generation"] == document["generation"]:
+                    raise ModelFolderError(
+                        f"The model in {folder} is incomplete: {Path(error.filename).name} is "
+                        "missing. Restore the folder from a copy."
+                    ) from error
 
 
 def _read_document(folder: Path) -> dict[str, Any]:
     file = folder / DOCUMENT
-    try:
-        status = file.stat()
+    with damage_named(folder):
+        try:
+            status = file.stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ModelFolderError(_no_model(folder)) from error
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
             raise damaged(file, "it is not a file")
         if status.st_size > LARGEST_DOCUMENT:
             raise damaged(file, f"it has {status.st_size:,} bytes")
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         _check_document(file, content)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ModelFolderError(_no_model(folder)) from error
-    except OSError as error:
-        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
-    except KldaError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise damaged(file, error) from error
-    return dict(content)
+        return dict(content)
 
 
 def _refuse_constant(name: str) -> None:
@@ -382,14 +372,17 @@ def _no_model(folder: Path) -> str:
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn errors about what a folder holds into errors that name the folder and the fix.
+    """Turn errors in reading a folder into errors that name it and the fix.
 
     Checksums find damage of folders that this version wrote; those of older versions have none.
     """
     try:
         yield
-    except (KldaError, OSError):
+    except KldaError:
         raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise ModelFolderError(f"Reading {error.filename or path} failed: {reason}.") from error
     except Exception as error:  # values that can't be right may raise anything
         raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
 
