@@ -25,7 +25,7 @@ from klda.labels import Label, check_one_each, listed, plain
 from klda.learner.class_names import ClassNames, can_read_names, carry_hints
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.persistence import Detached, StoredLearner
+from klda.learner.read_only import Detached, ReadOnlyLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -35,7 +35,7 @@ class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(StoredLearner):
+class Learner(ReadOnlyLearner):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
