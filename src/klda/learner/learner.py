@@ -245,10 +245,10 @@ class Learner(ReadOnlyLearner):
                 "Classes can be declared for texts only, with a KLDA classifier whose rule is "
                 f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
             )
-        names, known = self._names.declare(classes), self.classes
-        check_label_kind(np.array(list(known)), list(names.declared), "classes")
-        texts = names.texts(dict.fromkeys(names.declared, 0) | known)
+        names = self._names.declare(classes)
+        check_label_kind(np.array(list(self.classes)), list(names.declared), "classes")
         with self.changing("declare"):
+            texts = names.texts(self.classifier)
             self._names = names.give_to(self.classifier, texts, self._inputs)
         return self
 
