@@ -64,7 +64,6 @@ def test_methods_are_listed():
     ("arguments", "message"),
     [
         (["--methods", "nothing"], "methods='nothing'"),
-        (["--split", "mine"], "split='mine'"),
         (["--curve", "some"], "curve='some'"),
         (["--set", "klda"], "METHOD.NAME=VALUE"),
         (["--datasets", "nowhere"], "nowhere"),
@@ -101,14 +100,6 @@ def test_empty_backbones_are_named():
     answer = call("table2", "--backbone", "")
     assert answer.exit_code == 1
     assert "backbone is empty" in answer.stderr
-
-
-def test_sizes_of_a_split_that_is_not_here_are_not_made_up(tmp_path, monkeypatch):
-    monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
-    monkeypatch.delenv("KLDA_DATA", raising=False)
-    official = call("datasets", "--split", "official").stdout
-    assert re.search(r"clinc\s+│ text\s+│\s+- │\s+- │\s+- │", official)
-    assert re.search(r"clinc\s+│ text\s+│\s+10,500 │", call("datasets").stdout)
 
 
 def test_settings_of_methods():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from klda_bench.methods import select
@@ -25,12 +23,11 @@ def write_features(folder, n_classes=8, dimension=6):
         np.savez(
             folder / f"{part}.npz", features=X.astype(np.float32), labels=np.repeat(names, rows)
         )
-    (folder / "dataset.json").write_text(json.dumps({"tasks": 4}))
     return folder
 
 
 def plan(folder, methods="ncm,lda,klda,klda-e", **changes):
     chosen = select(methods)
     options = {spec.name: SMALL[spec.name] for spec in chosen if spec.name in SMALL}
-    settings = {"seeds": 2, "device": "cpu", "options": options}
+    settings = {"seeds": 2, "device": "cpu", "tasks": 4, "options": options}
     return Plan(chosen, [str(folder)], **(settings | changes))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
+import gc
 import importlib
 import importlib.metadata
 import multiprocessing
@@ -25,9 +25,6 @@ from klda.errors import KldaError, MissingDependencyError
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-# glibc's numbers for what can be set, and what holds if nothing is.
-_M_MMAP_MAX, _MMAP_MAX = -4, 65536
-_M_TRIM_THRESHOLD, _TRIM_THRESHOLD = -1, 128 << 10
 _PACKAGES = ("klda", "numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 
@@ -92,15 +89,14 @@ def _high_water_mark() -> int:
 def held_bytes(thing: Any) -> int:
     """Bytes of all distinct arrays and tensors reachable from a fitted method.
 
-    Attributes, dictionaries, lists and tuples are followed; an array seen twice, or a view of one
-    already counted, counts once.
+    An array seen twice, or a view of one already counted, counts once.
     """
     buffers: dict[int, int] = {}
     visited: set[int] = set()
     stack = [thing]
     while stack:
         item = stack.pop()
-        if id(item) in visited:
+        if id(item) in visited or isinstance(item, (type, ModuleType, FunctionType)):
             continue
         visited.add(id(item))
         if isinstance(item, np.ndarray):
@@ -108,23 +104,12 @@ def held_bytes(thing: Any) -> int:
             while isinstance(owner.base, np.ndarray):
                 owner = owner.base
             buffers[owner.__array_interface__["data"][0]] = owner.nbytes
-        elif not isinstance(item, ModuleType) and hasattr(item, "untyped_storage"):
+        elif hasattr(item, "untyped_storage"):
             storage = item.untyped_storage()
             buffers[storage.data_ptr()] = storage.nbytes()
         else:
-            stack.extend(_children(item))
+            stack.extend(gc.get_referents(item))
     return sum(buffers.values())
-
-
-def _children(item: Any) -> list[Any]:
-    if isinstance(item, dict):
-        return list(item.values())
-    if isinstance(item, (list, tuple, set)):
-        return list(item)
-    if isinstance(item, (str, bytes, int, float, type, ModuleType, FunctionType)):
-        return []
-    slots = [getattr(item, name, None) for name in getattr(type(item), "__slots__", ())]
-    return [*vars(item).values(), *slots] if hasattr(item, "__dict__") else slots
 
 
 def versions() -> dict[str, str]:
@@ -226,27 +211,3 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
             raise KldaError(
                 "The process that measures ended without a result: there may be too little memory."
             ) from error
-
-
-@contextlib.contextmanager
-def freed_memory_kept() -> Iterator[bool]:
-    """Have the C library keep freed memory for the process; says whether it can be told to.
-
-    Large arrays are otherwise taken from the system again each time. Where the system is a virtual
-    machine that gives idle memory back, touching 100 MB for the first time may take as long as
-    factorising them.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        mallopt, trim = libc.mallopt, libc.malloc_trim
-    except (OSError, AttributeError, TypeError):  # not glibc
-        yield False
-        return
-    most = np.iinfo(np.int32).max
-    kept = bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, most))
-    try:
-        yield kept
-    finally:
-        mallopt(_M_MMAP_MAX, _MMAP_MAX)
-        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
-        trim(0)

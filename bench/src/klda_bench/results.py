@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ class Results:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row, which JSON must be able to hold."""
-        line = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        text = json.dumps(row, separators=(",", ":"), allow_nan=False, default=os.fspath)
+        line = f"{text}\n".encode()
         try:
             self._write(line)
         except OSError as error:
@@ -98,10 +99,10 @@ class Results:
             if isinstance(row, dict) and "key" in row:
                 yield row
 
-    def latest(self, accept: Callable[[Row], bool] = lambda row: True) -> dict[str, Row]:
+    def latest(self) -> dict[str, Row]:
         """Pick the row of each key that counts: the last one, unless it measured less."""
         found: dict[str, Row] = {}
-        for row in filter(accept, self.rows()):
+        for row in self.rows():
             old = found.get(row["key"])
             if old is None or row.get("evaluate") == "each" or old.get("evaluate") != "each":
                 found[row["key"]] = row

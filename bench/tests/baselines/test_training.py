@@ -9,7 +9,6 @@ from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder, TextGenerator, resolve_backbone
 from klda_bench.baselines.classifiers import Head
 from klda_bench.baselines.rows import Rows
-from klda_bench.baselines.training import Gradients, RecordedGradients
 
 CPU = torch.device("cpu")
 
@@ -50,21 +49,6 @@ def test_batches_differ_between_epochs_and_pad_little():
     assert first != [batch["labels"].tolist() for batch in second]
     padded = sum(batch["ids"].numel() for batch in second)
     assert padded < 1.25 * lengths.sum()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="records a CUDA graph: needs a GPU")
-def test_recorded_gradients_are_those_computed_step_by_step():
-    weight = torch.randn(4, 3, device="cuda", requires_grad=True)
-
-    def loss(batch):
-        return (batch["x"] @ weight).square().mean()
-
-    computed, recorded = Gradients(loss, [weight]), RecordedGradients(loss, [weight])
-    for n_rows in (5, 2, 5):
-        batch = {"x": torch.randn(n_rows, 4, device="cuda")}
-        value, expected = float(computed(batch)), weight.grad.clone()
-        assert float(recorded(batch)) == pytest.approx(value, rel=1e-5)
-        torch.testing.assert_close(weight.grad, expected)
 
 
 def test_map_answers_in_the_samples_order():

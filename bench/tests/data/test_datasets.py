@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 from types import MappingProxyType, SimpleNamespace
 
@@ -97,13 +96,6 @@ def test_the_given_folder_comes_before_the_variable_and_that_before_the_cache(
     assert datasets.find("hwu", data=given) == own
 
 
-def test_the_official_split_is_not_taken_from_the_papers(tmp_path):
-    tiny(tmp_path / "paper" / "hwu")
-    assert datasets.find("hwu", data=tmp_path, split="official") is None
-    tiny(tmp_path / "official" / "hwu")
-    assert datasets.load("hwu", data=tmp_path, split="official").split == "official"
-
-
 @pytest.mark.parametrize("name", ["clinc", "cars"])
 def test_absent_and_offline_says_what_to_do(name, tmp_path):
     with pytest.raises(UnavailableError) as error:
@@ -122,14 +114,8 @@ def test_an_unknown_name_lists_the_known_ones():
         datasets.load("clink")
 
 
-def test_an_unknown_split_is_named():
-    with pytest.raises(KldaError, match="split='mine'"):
-        datasets.load("clinc", split="mine")
-
-
 def test_a_users_own_folder_of_texts(tmp_path):
     folder = tiny(tmp_path / "tickets")
-    (folder / "dataset.json").write_text(json.dumps({"tasks": 2}))
     dataset = datasets.load(str(folder))
     assert (dataset.name, dataset.tasks, dataset.modality) == ("tickets", 2, "text")
     assert str(tmp_path) not in dataset.source
@@ -184,16 +170,6 @@ class Part(list):
     features = MappingProxyType({"intent": SimpleNamespace(names=["greet", "oos", "pay"])})
 
 
-def test_hub_rows_are_written_in_the_layout_that_is_read(tmp_path):
-    source = hub.DATASETS["clinc"]
-    rows = Part([{"text": "hello", "intent": 0}, {"text": "?", "intent": 1}])
-    rows.append({"text": "pay\nthe bill", "intent": 2})
-    hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "clinc")
-    dataset = datasets.load("clinc", data=tmp_path)
-    assert dataset.train.X == ["hello", "pay\nthe bill"]
-    assert dataset.train.y.tolist() == ["greet", "pay"]
-
-
 def test_hub_images_of_one_size_become_one_array(tmp_path):
     image = pytest.importorskip("PIL.Image")
     source = hub.DATASETS["cifar10"]._replace(label="intent")
@@ -206,26 +182,8 @@ def test_hub_images_of_one_size_become_one_array(tmp_path):
     assert dataset.note == ""
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"tasks": "two"}', "tasks='two'"),
-        ('{"tasks": 0}', "tasks=0"),
-        ('{"tasks": true}', "tasks=True"),
-        ("{tasks: 2}", "is not JSON"),
-        ("[]", "holds a list"),
-    ],
-)
-def test_a_wrong_dataset_file_is_named(tmp_path, content, message):
-    folder = tiny(tmp_path / "mine")
-    (folder / "dataset.json").write_text(content)
-    with pytest.raises(KldaError, match=message) as caught:
-        datasets.load(str(folder))
-    assert "dataset.json" in str(caught.value)
-
-
 def test_a_full_disk_is_not_called_offline(monkeypatch):
-    def full(name, split, target):
+    def full(name, target):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(hub, "download", full)
@@ -235,7 +193,7 @@ def test_a_full_disk_is_not_called_offline(monkeypatch):
 
 
 def test_a_network_that_is_not_there_is_called_offline(monkeypatch):
-    def unreachable(name, split, target):
+    def unreachable(name, target):
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(hub, "download", unreachable)

@@ -11,7 +11,6 @@ from klda.errors import KldaError
 from klda_bench.cli import app
 from klda_bench.measure import scale
 from klda_bench.measure.common import sample_blocks
-from klda_bench.measure.files import generate
 
 
 def call(command, tmp_path):
@@ -29,21 +28,6 @@ def run(command, tmp_path):
     )
     assert lines[0]["what"] in answer.stdout
     return lines
-
-
-def test_the_exponent_is_the_slope_on_logarithmic_scales():
-    sizes = [100, 200, 400]
-    assert scale.exponent(sizes, [3e-4 * n**1.5 for n in sizes]) == pytest.approx(1.5)
-
-
-def test_rows_reports_each_size_and_the_exponent(tmp_path):
-    sizes = "--sizes 600,1200 --features 8 --classes 5 --components 64 --repeats 1"
-    lines = run(f"rows {sizes}", tmp_path)
-    assert [line["rows"] for line in lines[:2]] == [600, 1200]
-    assert all(line["learn_seconds"] > 0 for line in lines[:2])
-    assert lines[2]["exponent"] == pytest.approx(
-        np.log2(lines[1]["learn_seconds"] / lines[0]["learn_seconds"])
-    )
 
 
 def test_classes_are_added_to_models_of_as_many_rows(tmp_path):
@@ -90,26 +74,15 @@ def test_a_generated_file_holds_the_rows_it_says_and_learns(tmp_path):
     ]
 
 
-def test_a_file_is_learned_killed_and_resumed(tmp_path):
-    sizes = "--rows 2000,400000 --features 16 --classes 20 --components 400"
-    lines = run(f"file {sizes} --folder {tmp_path / 'out'}", tmp_path)
-    assert [line["rows"] for line in lines[:2]] == [2000, 400_000]
-    assert all(line["peak_bytes"] > 1e7 for line in lines[:2])
-    resumed = lines[-1]
-    assert 0 < resumed["resumed_after_rows"] < 400_000
-    assert resumed["samples"] == 400_000
-    assert resumed["relative_error"] < 1e-6
-
-
 def test_what_cannot_be_measured_is_said(tmp_path):
-    answer, _ = call("rows --sizes 100", tmp_path)
+    answer, _ = call("classes --known few", tmp_path)
     assert answer.exit_code == 1
-    assert "--sizes" in answer.stderr
+    assert "--known few" in answer.stderr
 
 
 def test_a_file_that_klda_learn_would_not_take_is_refused(tmp_path):
     with pytest.raises(KldaError, match=r"\.npz"):
-        generate(tmp_path / "rows.csv", 10, 4, 2)
+        scale.write_features(tmp_path / "rows.csv", 10, 4, 2)
     with pytest.raises(KldaError, match="--rows"):
-        generate(tmp_path / "rows.npz", 0, 4, 2)
+        scale.write_features(tmp_path / "rows.npz", 0, 4, 2)
     assert not list(tmp_path.iterdir())

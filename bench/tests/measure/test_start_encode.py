@@ -8,6 +8,7 @@ import pytest
 
 from klda import KldaError
 from klda_bench.measure.encode import REFERENCE, encode, features
+from klda_bench.measure.scale import write_features
 from klda_bench.measure.start import learn, start
 
 
@@ -77,9 +78,20 @@ def test_learning_is_measured_beside_another_version(tmp_path):
     (other / "__init__.py").write_text("")
     (other / "cli.py").write_text("import time\ndef main(): time.sleep(0.3)\n")
     file, source = tmp_path / "rows.csv", tmp_path / "src"
-    ours, theirs = learn(file, source=source, precisions="float32", repeats=1)
+    ours, theirs = learn([file], source=source, precisions="float32", repeats=1)
     assert theirs["program"] == "other version"
     assert theirs["speed-up"] == 1
     assert theirs["seconds"] > 0.3 > theirs["cpu_seconds"]
     assert ours["cpu_seconds"] > theirs["cpu_seconds"]
     assert ours["speed-up"] == pytest.approx(theirs["seconds"] / ours["seconds"])
+
+
+def test_files_of_features_are_learned_one_after_another_in_bounded_memory(tmp_path):
+    files = [tmp_path / "small.npz", tmp_path / "large.npz"]
+    for file, rows in zip(files, (2000, 40_000), strict=True):
+        write_features(file, rows, 16, 20)
+    small, large = learn(files, precisions="", options="--components 100", repeats=1)
+    assert (small["what"], large["what"]) == ("klda learn small.npz", "klda learn large.npz")
+    assert small["program"] == large["program"] == "klda"
+    if sys.platform == "linux":
+        assert 10_000_000 < large["peak_bytes"] < 2 * small["peak_bytes"]

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
-from klda import KLDA
+from klda import KLDA, KLDAEnsemble
 from klda_bench.data import Samples
 from klda_bench.methods import Estimator
 from klda_bench.runs.protocol import run, split_classes
@@ -55,6 +56,26 @@ def test_a_class_in_two_parts_is_centred_on_the_running_mean():
         parts.learn_task(train.X[half], train.y[half])
     difference = (whole._scatter - parts._scatter).abs().max()
     assert difference > 1e-4
+
+
+def test_the_engine_gives_the_answers_of_the_plain_form_on_the_same_random_features():
+    train, test = stream(per_class=60)
+    model = KLDAEnsemble.paper(gamma=0.5, n_components=400, n_members=3, random_state=0)
+    model.fit(train.X, train.y)
+    total = 0.0
+    for member in model.model_.maps:
+        Z, Z_test = (model.model_.backend.to_numpy(member.lift(X)) for X in (train.X, test.X))
+        means = np.stack([Z[train.y == label].mean(axis=0) for label in model.classes_])
+        centred = (Z - means[np.searchsorted(model.classes_, train.y)]).astype(float)
+        scatter = centred.T @ centred
+        ridge = model.ridge_ * np.trace(scatter) / len(scatter)
+        inverse = np.linalg.pinv(scatter + ridge * np.eye(len(scatter)))
+        difference = Z_test[:, None, :] - means
+        distance = np.einsum("nkd,de,nke->nk", difference, inverse, difference)
+        total += softmax(-0.5 * len(Z) * distance, axis=1)
+    plain = model.classes_[np.argmax(total, axis=1)]
+    assert np.mean(plain == model.predict(test.X)) >= 0.995
+    assert model.score(test.X, test.y) > 0.8
 
 
 def test_while_samples_are_fewer_than_components_ours_holds_and_the_authors_form_falls():

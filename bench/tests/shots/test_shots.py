@@ -54,7 +54,6 @@ def folder(tmp_path, monkeypatch):
                 for i in range(count):
                     words = [*rng.choice(FILLER, 2), topic.split("_")[i % 2]]
                     writer.writerow([" ".join(words), topic])
-    (place / "dataset.json").write_text(json.dumps({"tasks": 2}))
     yield place
     draws._encoder.cache_clear()
 

@@ -354,10 +354,13 @@ def _streams(device: str, n: int) -> list[Any]:
 
     torch keeps freed memory for the stream that used it: new streams would take new memory.
     """
+    torch = sys.modules["torch"]
     with _MAKING_STREAMS:
         streams = _STREAMS.setdefault(device, [])
+        if not streams:  # torch loads its solvers when first used, and fails if two threads do
+            torch.linalg.cholesky_ex(torch.eye(1, device=device))
         while len(streams) < n:
-            streams.append(sys.modules["torch"].cuda.Stream(device))
+            streams.append(torch.cuda.Stream(device))
         return streams[:n]
 
 

@@ -138,16 +138,18 @@ class Solution:
         With ``columns`` among these classes. Of classes that tie, the first comes first.
         """
         labels = self.classes if columns is None else self.classes[columns]
-        found, probabilities = [], []
-        for parts in self._score_blocks(rows, columns):
-            scores = self.combined(parts)
-            best, positions = self.backend.top(scores, k)
-            log_total = self.backend.log_total(scores, self.temperature)
-            found.append(labels[positions])
-            # In float32 some probabilities would exceed one.
-            exponents = best.astype(np.float64) / self.temperature - log_total[:, None]
-            probabilities.append(np.exp(exponents))
-        return np.concatenate(found), np.concatenate(probabilities)
+        blocks = self._score_blocks(rows, columns)
+        found, probabilities = zip(*(self._top(parts, k) for parts in blocks), strict=True)
+        return labels[np.concatenate(found)], np.concatenate(probabilities)
+
+    def _top(self, parts: Sequence[Array], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and probabilities of the likeliest classes of a block of rows."""
+        scores = self.combined(parts)
+        best, positions = self.backend.top(scores, k)
+        log_total = self.backend.log_total(scores, self.temperature)
+        # In float32 some probabilities would exceed one.
+        exponents = best.astype(np.float64) / self.temperature - log_total[:, None]
+        return positions, np.exp(exponents)
 
     def _score_blocks(
         self, rows: Array, columns: np.ndarray | None = None
@@ -210,14 +212,6 @@ class Solution:
         """Return how unlike anything learned rows are."""
         return np.concatenate([self._novelty(parts) for parts in self._score_blocks(rows)])
 
-    def assess(self, rows: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return scores and novelty, for the cost of one of them."""
-        scores, novelty = [], []
-        for parts in self._score_blocks(rows):
-            scores.append(self.backend.to_numpy(self.combined(parts)))
-            novelty.append(self._novelty(parts))
-        return np.concatenate(scores), np.concatenate(novelty)
-
     def _novelty(self, parts: Sequence[Array]) -> np.ndarray:
         """Return the novelty of rows from the scores ``(n, M)`` of each member."""
         pairs = zip(self._familiarities(), parts, strict=True)
@@ -234,23 +228,23 @@ class Solution:
 
         ``refused`` is the fraction of inputs of known classes that may be called unknown.
         """
-        novelty = None
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self._familiarities():
-                scores, novelty = self.assess(rows)
-            else:
-                scores = self.scores(rows)
-            probabilities = softmax(scores.astype(np.float64) / self.temperature)
-        if not np.isfinite(probabilities).all():
-            raise KldaError("An input is too far from everything learned to be compared with it.")
-        limit = self.threshold(refused)
-        best, order = NumpyBackend("float64").top(probabilities, top)
-        chosen, names = best.tolist(), self.classes[order].tolist()
-        answers = []
-        for i in range(len(order)):
-            new = None if novelty is None or not np.isfinite(novelty[i]) else float(novelty[i])
-            known = None if new is None or not np.isfinite(limit) else bool(new <= limit)
-            answers.append(Answer(list(zip(names[i], chosen[i], strict=True)), known, new))
+        limit, answers = self.threshold(refused), []
+        for parts in self._score_blocks(rows):
+            with np.errstate(over="ignore", invalid="ignore"):
+                positions, probabilities = self._top(parts, top)
+                novelty = (
+                    self._novelty(parts) if self._familiarities() else [np.nan] * len(parts[0])
+                )
+            if not np.isfinite(probabilities).all():
+                raise KldaError(
+                    "An input is too far from everything learned to be compared with it."
+                )
+            found = zip(self.classes[positions].tolist(), probabilities.tolist(), strict=True)
+            for (names, chances), new in zip(found, map(float, novelty), strict=True):
+                told = np.isfinite(new)
+                known = bool(new <= limit) if told and np.isfinite(limit) else None
+                pairs = list(zip(names, chances, strict=True))
+                answers.append(Answer(pairs, known, new if told else None))
         return answers
 
     # ---------------------------------------------------------------- storage

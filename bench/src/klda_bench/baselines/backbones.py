@@ -180,8 +180,7 @@ class VisionNetwork(nn.Module):
                 )
             return torch.from_numpy(np.array(pixels, np.float32))
 
-        options: dict[str, Any] = {"read": {"pixels": read}, "n_rows": len(images)}
-        return Rows(sequences={}, padding={}, columns=columns, device=device, **options)
+        return Rows(read=read, n_rows=len(images), columns=columns, device=device)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Feature of each image, (n, d)."""

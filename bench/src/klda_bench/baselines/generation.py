@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -25,8 +25,6 @@ class GenerativeBaseline(Baseline):
     All weights train at `backbone_lr`; there is no head.
     """
 
-    records_steps: ClassVar[bool] = True
-
     backbone: str = field(default="smollm2", kw_only=False)
 
     def _make_module(self) -> TextGenerator:
@@ -44,14 +42,7 @@ class GenerativeBaseline(Baseline):
     def _train(self, sequences: dict[str, list[list[int]]], columns: dict[str, Tensor]) -> None:
         """Train all weights on fields named ``*ids`` (inputs) and ``*targets``."""
         padding = {f: IGNORED if f.endswith("targets") else self.module.pad for f in sequences}
-        # Few widths, as each shape of batch is recorded.
-        rows = Rows(
-            sequences=sequences,
-            padding=padding,
-            columns=columns,
-            width_step=16,
-            device=self._device,
-        )
+        rows = Rows(sequences=sequences, padding=padding, columns=columns, device=self._device)
         self._fit(rows, [(self.backbone_lr, self.module.parameters())])
 
     def _write(self, prompts: Sequence[Sequence[int]], **how: Any) -> list[list[int]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from klda.errors import KldaError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
-
-State = dict[str, Any]
 
 
 def pick_device(device: str) -> torch.device:
@@ -74,13 +72,11 @@ class Baseline(ABC):
     Texts are cut to `max_length` tokens. `precision` is bf16, float32, or auto: bfloat16 autocast
     on a GPU and float32 elsewhere.
 
-    A subclass says what it makes, learns and predicts with. With `records_steps`, its training
-    steps are recorded on a GPU; see `RecordedGradients` for what that asks of `_loss`.
+    A subclass says what it makes, learns and predicts with.
     """
 
     name = ""
     joint = False
-    records_steps: ClassVar[bool] = False
 
     backbone: str = field(default="minilm", kw_only=False)
     device: str = "auto"
@@ -126,13 +122,6 @@ class Baseline(ABC):
     def _check_inputs(self, inputs: list[Any]) -> None:
         check_texts(inputs)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All hyper-parameters, by name."""
-        others = ("device", "progress")
-        names = [declared.name for declared in fields(self) if declared.init]
-        return {name: getattr(self, name) for name in names if name not in others}
-
     def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
         """Learn one task: all its texts (or images) and their classes, once."""
         texts, labels = list(texts), [str(label) for label in labels]
@@ -168,10 +157,6 @@ class Baseline(ABC):
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
 
-    def _batch_loss(self, batch: Batch) -> Tensor:
-        with self._autocast():
-            return self._loss(batch)
-
     def _fit(self, rows: Rows, groups: Sequence[tuple[float, Iterable[Tensor]]]) -> None:
         """Train: Adam over groups of weights and their rates, clipping, the schedule, a bar."""
         given = [{"params": list(weights), "lr": rate} for rate, weights in groups]
@@ -182,8 +167,6 @@ class Baseline(ABC):
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: max(0.0, 1 - step / steps) if linear else 1.0
         )
-        recorded = self.records_steps and self._device.type == "cuda"
-        gradients = (RecordedGradients if recorded else Gradients)(self._batch_loss, parameters)
         rng = np.random.default_rng([self.seed, self.n_tasks_])
         # disable=None: a bar on a terminal, silence in a pipe.
         bar = require("tqdm.auto", "baselines").tqdm(
@@ -197,7 +180,11 @@ class Baseline(ABC):
             self.module.train()
             total = torch.zeros((), device=self._device)
             for batch in rows.batches(self.batch_size, rng):
-                total += gradients(batch)
+                optimizer.zero_grad()
+                with self._autocast():
+                    loss = self._loss(batch)
+                loss.backward()
+                total += loss.detach()
                 nn.utils.clip_grad_norm_(parameters, self.clip_norm)
                 optimizer.step()
                 scheduler.step()
@@ -213,60 +200,3 @@ class Baseline(ABC):
     def _trained(self) -> dict[str, Tensor]:
         named = self.module.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-
-class Gradients:
-    """Sets the gradients of some weights to those of a batch's loss, and returns the loss."""
-
-    def __init__(self, loss: Callable[[Batch], Tensor], weights: Sequence[Tensor]) -> None:
-        self._loss, self._weights = loss, weights
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Compute the loss of a batch and its gradients."""
-        for weight in self._weights:
-            weight.grad = None
-        value = self._loss(batch)
-        value.backward()
-        return value.detach()
-
-
-class RecordedGradients(Gradients):
-    """The same on a GPU, recorded as a CUDA graph for each shape of batch and replayed.
-
-    A small model's kernels take longer to launch than to run. The loss must not read values back
-    from the GPU, nor choose shapes by them.
-    """
-
-    def __init__(self, loss: Callable[[Batch], Tensor], weights: Sequence[Tensor]) -> None:
-        super().__init__(loss, weights)
-        self._pool = torch.cuda.graph_pool_handle()  # one replays at a time, so they share memory
-        self._recordings: dict[tuple[tuple[str, torch.Size], ...], _Recording] = {}
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Compute the loss of a batch and its gradients."""
-        shape = tuple((name, part.shape) for name, part in batch.items())
-        if shape not in self._recordings:
-            self._recordings[shape] = self._record(batch)
-        graph, inputs, value, gradients = self._recordings[shape]
-        for name, part in batch.items():
-            inputs[name].copy_(part)
-        graph.replay()
-        for weight, gradient in zip(self._weights, gradients, strict=True):
-            weight.grad = gradient
-        return value
-
-    def _record(self, batch: Batch) -> _Recording:
-        inputs = {name: part.clone() for name, part in batch.items()}
-        # Libraries prepare themselves in a first pass, which a recording can't hold.
-        aside, usual = torch.cuda.Stream(), torch.cuda.current_stream()
-        aside.wait_stream(usual)
-        with torch.cuda.stream(aside):
-            super().__call__(inputs)
-        usual.wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            value = super().__call__(inputs)
-        return graph, inputs, value, [weight.grad for weight in self._weights]
-
-
-_Recording = tuple[torch.cuda.CUDAGraph, Batch, Tensor, list[Tensor | None]]

@@ -137,7 +137,7 @@ class VAG(GenerativeBaseline):
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of the chosen values, 0 where there are none; its shapes don't depend on `chosen`."""
+    """Mean of the chosen values, 0 where there are none."""
     return (values * chosen).sum() / chosen.sum().clamp(min=1)
 
 

@@ -13,7 +13,7 @@ from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.cli.screen import show, wrote
 from klda_bench.data import listing
-from klda_bench.measure import agreement, beyond, cluster, encode, scale, service, speed, start
+from klda_bench.measure import cluster, encode, forget, scale, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.report import write_report
 
@@ -25,9 +25,9 @@ app = typer.Typer(
 
 
 @app.command("datasets")
-def list_datasets(data: paper.Data = None, split: paper.Split = "paper") -> None:
+def list_datasets(data: paper.Data = None) -> None:
     """List the data sets: rows, classes, tasks, and where they were found."""
-    show(listing(data=data, split=split))
+    show(listing(data=data))
 
 
 @app.command("methods")
@@ -52,13 +52,13 @@ def report(
 
 app.command()(shots.shots)
 app.command()(measurement(speed.speed))
-app.command()(measurement(agreement.agreement))
+app.command()(measurement(forget.forget))
 app.command()(measurement(cluster.cluster))
 app.command()(measurement(start.start))
 app.command()(measurement(start.learn))
 app.command()(measurement(encode.encode))
 app.command()(measurement(encode.features))
-for _module in (scale, beyond, service):
+for _module in (scale, service):
     _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
     for _function in _module.COMMANDS:
         _group.command(_function.__name__.replace("_", "-"))(measurement(_function))

@@ -40,8 +40,7 @@ def measurement(function: Callable[..., Iterator[Row]]) -> Command:
     """
 
     def measure(output: Path | None, **options: Any) -> None:
-        plain = {name: str(o) if isinstance(o, Path) else o for name, o in options.items()}
-        common = {"measure": function.__name__, "settings": plain}
+        common = {"measure": function.__name__, "settings": options}
         common |= {"machine": machine(), "versions": versions()}
         rows: list[Row] = []
         with progress() as notify:

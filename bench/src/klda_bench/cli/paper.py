@@ -31,8 +31,6 @@ TEXTS = ",".join(datasets_.TEXT_SETS)
 IMAGES = ",".join(datasets_.IMAGE_SETS)
 OUT = Path("out/bench")
 
-Split = Annotated[str, typer.Option(help="Split of the text sets: paper or official.")]
-
 
 def _option(kind: Any, about: str, default: Any = None, **how: Any) -> tuple[Any, Any]:
     return Annotated[kind, typer.Option(help=about, **how)], default
@@ -53,7 +51,6 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "seeds": _option(int, "Number of seeds: 0, 1, ...", 3, min=1),
     "data": (Data, None),
-    "split": (Split, "paper"),
     "device": _option(str, "auto, cpu, cuda, ...", "auto"),
     "output": _option(Path, "Folder of results, tables and plots.", OUT),
     "gamma": _option(float | None, "Kernel parameter of the paper's mode (default: the model's)."),
@@ -219,17 +216,17 @@ COMMANDS = (
         "table1",
         """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
 
-        Finished runs of other methods in the output folder are shown beside those asked for.
+        klda bench report shows all finished runs of an output folder.
         """,
         tables.table1,
-        "split gamma layers tasks classes per_class curve set metric",
+        "gamma layers tasks classes per_class curve set metric",
         methods=_PAPER,
     ),
     _grid_command(
         "table2",
         "Methods x text models x sets: joint fine-tuning, KLDA-E and the others.",
         partial(tables.models_table, "table2", "Table 2: text models x data sets"),
-        "split gamma layers set",
+        "gamma layers set",
         {"curve": "end"},
         backbone=",".join(("minilm", *published.TEXT_MODELS, *published.MAIN_MODEL)),
         methods=_PAPER,
@@ -263,7 +260,7 @@ COMMANDS = (
         "runtime",
         "Seconds to learn all tasks and to label the test set, and peak memory.",
         tables.runtime,
-        fixed={"curve": "end", "here_only": True},
+        fixed={"curve": "end"},
         methods=f"{_PAPER},peers",
     ),
     command(

@@ -1,14 +1,12 @@
 """Data sets of the paper, and a user's own.
 
 A data set is looked for in ``--data`` / ``KLDA_DATA`` first, then in the user's cache, then
-downloaded into the cache. Text sets come in two splits: ``paper`` (published with the KLDA paper,
-what its tables use) and ``official`` (the data set's own).
+downloaded into the cache. Text sets have the split that was published with the KLDA paper.
 
 Layout of a data folder, and of the cache::
 
     paper/clinc/train.csv.gz  test.csv.gz             columns text, label
     paper/cifar10/train.npz   test.npz                arrays images (n, h, w, 3) uint8, labels
-    official/clinc/...                                the same with split="official"
 """
 
 from __future__ import annotations
@@ -70,8 +68,9 @@ class Samples:
 class Dataset:
     """Rows of a data set.
 
-    `split` is ``"own"`` for a user's folder. `source` is where it was read from without the
-    machine's part of the path, for result rows. `note` says so when this is not all of it.
+    `split` is ``"paper"``, or ``"own"`` for a user's folder. `source` is where it was read from
+    without the machine's part of the path, for result rows. `note` says so when this is not all of
+    it.
     """
 
     name: str
@@ -112,34 +111,31 @@ def cache_root() -> Path:
     return default_cache_folder() / "data"
 
 
-def find(name: str, *, data: Folder | None = None, split: str = "paper") -> Path | None:
+def find(name: str, *, data: Folder | None = None) -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
     given = data if data is not None else os.environ.get("KLDA_DATA")
     roots = ([Path(given)] if given else []) + [cache_root()]
     for folder in filter(None, (name, _SUBSETS.get(name))):
         for root in roots:
-            # A bare folder carries no split, so it can only stand for the default one.
-            places = [root / split / folder, *([root / folder] if split == "paper" else [])]
-            for place in places:
+            for place in (root / "paper" / folder, root / folder):
                 if _part(place, "train") and _part(place, "test"):
                     return place
     return None
 
 
-def load(name: str, *, data: Folder | None = None, split: str = "paper") -> Dataset:
+def load(name: str, *, data: Folder | None = None) -> Dataset:
     """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
 
-    `data` is the folder to look in first, by default ``KLDA_DATA``; `split` counts for text sets.
-    Raises `UnavailableError` if the data set is not here and cannot be downloaded.
+    `data` is the folder to look in first, by default ``KLDA_DATA``. Raises `UnavailableError` if
+    the data set is not here and cannot be downloaded.
     """
-    _check_split(split)
     if name not in DATASETS:
         return _load_own(name)
     if data is not None and not Path(data).is_dir():
         raise KldaError(
             f"data={str(data)!r} is not a folder: it must hold paper/clinc/train.csv.gz and so on."
         )
-    return _read(find(name, data=data, split=split) or _download(name, split), name, split)
+    return _read(find(name, data=data) or _download(name), name)
 
 
 def out_of_scope(data: Folder | None = None) -> list[str]:
@@ -148,30 +144,21 @@ def out_of_scope(data: Folder | None = None) -> list[str]:
     return list(read_table(file, labels=False)[0]) if file.exists() else []
 
 
-def _check_split(split: str) -> None:
-    if split not in ("paper", "official"):
-        raise KldaError(f"split={split!r} is not known: use 'paper' or 'official'.")
-
-
-def listing(*, data: Folder | None = None, split: str = "paper") -> pd.DataFrame:
+def listing(*, data: Folder | None = None) -> pd.DataFrame:
     """Every known data set: its size, its tasks and where it is."""
-    _check_split(split)
     rows = []
     for name, info in DATASETS.items():
-        place = find(name, data=data, split=split)
+        place = find(name, data=data)
         row: dict[str, Any] = {"name": name, "inputs": info.modality}
         if place is not None:
-            found = _read(place, name, split)
+            found = _read(place, name)
             row |= {"train": len(found.train), "test": len(found.test)}
             row |= {"classes": len(found.classes), "tasks": info.tasks, "here": "yes"}
             where, note = str(place), found.note or info.note
         else:
-            # The known sizes of a text set are those of the paper's split.
-            known = split == "paper" or info.modality == "image"
-            sizes = (info.train_rows, info.test_rows, info.classes) if known else (None,) * 3
-            row |= dict(zip(("train", "test", "classes"), sizes, strict=True))
+            row |= {"train": info.train_rows, "test": info.test_rows, "classes": info.classes}
             row |= {"tasks": info.tasks, "here": "no"}
-            where, note = hub.describe(name, split), info.note
+            where, note = hub.describe(name), info.note
         rows.append(row | {"where": where + (f" ({note})" if note else "")})
     return pd.DataFrame(rows, dtype=object)
 
@@ -201,15 +188,15 @@ def subset(
     return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
-def _download(name: str, split: str) -> Path:
-    target = cache_root() / split / name
+def _download(name: str) -> Path:
+    target = cache_root() / "paper" / name
     how = (
-        f"Put train and test files into DIR/{split}/{name}/ and pass --data DIR (or set "
-        f"KLDA_DATA), or run once with a network: {hub.describe(name, split)}."
+        f"Put train and test files into DIR/paper/{name}/ and pass --data DIR (or set "
+        f"KLDA_DATA), or run once with a network: {hub.describe(name)}."
     )
     try:
-        hub.download(name, split, target)
-    except (OSError, ImportError, hub.DownloadError) as error:
+        hub.download(name, target)
+    except Exception as error:  # the hub raises many kinds
         if isinstance(error, OSError) and not is_unreachable(error):
             raise KldaError(
                 f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "
@@ -229,31 +216,12 @@ def _load_own(folder: str) -> Dataset:
             "A folder of your own needs train and test files (csv, tsv, jsonl, npz, or one "
             "folder of images per class)."
         )
-    own = _own_settings(place / "dataset.json")
     train, test, modality = _read_parts(place)
-    tasks = own.get("tasks", min(10, len(set(train.y.tolist()))))
-    name = str(own.get("name", place.resolve().name))
+    tasks, name = min(10, len(set(train.y.tolist()))), place.resolve().name
     return Dataset(name, name, modality, "own", train, test, tasks, f"own/{place.name}")
 
 
-def _own_settings(file: Path) -> dict[str, Any]:
-    """Read a user's ``dataset.json``, if there is one."""
-    if not file.exists():
-        return {}
-    example = 'write for instance {"name": "mine", "tasks": 5}.'
-    try:
-        own = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise KldaError(f"{file} is not JSON ({error}): {example}") from error
-    if not isinstance(own, dict):
-        raise KldaError(f"{file} holds a {type(own).__name__}, not an object: {example}")
-    tasks = own.get("tasks", 1)
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
-        raise KldaError(f"{file}: tasks={tasks!r} must be a whole number of at least 1.")
-    return own
-
-
-def _read(place: Path, name: str, split: str) -> Dataset:
+def _read(place: Path, name: str) -> Dataset:
     info = DATASETS[name]
     train, test, modality = _read_parts(place)
     note = ""
@@ -264,7 +232,7 @@ def _read(place: Path, name: str, split: str) -> Dataset:
         raise KldaError(f"{place} holds {modality} rows; {name} needs {info.modality} rows.")
     root = "cache" if cache_root() in place.parents else "data"
     source = f"{root}/{place.parent.name}/{place.name}"
-    return Dataset(name, info.title, modality, split, train, test, info.tasks, source, note)
+    return Dataset(name, info.title, modality, "paper", train, test, info.tasks, source, note)
 
 
 def _read_parts(place: Path) -> tuple[Samples, Samples, Modality]:

@@ -1,9 +1,8 @@
-"""Downloads: the paper's text splits from its repository, everything else from the hub."""
+"""Downloads: the paper's text sets from its repository, images from the hub."""
 
 from __future__ import annotations
 
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from importlib.resources import files
@@ -13,15 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from klda_bench.environment import is_unreachable
+from klda_bench.environment import require
 
 _PAPER = "https://raw.githubusercontent.com/SalehMomeni/KLDA/main/data"
-_PAPER_SETS = ("clinc", "banking", "dbpedia", "hwu")
 _TIMEOUT_S = 20.0
-
-
-class DownloadError(RuntimeError):
-    """The network was reached and gave something unusable, or may not be used."""
 
 
 DATASETS: dict[str, Any] = {
@@ -30,75 +24,48 @@ DATASETS: dict[str, Any] = {
         str(files(__package__) / "datasets.csv"), keep_default_na=False
     ).itertuples(index=False)
 }
-"""Known data sets: sizes of the paper's split, tasks, and where the hub has inputs and labels."""
+"""Known data sets: sizes, tasks, and where the hub has images and labels."""
 
 
-def describe(name: str, split: str) -> str:
+def describe(name: str) -> str:
     """Say where `name` would be downloaded from."""
-    if split == "paper" and name in _PAPER_SETS:
+    if DATASETS[name].modality == "text":
         return f"{_PAPER}/{name}_train.csv and {name}_test.csv"
     return f"hub data set {DATASETS[name].repository}"
 
 
-def download(name: str, split: str, target: Path) -> None:
+def download(name: str, target: Path) -> None:
     """Fetch a data set into a folder, whose files appear complete or not at all."""
     if os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("KLDA_OFFLINE") == "1":
-        raise DownloadError("offline by HF_HUB_OFFLINE or KLDA_OFFLINE")
-    if split == "paper" and name in _PAPER_SETS:
-        parts = {part: _fetch_csv(f"{_PAPER}/{name}_{part}.csv") for part in ("train", "test")}
-        for part, rows in parts.items():
-            _write_texts(target / f"{part}.csv.gz", rows)
+        raise ConnectionError("offline by HF_HUB_OFFLINE or KLDA_OFFLINE")
+    if DATASETS[name].modality == "image":
+        source = DATASETS[name]
+        whole = require("datasets", "hub").load_dataset(source.repository)
+        save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
         return
-    _from_hub(DATASETS[name], target)
+    parts = {part: _fetch_csv(f"{_PAPER}/{name}_{part}.csv") for part in ("train", "test")}
+    target.mkdir(parents=True, exist_ok=True)
+    for part, rows in parts.items():
+        beside = target / f".{part}.csv.gz.part"
+        rows.to_csv(beside, index=False, compression="gzip")
+        beside.replace(target / f"{part}.csv.gz")
 
 
 def _fetch_csv(address: str) -> pd.DataFrame:
-    try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
-            rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
-    except urllib.error.URLError as error:
-        raise DownloadError(f"{address}: {error.reason}") from error
-    if rows.empty:
-        raise DownloadError(f"{address}: no rows")
+    with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
+        rows = pd.read_csv(answer, dtype=str, keep_default_na=False)
     return rows[["text", "label"]]
 
 
-def _from_hub(source: Any, target: Path) -> None:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise DownloadError('it needs: pip install -e "bench[hub]" in a clone') from error
-    try:
-        whole = load_dataset(source.repository, source.config or None)
-    except OSError as error:
-        if is_unreachable(error):
-            raise DownloadError(f"{source.repository}: {error}") from error
-        raise
-    except Exception as error:  # the hub raises many kinds; all mean "not reachable"
-        raise DownloadError(f"{source.repository}: {error}") from error
-    save_parts(source, {"train": whole["train"], "test": whole[source.test]}, target)
-
-
 def save_parts(source: Any, parts: Mapping[str, Any], target: Path) -> None:
-    """Write the parts ``train`` and ``test`` of a hub data set in the loader's layout."""
+    """Write the parts ``train`` and ``test`` of a hub data set of images in the loader's layout."""
     for part, rows in parts.items():
         names = getattr(rows.features.get(source.label), "names", None)
         pairs = [
             (row[source.input], names[row[source.label]] if names else str(row[source.label]))
             for row in rows
         ]
-        pairs = [pair for pair in pairs if pair[1] != source.drop]
-        if pairs and isinstance(pairs[0][0], str):
-            _write_texts(target / f"{part}.csv.gz", pd.DataFrame(pairs, columns=["text", "label"]))
-        else:
-            _write_images(target / part, pairs)
-
-
-def _write_texts(file: Path, rows: pd.DataFrame) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.part")
-    rows.to_csv(beside, index=False, compression="gzip")
-    beside.replace(file)
+        _write_images(target / part, pairs)
 
 
 def _write_images(folder: Path, pairs: list[tuple[Any, str]]) -> None:

@@ -74,14 +74,11 @@ def _figures(frame: pd.DataFrame, column: int) -> bool:
 def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
     """Yield what a console prints of rows: those of one kind (``what``) make one table.
 
-    A single value makes a line; a single row is shown as one line per value.
+    A single row is shown as one line per value.
     """
     for what, group in itertools.groupby(rows, key=lambda row: row["what"]):
         kept = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in group]
-        if len(kept) == len(kept[0]) == 1:
-            ((name, value),) = kept[0].items()
-            yield f"{what}: {text_of(value, name)}"
-        elif len(kept) == 1:
+        if len(kept) == 1:
             grid = RichTable(show_header=False, title=what, title_justify="left")
             for name, value in kept[0].items():
                 grid.add_row(name.replace("_", " "), text_of(value, name))

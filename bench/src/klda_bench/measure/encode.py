@@ -12,8 +12,6 @@ whether a number format may change between learning and answering.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import statistics
 import time
@@ -27,8 +25,9 @@ import typer
 from sklearn.base import clone
 
 from klda import KldaError, Learner, encoders
+from klda.errors import MissingDependencyError
 from klda_bench import data as datasets_
-from klda_bench.environment import UnavailableError
+from klda_bench.environment import UnavailableError, require
 from klda_bench.measure.common import Data, Names, Repeats, Seeds, in_turns
 from klda_bench.results import Row
 
@@ -48,7 +47,7 @@ def encode(
     for program, open_ in _programs(model).items():
         try:
             programs[program] = open_()
-        except (UnavailableError, encoders.OfflineModelError) as error:
+        except (UnavailableError, MissingDependencyError, encoders.OfflineModelError) as error:
             reason = str(error).splitlines()[0]
             yield {"what": "not measured", "program": program, "reason": reason}
     for name in datasets.split(","):
@@ -148,20 +147,14 @@ def _programs(model: str) -> dict[str, Callable[[], Encode]]:
     }
 
 
-def _library(name: str) -> Any:
-    if importlib.util.find_spec(name) is None:
-        raise UnavailableError(f"{name} is not installed")
-    return importlib.import_module(name)
-
-
 def _ours(model: str, **options: Any) -> Encode:
     if "engine" in options:
-        _library({"onnx": "onnxruntime", "torch": "torch"}[options["engine"]])
+        require({"onnx": "onnxruntime", "torch": "torch"}[options["engine"]], "encode")
     return encoders.load(model, device="cpu", layers="last", **options).encode
 
 
 def _sentence_transformers(model: str) -> Encode:
-    library = _library("sentence_transformers")
+    library = require("sentence_transformers", "encode")
     files = getattr(encoders.load(model, device="cpu"), "files", None)
     if files is None:
         raise KldaError(f"--model {model} is not a text model with weights.")
@@ -171,7 +164,7 @@ def _sentence_transformers(model: str) -> Encode:
 
 def _fastembed(model: str) -> Encode:
     """Return fastembed with the same model, whose ONNX file it takes from the hub."""
-    library = _library("fastembed")
+    library = require("fastembed", "encode")
     hub_id = encoders.MODELS[model].hub_id if model in encoders.MODELS else model
     try:
         threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or None  # which it does not read

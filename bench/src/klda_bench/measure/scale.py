@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,66 +15,12 @@ import typer
 
 from klda import KLDA, KldaError
 from klda_bench import environment
-from klda_bench.measure import common, files
+from klda_bench.measure import common
 from klda_bench.results import Row
 
-WARM_ROWS = 64
 ANSWERED = 1000  # samples
-COMPARED_ROWS = 500
 
 Block = tuple[np.ndarray, np.ndarray]
-
-
-def rows(
-    sizes: common.Numbers = "20000,40000,80000,160000",
-    features: common.Features = 384,
-    classes: common.ClassCount = 100,
-    components: common.Components = 2000,
-    repeats: common.Repeats = 3,
-) -> Iterator[Row]:
-    """Measure the time to learn against the number of rows; the exponent should be 1."""
-    counts = common.numbers("sizes", sizes)
-    if len(counts) < 2:
-        raise KldaError("--sizes needs two numbers of rows or more to fit an exponent.")
-    samples, labels = common.make_samples(counts[-1], features, classes)
-    _learn_rows(samples[: counts[0]], labels[: counts[0]], components)  # warms up
-    runs = common.in_turns(
-        {n: partial(_learn_rows, samples[:n], labels[:n], components) for n in counts}, repeats
-    )
-    medians = np.array([np.median(runs[n], axis=0) for n in counts])
-    for n, (learning, answering, working) in zip(counts, medians.tolist(), strict=True):
-        yield {
-            "what": "learning rows",
-            "rows": n,
-            "learn_seconds": learning,
-            "first_answer_seconds": answering,
-            "microseconds_a_row": 1e6 * learning / n,
-            "cpu_microseconds_a_row": 1e6 * working / n,
-            "runs": runs[n].tolist(),
-        }
-    learned, answered, worked = medians.T
-    for what, seconds in (
-        ("exponent of learning in rows", learned),
-        ("exponent, in processor time", worked),
-        ("exponent, first answer included", learned + answered),
-    ):
-        yield {"what": what, "exponent": exponent(counts, seconds)}
-
-
-def exponent(sizes: list[int], seconds: Any) -> float:
-    """Slope of log seconds against log size, by least squares."""
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-def _learn_rows(samples: np.ndarray, labels: np.ndarray, n_components: int) -> tuple[float, ...]:
-    """Return the seconds of learning, of the first answer, and of processors while learning."""
-    model = common.make_model(n_components)
-    model.partial_fit(samples[:WARM_ROWS], labels[:WARM_ROWS])  # draws the random features
-    worked, start = time.process_time(), time.perf_counter()
-    model.partial_fit(samples, labels)
-    learned, worked = time.perf_counter(), time.process_time() - worked
-    model.predict(samples[:1])
-    return learned - start, time.perf_counter() - learned, worked
 
 
 def classes(
@@ -256,22 +203,6 @@ def _product_rate(torch: Any, device: str, side: int, repeats: int) -> float:
     return 2 * side**3 / statistics.median(times)
 
 
-def file(
-    rows: common.Numbers = "100000,1000000",
-    features: common.Features = 384,
-    classes: common.ClassCount = 1000,
-    components: common.Components = 2000,
-    folder: Annotated[Path, typer.Option(help="For files and models.")] = Path("out/scale"),
-) -> Iterator[Row]:
-    """Learn two files with the real command; kill one run half-way, resume it and compare."""
-    counts = common.numbers("rows", rows)
-    paths = [folder / f"features-{n}.npz" for n in counts]
-    for path, n in zip(paths, counts, strict=True):
-        files.generate(path, n, features, classes)
-    compared, _ = next(common.sample_blocks(counts[-1], features, classes))
-    yield from files.learn_files(paths, counts, compared[:COMPARED_ROWS], folder, components)
-
-
 def generate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="An .npz file.")],
     rows: common.RowCount = 1_000_000,
@@ -280,9 +211,27 @@ def generate(
 ) -> Iterator[Row]:
     """Write a file of synthetic features."""
     start = time.perf_counter()
-    files.generate(out, rows, features, classes)
+    write_features(out, rows, features, classes)
     size, seconds = out.stat().st_size, time.perf_counter() - start
     yield {"what": "generated", "file": out.name, "rows": rows, "bytes": size, "seconds": seconds}
 
 
-COMMANDS = (rows, classes, many, file, device, generate)
+def write_features(path: Path, n_rows: int, n_features: int, n_classes: int) -> None:
+    """Write an .npz file that ``klda learn`` takes; its rows are never in memory as a whole."""
+    if path.suffix != ".npz":
+        raise KldaError(f"OUT={path} must end in .npz.")
+    if min(n_rows, n_features, n_classes) < 1:
+        raise KldaError("--rows, --features and --classes must be 1 or more.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    with tempfile.TemporaryFile(dir=path.parent) as scratch, part.open("wb") as file:
+        features = np.memmap(scratch, np.float32, "w+", shape=(n_rows, n_features))
+        labels, start = np.arange(n_rows) % n_classes, 0
+        for samples, _ in common.sample_blocks(n_rows, n_features, n_classes):
+            features[start : start + len(samples)] = samples
+            start += len(samples)
+        np.savez(file, features=features, labels=labels)
+    part.replace(path)
+
+
+COMMANDS = (classes, many, device, generate)

@@ -13,11 +13,15 @@ All programs are measured in one run on one machine, on synthetic features of CL
   calls on arrays in memory, with no random features made and nothing checked. It is measured
   before and after each program of ours, which is compared with the floors next to it: what else
   the machine does then meets both.
+
+Where the system is a virtual machine that gives idle memory back, touching 100 MB for the first
+time may take as long as factorising them. With ``MALLOC_MMAP_MAX_=0`` and
+``MALLOC_TRIM_THRESHOLD_=2147483647`` in the environment, glibc keeps freed memory, for all
+programs alike.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +31,9 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 import typer
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.pipeline import make_pipeline
 
 from klda import KLDA, KLDAEnsemble
 from klda_bench import environment
@@ -37,6 +44,7 @@ from klda_bench.results import Row
 NEW_CLASS = 70  # samples of a class that is added to a fitted model
 NEW_CLASSES = 5  # one after another, of which the median counts: some need another factorisation
 ROUNDS = 5  # all programs in turns; medians count
+AUTHORS = "authors' form"
 ONE_AT_A_TIME = 20  # samples that the authors' form answers
 FIGURES = (
     *("learn_seconds", "learn_on_device_seconds", "add_class_seconds"),
@@ -64,41 +72,24 @@ def speed(
     n_components: Annotated[int | None, typer.Option(help="Random features D.")] = None,
     members: Annotated[int | None, typer.Option(help="Members of the ensemble.")] = None,
     tf32: Tf32 = False,
-    fresh_memory: Annotated[
-        bool,
-        typer.Option("--fresh-memory", help="Take memory from the system again each time (Linux)."),
-    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds.")] = False,
     no_reference: Annotated[
         bool, typer.Option("--no-reference", help="Leave out the slow programs.")
     ] = False,
 ) -> Iterator[Row]:
-    """Measure the engine beside the authors' form, scikit-learn and the bare BLAS.
-
-    The process keeps freed memory (on Linux), so that no program waits for the system to find
-    some, unless --fresh-memory is given.
-    """
+    """Measure the engine beside the authors' form, scikit-learn and the bare BLAS."""
     sizes, device = QUICK if quick else Sizes(), environment.resolve_device(device)
     components, members = n_components or sizes.components, members or sizes.members
     sizes = replace(sizes, components=components, members=members)
     if device != "cpu":
         environment.allow_tf32(tf32)
     programs = _Programs(sizes, device)
-    with contextlib.nullcontext(False) if fresh_memory else environment.freed_memory_kept() as kept:
-        runs = list(programs.in_turns())
-    if not no_reference:
-        runs.append(programs.authors())
-        if device == "cpu":
-            runs.append(programs.scikit_learn())
-    rows = _medians(runs)
+    runs = [*programs.in_turns(), *(() if no_reference else programs.references())]
     title = (
         f"N = {sizes.samples}, d = {sizes.features}, D = {sizes.components}, M = {sizes.classes}"
     )
     where = f"{environment.describe_device(device)}{' with TF32' if tf32 else ''}"
-    yield from ({"what": f"{title} on {where}", **row} for row in rows)
-    for name, ratio in _ratios(rows).items():
-        yield {"what": name, "ratio": ratio}
-    yield {"what": "freed memory kept", "kept": kept}
+    yield from ({"what": f"{title} on {where}", **row} for row in _medians(runs))
     if device == "cpu":
         peak = environment.in_child(_peak_memory, sizes)
         yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
@@ -186,37 +177,29 @@ class _Programs:
         work = _numpy_floor if self._device == "cpu" else _torch_floor
         work(rows, self._lifted[: self._sizes.classes])
 
-    def authors(self) -> Row:
-        """Run the authors' form, one member."""
+    def references(self) -> Iterator[Row]:
+        """Run programs that have to learn everything again for a new class, one member each."""
+        components = self._sizes.components
 
-        def fitted() -> AuthorsKLDA:
-            components = self._sizes.components
+        def authors() -> AuthorsKLDA:
             made = AuthorsKLDA(n_components=components, gamma=GAMMA, device=self._device)
             made.learn_task(self._samples, self._labels)
             return made
 
-        model, learn = self._learn(fitted)
-        few = self._samples[:ONE_AT_A_TIME]
-        predict = statistics.median(self._clock(lambda: model.predict(few)) for _ in range(3))
-        return _reference("authors' form", learn, predict / len(few))
+        def scikit_learn() -> Any:
+            kernel = RBFSampler(gamma=GAMMA, n_components=components, random_state=0)
+            rule = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3)
+            return make_pipeline(kernel, rule).fit(self._samples, self._labels)
 
-    def scikit_learn(self) -> Row:
-        """Run scikit-learn's random features and discriminant analysis."""
-        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-        from sklearn.kernel_approximation import RBFSampler
-        from sklearn.pipeline import make_pipeline
-
-        kernel = RBFSampler(gamma=GAMMA, n_components=self._sizes.components, random_state=0)
-        model = make_pipeline(kernel, LinearDiscriminantAnalysis(solver="lsqr", shrinkage=1e-3))
-        learn = self._clock(lambda: model.fit(self._samples, self._labels))
-        predict = self._clock(lambda: model.predict(self._test), repeats=3) / len(self._test)
-        return _reference("scikit-learn: RBFSampler, LDA (lsqr)", learn, predict)
-
-
-def _reference(program: str, learn: float, predict: float) -> Row:
-    """Return the row of a program that has to learn everything again for a new class."""
-    row: Row = {"program": program, "members": 1, "learn_seconds": learn}
-    return row | {"add_class_seconds": learn, "predict_microseconds": 1e6 * predict}
+        programs: dict[str, tuple[Callable[[], Any], int]] = {AUTHORS: (authors, ONE_AT_A_TIME)}
+        if self._device == "cpu":
+            programs["scikit-learn: RBFSampler, LDA (lsqr)"] = (scikit_learn, len(self._test))
+        for name, (fitted, asked) in programs.items():
+            model, learn = self._learn(fitted)
+            rows = self._test[:asked]
+            predict = self._clock(partial(model.predict, rows), repeats=3) / asked
+            row: Row = {"program": name, "members": 1, "learn_seconds": learn}
+            yield row | {"add_class_seconds": learn, "predict_microseconds": 1e6 * predict}
 
 
 def _tensor(rows: np.ndarray, device: str) -> Any:
@@ -251,25 +234,3 @@ def _peak_memory(sizes: Sizes) -> int:
         model = _model(sizes, "cpu", sizes.members, True)
         model.partial_fit(samples, labels).predict(samples[: sizes.test])
     return memory.peak_bytes - idle
-
-
-def _ratios(rows: list[Row]) -> dict[str, float]:
-    """Return the ratios that the project promises, ours in the denominator where faster."""
-    paper = {row["members"]: row for row in rows if "paper's mode" in row["program"]}
-    default = next(row for row in rows if "default" in row["program"])
-    most, one = paper[max(paper)], paper[1]
-    ratios = {
-        "learning, one member, over the floor": one["over_floor"],
-        "learning, all members, over the floor for as many": most["over_floor"],
-        "learning, default, over the floor": default["over_floor"],
-        "adding a class, over learning, one member": one["add_class_seconds"]
-        / one["learn_seconds"],
-    }
-    authors = next((row for row in rows if row["program"] == "authors' form"), None)
-    if authors is not None:
-        n, same = most["members"], "authors' form over ours, as many members"
-        alone = "learning, authors' five members over our one, default"
-        for verb, value in (("learning", "learn_seconds"), ("predicting", "predict_microseconds")):
-            ratios[f"{verb}, {same}"] = authors[value] * n / most[value]
-        ratios[alone] = 5 * authors["learn_seconds"] / default["learn_seconds"]
-    return {name: round(float(value), 3) for name, value in ratios.items()}

@@ -7,6 +7,7 @@ make a virtual environment, install klda there, and give its ``bin/python``.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 import typer
 
 from klda import KldaError
-from klda_bench.measure.common import Repeats, in_turns
+from klda_bench.measure.common import Repeats, in_turns, names
 from klda_bench.results import Row
 
 TEXTS = ["where is my card?", "my card has not come", "will it rain?", "a sunny day"]
@@ -46,9 +47,10 @@ print(sum(f.stat().st_blocks * 512 for f in files if not f.relative_to(packages)
 """  # noqa: E501
 # The process that a shell starts: ru_maxrss of a child may be that of the process it came from.
 PEAK = """
-import atexit, sys
+import atexit, pathlib, sys
 def say():
-    for line in open("/proc/self/status"):
+    status = pathlib.Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
         if line.startswith("VmHWM"):
             print("peak", line.split()[1], file=sys.stderr)
 atexit.register(say)
@@ -67,7 +69,7 @@ def start(
     skipped = runner.run(SIZE.format(skipped=NOT_KLDA))
     yield {"what": "install", "program": "all packages but pip", "bytes": int(skipped.stdout)}
     yield runner.row("klda --help", COMMAND, "--help")
-    for model in models.split(","):
+    for model in names(models):
         with tempfile.TemporaryDirectory() as scratch:
             folder = str(Path(scratch) / "bot")
             runner.run(LEARN.format(texts=TEXTS, labels=LABELS), model, folder)
@@ -78,35 +80,41 @@ def start(
 
 
 def learn(
-    file: Annotated[Path, typer.Option(help="File with texts and labels.")],
+    file: Annotated[list[Path], typer.Option(help="File with samples and labels; repeatable.")],
     source: Annotated[
         Path | None, typer.Option(help="Folder src/ of another version of klda to compare with.")
     ] = None,
-    precisions: Annotated[str, typer.Option(help="Number formats.")] = "float32,bfloat16",
+    precisions: Annotated[str, typer.Option(help="Number formats; '' for rows of features.")] = (
+        "float32,bfloat16"
+    ),
+    options: Annotated[str, typer.Option(help="More options of klda learn, in quotes.")] = "",
     repeats: Repeats = 3,
 ) -> Iterator[Row]:
     """Measure klda learn from the shell to the saved model, in turns with another version."""
     runner = _Fresh(Path(sys.executable), repeats)
     programs: dict[str, tuple[list[str], Path | None]] = {
-        f"klda, {kind}": (["--precision", kind], None) for kind in precisions.split(",")
+        f"klda, {kind}": (["--precision", kind], None) for kind in names(precisions)
     }
+    programs = programs or {"klda": ([], None)}
     if source is not None:
         programs["other version"] = ([], source)
 
-    def run(options: list[str], place: Path | None) -> tuple[float, float]:
+    def run(path: Path, own: list[str], place: Path | None) -> tuple[float, float, float]:
         with tempfile.TemporaryDirectory() as scratch:
-            asked = ("learn", str(file), "--model", str(Path(scratch) / "bot"), *options)
-            return runner.timed(COMMAND, *asked, source=place)
+            asked = ("learn", str(path), "--model", str(Path(scratch) / "bot"), *own)
+            return runner.timed(COMMAND, *asked, *shlex.split(options), source=place)
 
-    runs = in_turns({program: partial(run, *how) for program, how in programs.items()}, repeats)
-    medians = {program: np.median(found, axis=0).tolist() for program, found in runs.items()}
-    for program, (seconds, used) in medians.items():
-        row: Row = {"what": f"klda learn {file.name}", "program": program}
-        row |= {"seconds": seconds, "cpu_seconds": used}
-        if source is not None:
-            other, other_used = medians["other version"]
-            row |= {"speed-up": other / seconds, "speed-up_in_cpu_time": other_used / used}
-        yield row
+    for path in file:
+        runs = in_turns({name: partial(run, path, *how) for name, how in programs.items()}, repeats)
+        medians = {program: np.median(found, axis=0).tolist() for program, found in runs.items()}
+        for program, (seconds, used, peak) in medians.items():
+            row: Row = {"what": f"klda learn {path.name}", "program": program}
+            row |= {"seconds": seconds, "cpu_seconds": used}
+            row |= {} if np.isnan(peak) else {"peak_bytes": peak}
+            if source is not None:
+                other, other_used, _ = medians["other version"]
+                row |= {"speed-up": other / seconds, "speed-up_in_cpu_time": other_used / used}
+            yield row
 
 
 class _Fresh:
@@ -128,20 +136,20 @@ class _Fresh:
             raise KldaError(f"--python {self._python} can't run this: {last}")
         return done
 
-    def timed(self, code: str, *arguments: str, source: Path | None = None) -> tuple[float, float]:
-        """Return the seconds that a run takes, and those of CPU."""
+    def timed(
+        self, code: str, *arguments: str, source: Path | None = None
+    ) -> tuple[float, float, float]:
+        """Return the seconds that a run takes, those of CPU, and its peak memory (on Linux)."""
         before, begin = os.times(), time.perf_counter()
-        self.run(code, *arguments, source=source)
+        done = self.run(PEAK + code, *arguments, source=source)
         after, end = os.times(), time.perf_counter()
         used = after.children_user + after.children_system
-        return end - begin, used - before.children_user - before.children_system
+        said = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("peak ")]
+        peak = int(said[-1]) * 1024 if said else np.nan
+        return end - begin, used - before.children_user - before.children_system, peak
 
     def row(self, program: str, code: str, *arguments: str) -> Row:
         runs = [self.timed(code, *arguments) for _ in range(self._repeats)]
-        seconds, used = np.median(runs, axis=0).tolist()
+        seconds, used, peak = np.median(runs, axis=0).tolist()
         row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
-        if sys.platform == "linux":
-            said = self.run(PEAK + code, *arguments).stderr.splitlines()
-            peak = next(line for line in said if line.startswith("peak "))
-            row["peak_bytes"] = int(peak.split()[1]) * 1024
-        return row
+        return row | ({} if np.isnan(peak) else {"peak_bytes": peak})

@@ -97,7 +97,6 @@ def accuracy_table(
     *,
     main: str = "",
     metric: str = FINAL,
-    seeds: int = 0,
     whole: bool = True,
     columns: Sequence[str] = (),
 ) -> Table:
@@ -125,7 +124,7 @@ def accuracy_table(
             if row in used or any(figures.values()):
                 alone = len(backbones) == 1
                 rows[row] = spec.title if alone else f"{published.title(backbone)}: {spec.title}"
-    how: dict[str, Any] = {"metric": metric, "seeds": max(seeds, n_seeds(cells))}
+    how: dict[str, Any] = {"metric": metric, "seeds": n_seeds(cells)}
     how |= {"theirs": theirs, "columns": columns, "same_model": main in ("", backbones[0])}
     table = make_table(
         name, title, cells, rows, lambda cell: row_of(cell.backbone, cell.method), **how
@@ -261,19 +260,12 @@ def pairs_against(cells: Sequence[Cell], base: str, others: Sequence[str]) -> li
     return rows
 
 
-def setting_of(settings: Row) -> tuple[Any, Any]:
-    """Return all options of a run, with what those that are ``"auto"`` mean."""
-    return settings["options"], settings.get("auto", {})
-
-
-def shown_runs(
-    records: Iterable[Row], asked: Mapping[tuple[str, str], tuple[Any, Any]] | None = None
-) -> list[Cell]:
+def shown_runs(records: Iterable[Row]) -> list[Cell]:
     """Choose one setting of each method for each data set, model and choice of layers.
 
-    That asked for, by data set and method, else the usual one. Of a method that has no run at its
-    usual settings, and of fine-tuned methods, whose epochs are a matter of what a machine can do,
-    the latest. All of the data goes before a part of it. Data sets come in their usual order.
+    The usual one; of a method that has no run at its usual settings, and of fine-tuned methods,
+    whose epochs are a matter of what a machine can do, the latest. All of the data goes before a
+    part of it. Data sets come in their usual order.
     """
     cells = [
         Cell(
@@ -286,8 +278,8 @@ def shown_runs(
         if not _is_outdated(run["settings"])
     ]
     found: list[Cell] = []
-    for place, runs in sorted(groups(cells, *_PLACE), key=lambda group: list(map(str, group[0]))):
-        wanted = (asked or {}).get((place[1], place[-1])) or _usual(runs[0].settings or {})
+    for _, runs in sorted(groups(cells, *_PLACE), key=lambda group: list(map(str, group[0]))):
+        wanted = _usual(runs[0].settings or {})
 
         def rank(cell: Cell, wanted: Any = wanted) -> tuple[bool, bool]:
             part, setting = _variant(cell)
@@ -304,7 +296,7 @@ def shown_runs(
 def _variant(cell: Cell) -> tuple[str, tuple[Any, Any]]:
     """Return the part of the data that a run was made on, and its options."""
     own = cell.settings or {}
-    return own["subset"], setting_of(own)
+    return own["subset"], (own["options"], own.get("auto", {}))
 
 
 def _usual(settings: Row) -> tuple[Any, Any] | None:

@@ -30,7 +30,7 @@ from klda_bench.paper.accuracy_table import (
     usual_layers,
 )
 from klda_bench.paper.summary import summarise
-from klda_bench.paper.tables import methods_table
+from klda_bench.paper.tables import draw_curves, methods_table, write_pairs
 from klda_bench.results import Results, Row
 from klda_bench.runs.grid import Cell
 
@@ -89,7 +89,7 @@ def _sections(cells: Sequence[Cell], place: Path) -> Iterator[str]:
     texts = [cell for cell in paper if cell.dataset in data.TEXT_SETS]
     images = [cell for cell in paper if cell.dataset in data.IMAGE_SETS]
     if paper:
-        yield _table1(texts)
+        yield _table1(texts, place)
         yield from _models("Table 2", texts, data.TEXT_SETS, published.TEXT_MODELS)
         yield from _models("Table 3", images, data.IMAGE_SETS, published.IMAGE_MODELS)
         yield from _paired(paper)
@@ -115,13 +115,16 @@ def _folded(title: str, *parts: str) -> str:
     return "\n\n".join([f"<details><summary>{title}</summary>", *parts, "</details>"])
 
 
-def _table1(cells: Sequence[Cell]) -> str:
+def _table1(cells: Sequence[Cell], place: Path) -> str:
     (main,) = published.MAIN_MODEL
     used = used_models(cells)
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = [cell for cell in cells if cell.backbone == _WRITER]
     own = [*usual_layers(cells, [backbone]), *writers]
     table = methods_table(own, backbone, columns=data.TEXT_SETS)
+    if own:
+        draw_curves(own, place)
+        write_pairs(own, place)
     if writers:
         table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
     return _shown(table.title, table)

@@ -23,8 +23,6 @@ from klda_bench.paper.accuracy_table import (
     make_table,
     n_seeds,
     pairs_against,
-    setting_of,
-    shown_runs,
     write_csv,
 )
 from klda_bench.results import Results, Row
@@ -61,28 +59,28 @@ def _silent(message: str) -> None:
 def table1(plan: Plan, output: Path, notify: Notify = _silent, *, metric: str = FINAL) -> Product:
     """Methods x text sets, the curves behind them, and the paired comparison.
 
-    The methods of the plan are run with its first foundation model. The table also shows the
-    finished runs of other methods and seeds in the output folder, where they are of the same data,
-    tasks and foundation model. `metric` is one of :data:`METRICS`.
+    The methods of the plan are run with its first foundation model. `metric` is one of
+    :data:`METRICS`.
     """
     if metric not in METRICS:
         raise KldaError(f"metric={metric!r} is not known: use {', '.join(METRICS)}.")
-    backbone = plan.backbones[0]
-    plan = dataclasses.replace(plan, backbones=[backbone])
-    results = Results.of(output)
-    cells = walk(plan, results, notify)
-    shown = _with_stored(plan, cells, results)
-    table = methods_table(shown, backbone, metric=metric, seeds=plan.seeds, whole=_whole(plan))
-    specs = [spec for spec in registry().values() if spec.name in {cell.method for cell in shown}]
-    table.notes += [note for spec in specs if (note := _options_note(spec, plan, shown))]
+    plan = dataclasses.replace(plan, backbones=plan.backbones[:1])
+    cells = walk(plan, Results.of(output), notify)
+    table = methods_table(cells, plan.backbones[0], metric=metric, whole=_whole(plan))
+    table.notes += [note for spec in plan.methods if (note := _options_note(spec, plan, cells))]
     product = Product.of(table, output, cells)
-    product.files += draw_curves(shown, output)
-    base = next((m for m in ("lda", "ncm") if m in table.rows), specs[0].name)
-    pairs = output / "pairs.json"
-    found = pairs_against(shown, base, list(table.rows))
-    pairs.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    product.files.append(pairs)
+    product.files += [*draw_curves(cells, output), write_pairs(cells, output)]
     return product
+
+
+def write_pairs(cells: Sequence[Cell], output: Path) -> Path:
+    """Compare all methods of a table with LDA, else with the first one, in ``pairs.json``."""
+    used = [name for name in registry() if name in {cell.method for cell in cells}]
+    base = next((name for name in ("lda", "ncm") if name in used), used[0])
+    file = output / "pairs.json"
+    text = json.dumps(pairs_against(cells, base, used), indent=1)
+    file.write_text(f"{text}\n", encoding="utf-8")
+    return file
 
 
 def methods_table(cells: Sequence[Cell], backbone: str, metric: str = FINAL, **how: Any) -> Table:
@@ -95,35 +93,7 @@ def methods_table(cells: Sequence[Cell], backbone: str, metric: str = FINAL, **h
 
 
 def _whole(plan: Plan) -> bool:
-    return plan.split == "paper" and plan.classes is None and plan.per_class is None
-
-
-def _with_stored(plan: Plan, cells: Sequence[Cell], results: Results) -> list[Cell]:
-    """Add to the runs of a plan the other finished ones that belong to the same table."""
-
-    def place_of(settings: Row) -> Row:
-        free = ("method", "options", "auto", "seed", "layers")
-        return {name: value for name, value in settings.items() if name not in free}
-
-    places = {cell.dataset: place_of(cell.settings) for cell in cells if cell.settings}
-    asked = {(c.dataset, c.method): setting_of(c.settings) for c in cells if c.settings}
-    known, backbone = registry(), plan.backbones[0]
-
-    def belongs(settings: Row) -> bool:
-        spec = known.get(settings["method"])
-        if spec is None or settings["layers"] != plan.layers_of(spec, backbone):
-            return False
-        own = asked.get((settings["dataset"], spec.name))
-        same = places.get(settings["dataset"]) == place_of(settings)
-        return same and own in (None, setting_of(settings))
-
-    records = [record for record in results.latest().values() if belongs(record["settings"])]
-    shown = {(cell.dataset, cell.method, cell.seed): cell for cell in shown_runs(records, asked)}
-    for cell in cells:
-        place = (cell.dataset, cell.method, cell.seed)
-        if cell.record is not None or place not in shown:
-            shown[place] = cell
-    return list(shown.values())
+    return plan.classes is None and plan.per_class is None
 
 
 def _options_note(spec: MethodSpec, plan: Plan, cells: Sequence[Cell]) -> str:
@@ -261,7 +231,7 @@ def memory_counts(
 
 
 def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
-    """Seconds and memory of runs: mean over seeds, one line per method and data set.
+    """Seconds and memory of runs: mean over seeds, one line per method, data set and machine.
 
     The plan measures at the end only, so that learning is not interrupted by solving.
     """
@@ -281,8 +251,7 @@ def runtime(plan: Plan, output: Path, notify: Notify = _silent) -> Product:
     )
     means: dict[str, Any] = dict.fromkeys(("learn_seconds", "solve_and_predict_seconds"), "mean")
     ways = {"seeds": "size", **means, "test_rows": "first", "peak_memory_mb": "max"}
-    ways["machine"] = lambda found: "; ".join(found.unique())
-    frame = runs.groupby(["dataset", "method"], sort=False).agg(ways).reset_index()
+    frame = runs.groupby(["dataset", "method", "machine"], sort=False).agg(ways).reset_index()
     frame = frame.round(dict.fromkeys(means, 3) | {"peak_memory_mb": 0})
     files = [write_csv(frame, output, "runtime")]
     return Product(frame, f"Run time on {plan.backbones[0]} features", files, cells)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from klda import encoders
-from klda.encoders import MODELS, OfflineModelError
+from klda.encoders import OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
 
@@ -46,12 +46,6 @@ class FeatureSource:
             )
             self._held[key] = (train, test)
         return self._held[key]
-
-    def fetch(self, backbone: str) -> None:
-        """Make sure that a named model is here, or can be fetched."""
-        info = MODELS.get(backbone)
-        if info is not None and not info.available_offline():
-            self._encoder(backbone, "last", info.modality)
 
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
         key = (backbone, layers)

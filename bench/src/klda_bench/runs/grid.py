@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
-from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma, registry
+from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
 from klda_bench.runs.protocol import Evaluate, Outcome, run, split_classes
@@ -36,9 +36,8 @@ class Plan:
     `gamma` is the kernel parameter of the paper's mode, by default the protocol's for each model.
     `classes` and `per_class` use a stated part of the data only. `options` are settings of single
     methods; those under ``"METHOD@DATASET"`` count for one data set. `curve` says when accuracy is
-    measured: as each method says (auto), after each task (all), or at the end only (end). With
-    `here_only`, a finished run counts only if it was made on this kind of machine and this device,
-    as a comparison of times needs. `command` is kept in the rows.
+    measured: as each method says (auto), after each task (all), or at the end only (end). `command`
+    is kept in the rows.
     """
 
     methods: Sequence[MethodSpec]
@@ -46,7 +45,6 @@ class Plan:
     backbones: Sequence[str] = ("minilm",)
     seeds: int = 3
     data: str | None = None
-    split: str = "paper"
     device: str = "auto"
     gamma: Gamma | None = None
     layers: str = "last"
@@ -57,7 +55,6 @@ class Plan:
     curve: str = "auto"
     cache: str | None = None
     command: str = ""
-    here_only: bool = False
 
     def __post_init__(self) -> None:
         for name, given in (("datasets", self.datasets), ("backbone", self.backbones)):
@@ -126,14 +123,18 @@ def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) ->
     device = environment.resolve_device(plan.device)
     _check_options(plan, device)
     source = FeatureSource(plan.cache, device, notify)
-    finished = results.latest(lambda row: not plan.here_only or _made_here(row, device))
+    finished = results.latest()
     cells: list[Cell] = []
     for backbone in plan.backbones:
         for name in plan.datasets:
             try:
-                dataset = data.load(name, data=plan.data, split=plan.split)
+                dataset = data.load(name, data=plan.data)
             except UnavailableError as error:
-                cells.extend(_unavailable(plan, backbone, name, error))
+                cells += [
+                    _without(Cell(backbone, name, spec.name, seed, "unavailable"), error)
+                    for seed in range(plan.seeds)
+                    for spec in plan.methods
+                ]
                 continue
             part = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
             for seed in range(plan.seeds):
@@ -151,22 +152,8 @@ def _check_options(plan: Plan, device: str) -> None:
             spec.check(Context(plan.backbones[0], 1.0, 0, device, options))
 
 
-def _made_here(row: Row, device: str) -> bool:
-    """Whether a run was made on this kind of machine, and on the device that it would use now."""
-    spec = registry().get(row["settings"]["method"])
-    used = _device_of(spec, device) if spec is not None else device
-    here, there = environment.machine() | {"device": used}, row["machine"]
-    return all(there.get(name) == here[name] for name in ("processor", "cores", "device"))
-
-
 def _device_of(spec: MethodSpec, device: str) -> str:
     return environment.describe_device(device) if spec.on_device else "cpu"
-
-
-def _unavailable(plan: Plan, backbone: str, name: str, error: Exception) -> Iterator[Cell]:
-    for seed in range(plan.seeds):
-        for spec in plan.methods:
-            yield Cell(backbone, name, spec.name, seed, "unavailable", None, str(error), NOT_HERE)
 
 
 @dataclass
@@ -236,8 +223,6 @@ class _Place:
         return "each" if each else "end"
 
     def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
-        if self.dataset.modality != "features":
-            self.source.fetch(settings["options"].get("backbone", self.backbone))
         environment.require_device(self.device)
         tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
         train, test = self.dataset.train, self.dataset.test
@@ -254,7 +239,6 @@ class _Place:
             "machine": environment.machine() | {"device": _device_of(spec, self.device)},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
-            "method_settings": getattr(method, "settings", None),
             "held_bytes": environment.held_bytes(method),
             "features": self.source.fingerprint(self.backbone, settings["layers"]),
             "dataset": {

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from klda_bench.methods.peers.anacp import AnaCP
 from klda_bench.methods.peers.fecam import FeCAM
-from klda_bench.methods.peers.gacl import GACL
-from klda_bench.methods.peers.ranpac import RanPAC
+from klda_bench.methods.peers.relu_ridge import GACL, RanPAC
 from klda_bench.methods.peers.slda import SLDA
 
 __all__ = ["GACL", "SLDA", "AnaCP", "FeCAM", "RanPAC"]

@@ -7,7 +7,7 @@ network and is left out: this is the head on frozen features.
 What was not clear, and what was done. (1) The paper's text was not at hand in full; the order of
 the steps and the constants follow the program its authors published. (2) That program maps the
 separated prototypes back with the whitening matrix itself, Sigma^-1/2, where undoing the whitening
-would take Sigma^1/2. ``unwhiten`` offers both and the published one is the default. (3) Its running
+would take Sigma^1/2. So does this one. (3) Its running
 covariance counts the current task's rows twice in the weights; here the pooled covariance is exact.
 (4) Centred means of M classes span M - 1 directions at most; raising the singular value that is
 zero would push along whatever direction rounding chose, so zeros stay zeros. (5) The pseudo-samples
@@ -18,7 +18,6 @@ instead of after every task.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.special import erf
@@ -32,15 +31,13 @@ class AnaCP:
 
     `n_components` is the width of each random layer, `ridge` that of every regression, `n_heads`
     the number of projection layers whose outputs are averaged; `samples_per_class` Gaussian
-    pseudo-samples train the head. `unwhiten` says how separated prototypes return to the feature
-    space; see the module's note 2.
+    pseudo-samples train the head.
     """
 
     n_components: int = 5000
     ridge: float = 100.0
     n_heads: int = 3
     samples_per_class: int = 100
-    unwhiten: Literal["published", "inverse"] = "published"
     random_state: int = 0
 
     def __post_init__(self) -> None:
@@ -54,8 +51,8 @@ class AnaCP:
         if not self._layers:
             self._start(rows.shape[1])
         columns = self._classes.indices(y)
-        self._statistics.add(rows, columns)
         targets = linear.one_hot(columns, len(self._classes))
+        self._statistics.add(rows, targets)
         for weights, regression in zip(self._layers, self._regressions, strict=True):
             regression.add(gelu(rows @ weights), targets)
         self._head = None
@@ -74,7 +71,7 @@ class AnaCP:
 
     def _solve(self) -> np.ndarray:
         covariance = self._covariance()
-        targets = separate(self._statistics.means, covariance, self.unwhiten).astype(np.float32)
+        targets = separate(self._statistics.means, covariance).astype(np.float32)
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
         self._projections = [
             regression.solve(self.ridge, regression.sums @ targets)
@@ -114,7 +111,7 @@ def gelu(X: np.ndarray) -> np.ndarray:
     return X * (0.5 * (1.0 + erf(X / np.sqrt(X.dtype.type(2.0)))))
 
 
-def separate(means: np.ndarray, covariance: np.ndarray, unwhiten: str = "published") -> np.ndarray:
+def separate(means: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Target prototypes: whitened, centred means whose singular values are raised by one.
 
     Raising every singular value pushes apart prototypes that were close (the repulsion of a
@@ -123,8 +120,7 @@ def separate(means: np.ndarray, covariance: np.ndarray, unwhiten: str = "publish
     values, vectors = np.linalg.eigh(covariance)
     root = np.sqrt(np.maximum(values, 0.0) + 1e-8)
     whitening = (vectors / root) @ vectors.T
-    back = whitening if unwhiten == "published" else (vectors * root) @ vectors.T
     centre = means.mean(axis=0, keepdims=True)
     U, S, Vt = np.linalg.svd((means - centre) @ whitening, full_matrices=False)
     raised = np.where(1e-6 * S.max() < S, S + 1.0, 0.0)
-    return linear.unit_rows((U * raised) @ Vt @ back + centre)
+    return linear.unit_rows((U * raised) @ Vt @ whitening + centre)

@@ -31,17 +31,6 @@ class Classes:
         return np.asarray(self.labels)[columns]
 
 
-class RandomRelu:
-    """Random features with a ReLU: the widened layer of RanPAC and of ACIL and GACL."""
-
-    def __init__(self, n_features: int, n_components: int, rng: np.random.Generator) -> None:
-        self._directions = rng.standard_normal((n_features, n_components), dtype=np.float32)
-
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        """Lift rows."""
-        return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
-
-
 def one_hot(columns: np.ndarray, n_classes: int) -> np.ndarray:
     """Make an indicator matrix of shape (n_samples, n_classes), float32."""
     targets = np.zeros((len(columns), n_classes), dtype=np.float32)
@@ -107,29 +96,26 @@ def _solve_indefinite(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -
 
 
 class ClassMeans:
-    """Count and mean of each class, and the scatter of all rows around their class's mean.
-
-    Exact for a class that comes in several parts (Chan, Golub and LeVeque, 1983).
-    """
+    """Count and mean of each class, and the scatter of all rows around their class's mean."""
 
     def __init__(self, dimension: int) -> None:
-        self.counts = np.zeros(0)
-        self.means = np.zeros((0, dimension))
-        self.scatter = np.zeros((dimension, dimension))
+        self.counts = np.zeros((1, 0))
+        self._sums = np.zeros((dimension, 0))
+        self._moment = np.zeros((dimension, dimension))
 
-    def add(self, X: np.ndarray, columns: np.ndarray) -> None:
-        """Add rows; `columns` holds the class of each."""
-        X = np.asarray(X, dtype=np.float64)
-        missing = int(columns.max()) + 1 - len(self.counts)
-        if missing > 0:
-            self.counts = np.append(self.counts, np.zeros(missing))
-            self.means = np.vstack([self.means, np.zeros((missing, X.shape[1]))])
-        for column in np.unique(columns):
-            rows = X[columns == column]
-            mean, n, old = rows.mean(axis=0), len(rows), self.counts[column]
-            centred = rows - mean
-            step = mean - self.means[column]
-            self.scatter += centred.T @ centred
-            self.scatter += old * n / (old + n) * np.outer(step, step)
-            self.means[column] += step * (n / (old + n))
-            self.counts[column] += n
+    def add(self, X: np.ndarray, targets: np.ndarray) -> None:
+        """Add rows; `targets` is the indicator matrix of their classes."""
+        X, targets = X.astype(np.float64), targets.astype(np.float64)
+        self.counts = widen(self.counts, targets.shape[1]) + targets.sum(axis=0)
+        self._sums = widen(self._sums, targets.shape[1]) + X.T @ targets
+        self._moment += X.T @ X
+
+    @property
+    def means(self) -> np.ndarray:
+        """Return one mean per class, in the order of the columns."""
+        return (self._sums / self.counts).T
+
+    @property
+    def scatter(self) -> np.ndarray:
+        """Return the sum of outer products of rows less their class's mean."""
+        return self._moment - self._sums @ self.means

@@ -1,9 +1,14 @@
-"""RanPAC: random projection, ReLU, and a ridge classifier whose ridge is chosen at each task.
+"""Ridge regression on random features with a ReLU: ACIL and GACL, and RanPAC.
+
+H. Zhuang et al., "ACIL: Analytic Class-Incremental Learning with Absolute Memorization and Privacy
+Protection", NeurIPS 2022; H. Zhuang et al., "GACL: Exemplar-Free Generalized Analytic Continual
+Learning", NeurIPS 2024. Their recursion updates a regularised inverse task by task; its weights are
+those of one ridge regression on all rows, which is what they prove and how it is computed here.
 
 M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad and A. van den Hengel, "RanPAC: Random
-Projections and Pre-trained Models for Continual Learning", NeurIPS 2023. Its first-session
-adaptation fine-tunes the network and is left out: this is the frozen-feature method (its
-Algorithm 1 without phase 1).
+Projections and Pre-trained Models for Continual Learning", NeurIPS 2023. Its ridge is chosen at
+each task. Its first-session adaptation fine-tunes the network and is left out: this is the
+frozen-feature method (its Algorithm 1 without phase 1).
 """
 
 from __future__ import annotations
@@ -18,42 +23,61 @@ RIDGES = tuple(10.0**exponent for exponent in range(-8, 9))
 
 
 @dataclass(kw_only=True, eq=False)
-class RanPAC:
+class GACL:
     """Gram matrix and class sums of ReLU random features, solved as a ridge regression.
 
-    `n_components` is the paper's M; `random_state` seeds the projection and the split that chooses
-    the ridge.
+    `n_components` is the size of the random buffer layer and `ridge` the papers' gamma.
     """
 
-    n_components: int = 10_000
+    n_components: int = 5000
+    ridge: float = 100.0
     random_state: int = 0
 
     def __post_init__(self) -> None:
-        self.ridge = RIDGES[0]
         self._classes = linear.Classes()
         self._rng = np.random.default_rng(self.random_state)
-        self._lift: linear.RandomRelu | None = None
+        self._directions = np.empty((0, 0), dtype=np.float32)
+
+    def _lift(self, X: np.ndarray) -> np.ndarray:
+        return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Add the task's rows to the Gram matrix and choose the ridge on them."""
-        if self._lift is None:
-            self._lift = linear.RandomRelu(np.shape(X)[1], self.n_components, self._rng)
+        """Add the task's rows to the Gram matrix."""
+        if not self._directions.size:
+            shape = (np.shape(X)[1], self.n_components)
+            self._directions = self._rng.standard_normal(shape, dtype=np.float32)
             self._regression = linear.Regression(self.n_components)
         columns = self._classes.indices(y)
         targets = linear.one_hot(columns, len(self._classes))
         H = self._lift(X)
         self._regression.add(H, targets)
-        order = self._rng.permutation(len(H))
-        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._regression.gram))
-        self.ridge = choose_ridge(H[order], targets[order], least=rounding)
+        self._choose_ridge(H, targets)
         self._weights: np.ndarray | None = None
+
+    def _choose_ridge(self, H: np.ndarray, targets: np.ndarray) -> None:
+        """Keep the ridge that was given."""
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Largest regression output."""
-        assert self._lift is not None
         if self._weights is None:
             self._weights = self._regression.solve(self.ridge)
         return self._classes.names((self._lift(X) @ self._weights).argmax(axis=1))
+
+
+@dataclass(kw_only=True, eq=False)
+class RanPAC(GACL):
+    """The same with a wider layer, the paper's M, and a ridge chosen on the task's rows.
+
+    `random_state` seeds the projection and the split that chooses the ridge.
+    """
+
+    n_components: int = 10_000
+    ridge: float = RIDGES[0]
+
+    def _choose_ridge(self, H: np.ndarray, targets: np.ndarray) -> None:
+        order = self._rng.permutation(len(H))
+        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._regression.gram))
+        self.ridge = choose_ridge(H[order], targets[order], least=rounding)
 
 
 def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:
