@@ -28,6 +28,7 @@ from klda.server.changes import Acknowledgement, Change
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 VERSION = 1
+OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
 
 _SCHEMA = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -79,6 +80,13 @@ class Journal:
 
     def open(self) -> None:
         """Open the file."""
+        old = [file for file in self.path.parent.glob(OLD_FILES) if file.stat().st_size]
+        if old:
+            raise JournalError(
+                f"{old[0]} holds changes that the service of klda 0.1.0 has not folded into the "
+                "model. Start and stop klda serve of that version once, which folds them, or move "
+                "the file away to continue without them."
+            )
         with self._reporting("open"):
             # Transactions are explicit; one thread at a time uses the connection, but not always
             # the same.

@@ -21,7 +21,6 @@ from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
-from klda.server import legacy
 from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
@@ -84,7 +83,6 @@ class Writer:
         try:
             self._disk.submit(self._lock.enter_context, lock).result()
             self._journal.open()
-            legacy.migrate(folder, self._journal)
             self._load()
         except BaseException:
             self._release()
