@@ -8,13 +8,14 @@ records the number of the last change in it, so a replay applies every change ex
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -23,13 +24,13 @@ from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
-from klda.server.changes import Acknowledgement, Change
 
 MAX_KEYS = 10_000
 MAX_TALLIES = 2_000
 VERSION = 1
 OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
 
+_STORED = ("kind", "labels", "target", "descriptions", "when")  # of a change, as JSON
 _SCHEMA = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE changes (
@@ -53,14 +54,58 @@ PRAGMA user_version = {VERSION};
 """
 
 
+class Key(NamedTuple):
+    """An idempotency key, and the digest of the request that uses it."""
+
+    name: str
+    digest: str
+
+
 @dataclass(frozen=True)
 class Tally:
-    """How the model answered just before it was taught."""
+    """How the model answered just before it was taught; `new` are samples of unknown classes."""
 
     when: float
-    correct: int
+    right: int
     wrong: int
-    new_rows: int  # of classes that it did not know
+    new: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change to a model.
+
+    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
+    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
+    ``labels[1]``; ``declare`` has a description, or None, for each class in `labels`.
+    """
+
+    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare"]
+    labels: Sequence[Label] = ()
+    rows: np.ndarray | None = None  # float32
+    target: int = 0
+    descriptions: Sequence[str | None] = ()
+    key: Key | None = None
+    answered: tuple[int, int, int] | None = None  # right, wrong and new samples before a learn
+    sequence: int = 0  # assigned by the writer
+    when: float = 0.0  # seconds since 1970
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """The answer to a change."""
+
+    version: int  # number of the change
+    classes: int  # that the model had after it, and samples
+    samples: int
+    new_classes: Sequence[Label] = ()
+    exact: bool = False  # it forgot, and left no trace
+    repeated: bool = False  # an earlier request with the same key had made the change already
+
+
+def digest(content: bytes) -> str:
+    """Return a short fingerprint: 32 hex digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 class JournalError(KldaError):
@@ -164,7 +209,7 @@ class Journal:
         """Number of the last change ever made."""
         return self._state("last")
 
-    def set_last(self, number: int) -> None:
+    def _set_last(self, number: int) -> None:
         """Continue counting after a number."""
         self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
 
@@ -174,13 +219,13 @@ class Journal:
 
     def add(self, change: Change) -> None:
         """Store a change that has a number."""
-        number, rows = change.sequence, change.rows
-        content = b"" if rows is None else np.ascontiguousarray(rows, "<f4").tobytes()
-        values = (number, json.dumps(change.header()), content)
+        header = json.dumps({name: getattr(change, name) for name in _STORED})
+        rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
+        values = (change.sequence, header, rows)
         self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
-        self.set_last(number)
-        if change.correct or change.wrong or change.new_rows:
-            self.add_tally(Tally(change.when, change.correct, change.wrong, change.new_rows))
+        self._set_last(change.sequence)
+        if change.answered is not None:
+            self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", (change.when, *change.answered))
 
     def start_at(self, position: int | None) -> int:
         """Remove the changes that the model folder has; return the last of them.
@@ -205,11 +250,18 @@ class Journal:
     def missing(self, position: int) -> list[Change]:
         """Return the changes after a position, oldest first."""
         found = self._select(
-            "header, features FROM changes WHERE sequence > ? AND refused IS NULL "
+            "sequence, header, features FROM changes WHERE sequence > ? AND refused IS NULL "
             "ORDER BY sequence",
             (position,),
         )
-        return [Change.of(json.loads(header), content) for header, content in found]
+        changes = []
+        for sequence, header, content in found:
+            change = Change(**json.loads(header), sequence=sequence)
+            if content:
+                rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
+                change = replace(change, rows=rows)
+            changes.append(change)
+        return changes
 
     def refuse(self, change: Change, reason: str) -> None:
         """Keep a change that can't be replayed, but don't apply it again."""
@@ -223,7 +275,7 @@ class Journal:
             self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
             self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
             self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
-            self.set_last(position)
+            self._set_last(position)
             self._run(_trim("keys", MAX_KEYS))
             self._run(_trim("tallies", MAX_TALLIES))
         self._truncate()
@@ -234,23 +286,18 @@ class Journal:
 
     # ------------------------------------------------------------------ idempotency keys
 
-    def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
+    def add_key(self, key: Key, answer: Acknowledgement) -> None:
         """Remember the answer to a request."""
-        a = acknowledgement
-        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new_classes), a.exact])
-        self._run(
-            "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
-        )
+        values = (answer.version, *key, json.dumps(asdict(answer)))
+        self._run("INSERT INTO keys VALUES (?, ?, ?, ?)", values)
 
-    def answered(self, key: str) -> tuple[str, Acknowledgement] | None:
-        """Return the digest of the request that used a key, and the answer to it."""
-        found = self._select("digest, acknowledgement FROM keys WHERE key = ?", (key,))
-        if not found:
-            return None
-        ((digest, answer),) = found
-        # Answers stored before `exact` was known end without it.
-        sequence, classes, samples, new, *exact = json.loads(answer)
-        return digest, Acknowledgement(sequence, classes, samples, tuple(new), *exact)
+    def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
+        """Return the key as it was used before, and the answer."""
+        for *used, answer in self._select(
+            "key, digest, acknowledgement FROM keys WHERE key = ?", (key.name,)
+        ):
+            return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
+        return None
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -305,12 +352,6 @@ class Journal:
             self._run(f"DELETE {expired}", (before,))
         self._truncate()
         return True
-
-    # ------------------------------------------------------------------ answers before teaching
-
-    def add_tally(self, tally: Tally) -> None:
-        """Store how the model answered just before it was taught."""
-        self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", astuple(tally))
 
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""

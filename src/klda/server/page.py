@@ -17,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from klda.labels import Label
 from klda.server import api, drawing, forms
-from klda.server.changes import digest
 from klda.server.errors import ServerError
+from klda.server.journal import digest
 from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.service import Service
 
@@ -41,7 +41,7 @@ _environment = Environment(
 )
 # A menu stays open while the list around it is updated: htmx recognises it by its id, which has to
 # be a plain word.
-_environment.filters["menu_id"] = lambda label: "menu-" + digest("menu", str(label))
+_environment.filters["menu_id"] = lambda label: "menu-" + digest(str(label).encode())
 _templates = Jinja2Templates(env=_environment)
 
 router = APIRouter(include_in_schema=False)
@@ -216,7 +216,7 @@ async def upload(
         content, name = await file.read(), file.filename
     known = service.snapshot.counts
     # What was previewed is what is taught: other rows have another mark.
-    mark = digest("table", content.hex())
+    mark = digest(content)
     skip = int(confirmed == f"{mark}:skip")
     table = await asyncio.to_thread(forms.pasted_rows, content, name, known, skip=skip)
     new = [label for label in dict.fromkeys(table.labels) if label not in known]
@@ -289,7 +289,7 @@ async def forget(request: Request, service: The, label: Field) -> Response:
     done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
     trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
-    return _message(request, text, undo=done.sequence)
+    return _message(request, text, undo=done.version)
 
 
 @router.get("/page/forgotten")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Acknowledgement, Change, digest
 from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, Tally
+from klda.server.journal import Acknowledgement, Change, Journal, Key, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import divide_processors, limit_blas_threads
@@ -48,10 +47,7 @@ class Service:
         self._processes: list[EncoderProcess] = []
         self.writer = Writer(settings)
         self.batcher = Batcher(
-            lambda: self.snapshot,
-            max_batch=settings.max_batch,
-            wait=settings.batch_wait,
-            max_queue=settings.max_queue,
+            lambda: self.snapshot, max_batch=settings.max_batch, wait=settings.batch_wait
         )
         self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
         self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
@@ -162,54 +158,49 @@ class Service:
     # ------------------------------------------------------------------ changes
 
     async def learn(
-        self, inputs: Any, labels: Sequence[Label], key: str = "", content: Any = None
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        A second change with the same idempotency key counts once; `content` is what the key stands
-        for, as `digest` takes it.
+        A second change with the same idempotency key counts once.
         """
         rows = await self._encode(inputs)
-        correct, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        change = Change("learn", tuple(labels), rows, correct=correct, wrong=wrong, new_rows=new)
-        return await self._submit(change, key, content)
+        answered = await self.prepare(self.snapshot.compare, rows, labels)
+        return await self._submit(Change("learn", labels, rows, key=key, answered=answered))
 
     async def forget(
-        self, labels: Sequence[Label], inputs: Any = None, key: str = "", content: Any = None
+        self, labels: Sequence[Label], inputs: Any = None, key: Key | None = None
     ) -> Acknowledgement:
         """Forget classes, or with `inputs`: exactly these samples, with one label each.
 
-        The number of the acknowledgement undoes the forgetting of classes.
+        The version of the acknowledgement undoes the forgetting of classes.
         """
-        change = Change("forget", tuple(labels))
-        if inputs is not None:
-            change = Change("remove", tuple(labels), await self._encode(inputs))
-        return await self._submit(change, key, content)
+        if inputs is None:
+            return await self._submit(Change("forget", labels, key=key))
+        return await self._submit(Change("remove", labels, await self._encode(inputs), key=key))
 
-    async def undo(self, number: int, key: str = "", content: Any = None) -> Acknowledgement:
+    async def undo(self, number: int, key: Key | None = None) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
-        return await self._submit(Change("restore", target=number), key, content)
+        return await self._submit(Change("restore", target=number, key=key))
 
-    async def rename(
-        self, old: Label, new: Label, key: str = "", content: Any = None
-    ) -> Acknowledgement:
+    async def rename(self, old: Label, new: Label, key: Key | None = None) -> Acknowledgement:
         """Give a class a name that no other class has."""
-        return await self._submit(Change("rename", (old, new)), key, content)
+        return await self._submit(Change("rename", (old, new), key=key))
 
     async def declare(
-        self, classes: Mapping[Label, str | None], key: str = "", content: Any = None
+        self, classes: Mapping[Label, str | None], key: Key | None = None
     ) -> Acknowledgement:
         """Make classes known by their names or descriptions, before anything is taught of them."""
         ClassNames().declare(classes)  # refuses what no model takes
-        change = Change("declare", tuple(classes), descriptions=tuple(classes.values()))
-        return await self._submit(change, key, content)
+        descriptions = list(classes.values())
+        return await self._submit(
+            Change("declare", list(classes), descriptions=descriptions, key=key)
+        )
 
     async def _encode(self, inputs: Any) -> np.ndarray:
         return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
 
-    async def _submit(self, change: Change, key: str, content: Any) -> Acknowledgement:
-        if key:
-            change = replace(change, key=key, digest=digest(change.kind, content))
+    async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 

@@ -13,9 +13,8 @@ from klda.classifiers.validation import check_label_kind
 from klda.errors import KldaError
 from klda.labels import Label, check_labels
 from klda.learner import Learner
-from klda.server.changes import Acknowledgement, Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, JournalError
+from klda.server.journal import Acknowledgement, Change, Journal, JournalError, Key
 
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
 ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learner makes, or refuses
@@ -32,7 +31,6 @@ class Update:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
-        self.made: list[Change] = []  # and stored
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
@@ -52,11 +50,12 @@ class Update:
                 raise
             return ServerError(str(error), 409)  # the learner has not changed
         self._journal.add(change)
-        self.made.append(change)
+        if change.key:
+            self._journal.add_key(change.key, acknowledgement)
         return acknowledgement
 
     def make(self, change: Change) -> Acknowledgement:
-        """Apply a change, and remember the answer to it; a learn waits for the next ones."""
+        """Apply a change, and return the answer to it; a learn waits for the next ones."""
         added = change.labels if change.kind in ("learn", "declare") else ()
         new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
         exact = False
@@ -67,10 +66,7 @@ class Update:
             exact = self._forgets_exactly(change)
             getattr(self, f"_{change.kind}")(change)
             self._counts = Counter(self._learner.classes)
-        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
-        if change.key:
-            self._journal.add_key(change.key, change.digest, done)
-        return done
+        return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
 
     def finish(self) -> None:
         """Apply the learns that wait."""
@@ -159,9 +155,9 @@ class Update:
             raise ServerError(str(error)) from error
 
 
-def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
-    if change.digest != digest:
+def _repeated(change: Change, used: Key, earlier: Acknowledgement) -> Acknowledgement:
+    if change.key != used:
         raise ServerError(
             "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
-    return replace(earlier, repeated=True)
+    return earlier

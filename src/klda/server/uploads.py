@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server.changes import Acknowledgement, digest
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.forms import PastedRows
+from klda.server.journal import Acknowledgement, Key, digest
 from klda.server.service import Service
 
 CHUNK = 64
@@ -48,8 +48,7 @@ class Upload:
         try:
             for start in range(0, self.total, CHUNK):
                 part = slice(start, start + CHUNK)
-                content = [start, self.texts[part], self.labels[part]]
-                done = await self._teach_once(service, content, absent)
+                done = await self._teach_once(service, part, absent)
                 self.new.update(done.new_classes)
                 self.done += len(self.labels[part])
         except KldaError as error:
@@ -59,19 +58,19 @@ class Upload:
             self.error = INTERNAL
 
     async def _teach_once(
-        self, service: Service, content: list[Any], absent: set[Label]
+        self, service: Service, part: slice, absent: set[Label]
     ) -> Acknowledgement:
         """Teach some rows, but only once if a table is sent again because it was interrupted.
 
         Rows of classes in `absent` that were taught before were forgotten: they are taught again.
         """
-        _, texts, labels = content
-        key = digest("table", content)
-        done = await service.learn(texts, labels, key, content)
+        texts, labels = self.texts[part], self.labels[part]
+        key = digest(json.dumps([part.start, texts, labels]).encode())
+        done = await service.learn(texts, labels, Key(key, key))
         again = [i for i, label in enumerate(labels) if label in absent] if done.repeated else []
         if again:
             some, theirs = [texts[i] for i in again], [labels[i] for i in again]
-            done = await service.learn(some, theirs, f"{key}-{self.id}", content)
+            done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
         return done
 
 

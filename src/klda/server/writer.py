@@ -21,10 +21,9 @@ from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
-from klda.server.changes import Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, JournalError
-from klda.server.settings import ServiceSettings
+from klda.server.journal import Change, Journal, JournalError
+from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.threads import lower_priority, settle
 from klda.server.update import SERVICE, Update
@@ -62,7 +61,6 @@ class Writer:
         self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
         self._next_fold = 0.0
-        self._unfolded_rows = 0
         self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
@@ -108,7 +106,7 @@ class Writer:
         future: Future = Future()
         with self._entrance:
             self._check_open()
-            if len(self._waiting) >= self._settings.max_queue:
+            if len(self._waiting) >= MAX_WAITING:
                 raise ServerError("Too many changes are waiting: try again in a moment.", 503)
             self._waiting.append((change, future))
             self._thread.submit(self._serve)
@@ -168,11 +166,10 @@ class Writer:
                 self._journal.refuse(change, str(error))
                 log.error(
                     "change refused: it does not fit the model in the folder",
-                    extra={"change": change.header(), "error": str(error)},
+                    extra={"change": change.sequence, "kind": change.kind, "error": str(error)},
                 )
             size = 1
             missing = self._open()
-        self._unfolded_rows = _count_labels(missing)
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
     def _open(self) -> list[Change]:
@@ -260,11 +257,10 @@ class Writer:
             update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
-            if not update.made:
+            last = self._journal.last
+            if last == self.snapshot.version:
                 return outcomes, self.snapshot
-            snapshot = Snapshot.of(self.learner, self._journal.last)
-        self._unfolded_rows += _count_labels(update.made)
-        return outcomes, snapshot
+            return outcomes, Snapshot.of(self.learner, last)
 
     # ------------------------------------------------------------------ folding
 
@@ -276,8 +272,7 @@ class Writer:
     def _fold_if_due(self) -> None:
         if self._saving is not None and self._saving[0].done():
             self._end_fold()
-        due = self._unfolded_rows >= self._settings.fold_rows or time.monotonic() >= self._next_fold
-        if self._saving is None and self.unfolded and due:
+        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
             self._begin_fold()
 
     def _fold(self) -> None:
@@ -294,7 +289,6 @@ class Writer:
         if not self.learner.classes:
             return  # a folder can't hold a model without classes: the journal keeps the change
         position = self._journal.last
-        self._unfolded_rows = 0
         arrays, document = self.learner.pack()
         extras = {**self.learner.extras, SERVICE: {"position": position}}
         document = {**document, "extras": extras}
@@ -325,10 +319,6 @@ class Writer:
                     self._fold()
         except Exception:
             log.exception("stop")
-
-
-def _count_labels(changes: list[Change]) -> int:
-    return sum(len(change.labels) for change in changes)
 
 
 def _troubled() -> ServerError:
