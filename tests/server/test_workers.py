@@ -14,9 +14,9 @@ import pytest
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.app import create_app
-from klda.server.encoder_process import EncoderProcess
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
+from klda.server.workers import EncoderProcess
 from klda_bench import loadtest
 
 from .conftest import TestClient, rows

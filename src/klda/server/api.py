@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
@@ -15,7 +14,7 @@ from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import STATUSES, ServerError
-from klda.server.images import read_images
+from klda.server.inputs import inputs_of
 from klda.server.journal import Key, digest
 from klda.server.service import Service
 
@@ -213,18 +212,6 @@ def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
     wanted = search.casefold().strip()
     counts = service.snapshot.counts
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
-
-
-async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
-    """Return the inputs of a request: texts, image files, or an array of features."""
-    wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
-    if kind != wanted:
-        raise ServerError(f"This model takes {wanted}, not {kind}.")
-    if kind == "features":
-        if len({len(row) for row in values}) > 1:
-            raise ServerError("features has rows of different lengths.")
-        return np.array(values, np.float32)
-    return await service.prepare(read_images, values) if kind == "images" else values
 
 
 def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:

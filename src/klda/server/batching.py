@@ -21,7 +21,7 @@ import numpy as np
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_WAITING
 from klda.server.snapshot import Snapshot
-from klda.server.threads import settle
+from klda.server.workers import settle
 
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 

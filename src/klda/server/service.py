@@ -17,12 +17,11 @@ from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
-from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServerError
 from klda.server.journal import Acknowledgement, Change, Journal, Key, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import divide_processors, limit_blas_threads
+from klda.server.workers import EncoderProcess, divide_processors, limit_blas_threads
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory

@@ -25,8 +25,8 @@ from klda.server.errors import ServerError
 from klda.server.journal import Change, Journal, JournalError
 from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import lower_priority, settle
 from klda.server.update import SERVICE, Update
+from klda.server.workers import lower_priority, open_learner, settle
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -38,14 +38,6 @@ CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 Request = tuple[Change, Future]
 
 log = logging.getLogger("klda.server")
-
-
-def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
-    """Load the model of a service's folder, or make a new one if it has none."""
-    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
-    if settings.new is None or storage.exists(settings.model):
-        return Learner.load(settings.model, model=encoder, **options)
-    return Learner(encoder or settings.new, **options)
 
 
 class Writer:
