@@ -202,12 +202,9 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
 
 
 def write(folder, *changes):
-    journal = Journal(folder)
-    journal.open()
-    for change in changes:
-        with journal.transaction():
+    with closing(Journal(folder)) as journal, journal.transaction():
+        for change in changes:
             journal.add(change)
-    journal.close()
 
 
 def refused(folder):

@@ -126,7 +126,7 @@ class Metrics:
         ):
             prometheus.Gauge(name, meaning, **own).set_function(value)
         healthy = prometheus.Gauge("klda_healthy", "Whether a part works.", ["part"], **own)
-        for part in service.trouble:
+        for part in ("inference", "writer", "journal"):
             healthy.labels(part).set_function(lambda part=part: not service.trouble[part])
         queue = prometheus.Gauge("klda_queue", "Requests that wait.", ["kind"], **own)
         queue.labels("inference").set_function(lambda: service.batcher.waiting)

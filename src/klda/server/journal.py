@@ -32,7 +32,8 @@ OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
 
 _STORED = ("kind", "labels", "target", "descriptions", "when")  # of a change, as JSON
 _SCHEMA = f"""
-CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE folds (position INTEGER NOT NULL);  -- the last change in the model folder
+INSERT INTO folds VALUES (0);
 CREATE TABLE changes (
     sequence INTEGER PRIMARY KEY, header TEXT NOT NULL, features BLOB NOT NULL,
     refused TEXT  -- why it could not be replayed; such a change is kept, but no longer applied
@@ -44,12 +45,11 @@ CREATE TABLE keys (
 CREATE TABLE forgotten (
     sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
     arrays BLOB NOT NULL, meta TEXT NOT NULL,
-    name_reused INTEGER NOT NULL DEFAULT 0,
+    name_reused INTEGER NOT NULL,
     restored INTEGER,  -- number of the change that undid the forget
     PRIMARY KEY (sequence, label)
 );
 CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
-INSERT INTO state VALUES ('last', 0), ('folded', 0), ('probe', 0);
 PRAGMA user_version = {VERSION};
 """
 
@@ -115,16 +115,12 @@ class JournalError(KldaError):
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
-    Only the process that holds the folder's lock may use its journal.
+    Only the process that holds the folder's lock may open its journal.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
         self.trouble = ""  # why it could not be read or written, until a write succeeds
-        self._db: sqlite3.Connection | None = None
-
-    def open(self) -> None:
-        """Open the file."""
         old = [file for file in self.path.parent.glob(OLD_FILES) if file.stat().st_size]
         if old:
             raise JournalError(
@@ -132,34 +128,29 @@ class Journal:
                 "model. Start and stop klda serve of that version once, which folds them, or move "
                 "the file away to continue without them."
             )
-        with self._reporting("open"):
+        with self._reporting():
             # Transactions are explicit; one thread at a time uses the connection, but not always
             # the same.
-            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._db = db
-            version = db.execute("PRAGMA user_version").fetchone()[0]
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            ((version,),) = self._run("PRAGMA user_version")
             if version > VERSION:
-                db.close()
-                self._db = None
+                self._db.close()
                 raise JournalError(
                     f"{self.path} has version {version} of the journal, written by a newer version "
                     f"of klda; this one reads versions up to {VERSION}. Upgrade klda."
                 )
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA secure_delete = ON")
+            self._run("PRAGMA journal_mode = WAL")
+            self._run("PRAGMA synchronous = FULL")
+            self._run("PRAGMA secure_delete = ON")
             if not version:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
-        """Close the file, if it is open; one that no change was ever stored in is removed."""
-        if self._db is None:
-            return
+        """Close the file; one that no change was ever stored in is removed."""
         is_empty = False
         with suppress(JournalError):
             is_empty = not self.last
         self._db.close()
-        self._db = None
         if is_empty:
             self.path.unlink()
 
@@ -182,50 +173,37 @@ class Journal:
         """Find out whether writing works again after it failed."""
         if self.trouble:
             with suppress(JournalError), self.transaction():  # `trouble` says why
-                self._run("UPDATE state SET value = value + 1 WHERE name = 'probe'")
+                self._run(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
-    def _reporting(self, verb: str) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"could not {verb} the journal: {error}"
-            raise JournalError(f"Could not {verb} the journal {self.path}: {error}.") from error
+            self.trouble = f"could not read or write the journal: {error}"
+            raise JournalError(f"Could not read or write {self.path}: {error}.") from error
 
-    def _run(self, statement: str, values: Iterable[Any] = ()) -> None:
-        assert self._db is not None
-        with self._reporting("write"):
-            self._db.execute(statement, tuple(values))
-
-    def _select(self, what: str, values: Iterable[Any] = ()) -> list[Any]:
-        assert self._db is not None
-        with self._reporting("read"):
-            return self._db.execute(f"SELECT {what}", tuple(values)).fetchall()
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        with self._reporting():
+            return self._db.execute(statement, values).fetchall()
 
     # ------------------------------------------------------------------ changes
 
     @property
     def last(self) -> int:
         """Number of the last change ever made."""
-        return self._state("last")
-
-    def _set_last(self, number: int) -> None:
-        """Continue counting after a number."""
-        self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
-
-    def _state(self, name: str) -> int:
-        ((value,),) = self._select("value FROM state WHERE name = ?", (name,))
-        return int(value)
+        ((number,),) = self._run(
+            "SELECT max(position, ifnull((SELECT max(sequence) FROM changes), 0)) FROM folds"
+        )
+        return int(number)
 
     def add(self, change: Change) -> None:
         """Store a change that has a number."""
         header = json.dumps({name: getattr(change, name) for name in _STORED})
         rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
-        values = (change.sequence, header, rows)
-        self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
-        self._set_last(change.sequence)
+        self._run("INSERT INTO changes VALUES (?, ?, ?, NULL)", change.sequence, header, rows)
         if change.answered is not None:
-            self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", (change.when, *change.answered))
+            self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", change.when, *change.answered)
 
     def start_at(self, position: int | None) -> int:
         """Remove the changes that the model folder has; return the last of them.
@@ -233,7 +211,7 @@ class Journal:
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.
         """
-        folded = self._state("folded")
+        ((folded,),) = self._run("SELECT position FROM folds")
         if position is None:
             position = folded
         if position < folded:
@@ -249,13 +227,12 @@ class Journal:
 
     def missing(self, position: int) -> list[Change]:
         """Return the changes after a position, oldest first."""
-        found = self._select(
-            "sequence, header, features FROM changes WHERE sequence > ? AND refused IS NULL "
-            "ORDER BY sequence",
-            (position,),
-        )
         changes = []
-        for sequence, header, content in found:
+        for sequence, header, content in self._run(
+            "SELECT sequence, header, features FROM changes "
+            "WHERE sequence > ? AND refused IS NULL ORDER BY sequence",
+            position,
+        ):
             change = Change(**json.loads(header), sequence=sequence)
             if content:
                 rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
@@ -266,16 +243,14 @@ class Journal:
     def refuse(self, change: Change, reason: str) -> None:
         """Keep a change that can't be replayed, but don't apply it again."""
         with self.transaction():
-            values = (reason, change.sequence)
-            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", values)
+            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", reason, change.sequence)
 
     def mark_folded(self, position: int) -> None:
         """Remove the changes that the model folder has, and leave no trace of them on disk."""
         with self.transaction():
-            self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
-            self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
-            self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
-            self._set_last(position)
+            self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", position)
+            self._run("DELETE FROM forgotten WHERE restored <= ?", position)
+            self._run("UPDATE folds SET position = ?", position)
             self._run(_trim("keys", MAX_KEYS))
             self._run(_trim("tallies", MAX_TALLIES))
         self._truncate()
@@ -288,13 +263,13 @@ class Journal:
 
     def add_key(self, key: Key, answer: Acknowledgement) -> None:
         """Remember the answer to a request."""
-        values = (answer.version, *key, json.dumps(asdict(answer)))
-        self._run("INSERT INTO keys VALUES (?, ?, ?, ?)", values)
+        stored = json.dumps(asdict(answer))
+        self._run("INSERT INTO keys VALUES (?, ?, ?, ?)", answer.version, *key, stored)
 
     def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
         """Return the key as it was used before, and the answer."""
-        for *used, answer in self._select(
-            "key, digest, acknowledgement FROM keys WHERE key = ?", (key.name,)
+        for *used, answer in self._run(
+            "SELECT key, digest, acknowledgement FROM keys WHERE key = ?", key.name
         ):
             return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
         return None
@@ -305,17 +280,15 @@ class Journal:
         """Keep the classes that a forget dropped, for an undo."""
         for one in classes:
             content = save({name: np.ascontiguousarray(a) for name, a in one.arrays.items()})
-            self._run(
-                "INSERT OR REPLACE INTO forgotten (sequence, label, count, at, arrays, meta) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (sequence, json.dumps(one.label), one.count, when, content, json.dumps(one.meta)),
-            )
+            label, meta = json.dumps(one.label), json.dumps(one.meta)
+            values = (sequence, label, one.count, when, content, meta)
+            self._run("REPLACE INTO forgotten VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", *values)
 
     def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts that each forget dropped, where it can be undone."""
         found: dict[int, dict[Label, int]] = {}
-        for number, label, count in self._select(
-            "sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
+        for number, label, count in self._run(
+            "SELECT sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
         ):
             found.setdefault(number, {})[json.loads(label)] = count
         return found
@@ -325,10 +298,11 @@ class Journal:
 
         With each, whether another class was given its name since.
         """
-        found = self._select(
-            "label, count, arrays, meta, name_reused FROM forgotten "
+        found = self._run(
+            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
-            (number, by),
+            number,
+            by,
         )
         return [
             (Detached(json.loads(label), count, load(arrays), json.loads(meta)), bool(reused))
@@ -337,25 +311,25 @@ class Journal:
 
     def reuse_name(self, label: Label) -> None:
         """Note that a class was given a name that forgotten classes had."""
-        self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", (json.dumps(label),))
+        self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", json.dumps(label))
 
     def mark_restored(self, number: int, by: int) -> None:
         """Note that a change undid a forget; its classes stay until that change is folded."""
-        self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", (by, number))
+        self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", by, number)
 
     def purge(self, before: float) -> bool:
         """Delete the classes forgotten before a time; return whether there were any."""
         expired = "FROM forgotten WHERE at < ? AND restored IS NULL"
-        if not self._select(f"1 {expired} LIMIT 1", (before,)):
+        if not self._run(f"SELECT 1 {expired} LIMIT 1", before):
             return False
         with self.transaction():
-            self._run(f"DELETE {expired}", (before,))
+            self._run(f"DELETE {expired}", before)
         self._truncate()
         return True
 
     def tallies(self) -> list[Tally]:
         """Return the latest tallies, oldest first."""
-        newest = self._select("* FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
+        newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", MAX_TALLIES)
         return [Tally(*row) for row in newest[::-1]]
 
 

@@ -45,11 +45,10 @@ class Writer:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._journal = Journal(settings.model)
         self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
         # The lock of a model folder belongs to a thread: this one locks it and saves to it.
         self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
-        self._lock = ExitStack()
+        self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
         self._next_fold = 0.0
@@ -61,6 +60,7 @@ class Writer:
         self._encoder: Encoder | None = None
         self.learner: Learner  # for the writer's thread, and before it starts
         self.snapshot: Snapshot
+        self._journal: Journal
 
     # ------------------------------------------------------------------ from other threads
 
@@ -71,8 +71,9 @@ class Writer:
             storage.load(folder)  # raises the error that says how to make a model
         lock = storage.writer_lock(folder, timeout=2.0)
         try:
-            self._disk.submit(self._lock.enter_context, lock).result()
-            self._journal.open()
+            self._disk.submit(self._held.enter_context, lock).result()
+            self._journal = Journal(folder)
+            self._held.callback(self._journal.close)
             self._load()
         except BaseException:
             self._release()
@@ -89,8 +90,7 @@ class Writer:
         self._release()
 
     def _release(self) -> None:
-        self._journal.close()
-        self._disk.submit(self._lock.close).result()
+        self._disk.submit(self._held.close).result()
         self._disk.shutdown()
 
     def submit(self, change: Change) -> Future:
