@@ -323,7 +323,8 @@ def journaled(folder):
     if not (folder / JOURNAL).exists():
         return []
     with closing(sqlite3.connect(folder / JOURNAL)) as journal:
-        return [number for (number,) in journal.execute("SELECT sequence FROM changes")]
+        found = journal.execute("SELECT sequence FROM changes WHERE header NOTNULL")
+        return [number for (number,) in found]
 
 
 def wait_for(condition, seconds=20.0):

@@ -18,7 +18,7 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server import api, schemas
-from klda.server.journal import Change, Journal, Key
+from klda.server.journal import Acknowledgement, Change, Journal, Key
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
@@ -204,7 +204,7 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
 def write(folder, *changes):
     with closing(Journal(folder)) as journal, journal.transaction():
         for change in changes:
-            journal.add(change)
+            journal.add(change, Acknowledgement(change.sequence, 0, 0))
 
 
 def refused(folder):

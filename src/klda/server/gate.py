@@ -33,9 +33,14 @@ _MAX_CLIENTS = 10_000  # and sessions
 MAX_SIGN_IN = 4096  # bytes of a form with a key
 # Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
 # number of values, not on bytes: a body of empty lists would take seconds.
-MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
+MAX_VALUES = 2_000_000
+COST = {b",": 1, b"[": 10, b"{": 10}
 
 TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
+TOO_MANY_VALUES = (
+    f"The body has more than {MAX_VALUES} values (a list or an object counts as 10): send fewer "
+    "inputs at a time."
+)
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -164,7 +169,7 @@ class _Exchange:
         self.status = 0
         self._scope, self._receive, self._send = scope, receive, send
         self._max_body, self._length = max_body, 0
-        self._counts = dict.fromkeys(MAX_CHARACTERS if scope["path"].startswith("/v1/") else (), 0)
+        self._is_json, self._values = scope["path"].startswith("/v1/"), 0
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -172,14 +177,9 @@ class _Exchange:
         self._length += len(body)
         if self._length > self._max_body:
             raise HTTPException(413, TOO_LARGE.format(self._max_body))
-        for characters, before in self._counts.items():
-            count = self._counts[characters] = before + sum(map(body.count, characters))
-            if count > MAX_CHARACTERS[characters]:
-                raise HTTPException(
-                    422,
-                    f"The body has {count} of the characters {characters.decode()!r}; at most "
-                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time.",
-                )
+        self._values += sum(body.count(mark) * cost for mark, cost in COST.items())
+        if self._is_json and self._values > MAX_VALUES:
+            raise HTTPException(422, TOO_MANY_VALUES)
         return message
 
     async def send(self, message: Message) -> None:

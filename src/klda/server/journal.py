@@ -1,9 +1,10 @@
 """The journal: a SQLite database in the model folder with what the model file does not hold yet.
 
-It stores the changes that are not folded into the model folder, the idempotency keys, the classes
-that a forget dropped, and how the model answered before it was taught. One transaction makes a
-group of changes durable, and its commit (synchronous=FULL) is the acknowledgement. The model folder
-records the number of the last change in it, so a replay applies every change exactly once.
+It has a row for each of the latest changes, with the idempotency key, the answer, and how the
+model answered before it was taught; what was changed is erased once the model folder has it.
+Classes that a forget dropped are kept for an undo. One transaction makes a group of changes
+durable, and its commit (synchronous=FULL) is the acknowledgement. The model folder records the
+number of the last change in it, so a replay applies every change exactly once.
 """
 
 from __future__ import annotations
@@ -25,22 +26,19 @@ from klda.labels import Label
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
 
-MAX_KEYS = 10_000
+MAX_ROWS = 10_000  # of folded changes
 MAX_TALLIES = 2_000
-VERSION = 1
+VERSION = 2
 OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
 
 _STORED = ("kind", "labels", "target", "descriptions", "when")  # of a change, as JSON
 _SCHEMA = f"""
-CREATE TABLE folds (position INTEGER NOT NULL);  -- the last change in the model folder
-INSERT INTO folds VALUES (0);
 CREATE TABLE changes (
-    sequence INTEGER PRIMARY KEY, header TEXT NOT NULL, features BLOB NOT NULL,
-    refused TEXT  -- why it could not be replayed; such a change is kept, but no longer applied
-);
-CREATE TABLE keys (
-    sequence INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, digest TEXT NOT NULL,
-    acknowledgement TEXT NOT NULL
+    sequence INTEGER PRIMARY KEY,
+    header TEXT, features BLOB,  -- NULL once the model folder has the change
+    refused TEXT,  -- why it could not be replayed; such a change is kept, but no longer applied
+    key TEXT UNIQUE, digest TEXT, answer TEXT,
+    at REAL, correct INTEGER, wrong INTEGER, new INTEGER  -- the tally of a learn
 );
 CREATE TABLE forgotten (
     sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
@@ -49,7 +47,6 @@ CREATE TABLE forgotten (
     restored INTEGER,  -- number of the change that undid the forget
     PRIMARY KEY (sequence, label)
 );
-CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
 PRAGMA user_version = {VERSION};
 """
 
@@ -86,7 +83,7 @@ class Change:
     target: int = 0
     descriptions: Sequence[str | None] = ()
     key: Key | None = None
-    answered: tuple[int, int, int] | None = None  # right, wrong and new samples before a learn
+    tally: tuple[int | None, ...] = (None, None, None)  # right, wrong, new samples before a learn
     sequence: int = 0  # assigned by the writer
     when: float = 0.0  # seconds since 1970
 
@@ -133,11 +130,12 @@ class Journal:
             # the same.
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             ((version,),) = self._run("PRAGMA user_version")
-            if version > VERSION:
+            if version not in (0, VERSION):
                 self._db.close()
                 raise JournalError(
-                    f"{self.path} has version {version} of the journal, written by a newer version "
-                    f"of klda; this one reads versions up to {VERSION}. Upgrade klda."
+                    f"{self.path} has version {version} of the journal, written by another version "
+                    f"of klda; this one uses version {VERSION}. Upgrade klda if it is older than "
+                    "that, or stop the service with that version and delete the file."
                 )
             self._run("PRAGMA journal_mode = WAL")
             self._run("PRAGMA synchronous = FULL")
@@ -192,18 +190,33 @@ class Journal:
     @property
     def last(self) -> int:
         """Number of the last change ever made."""
-        ((number,),) = self._run(
-            "SELECT max(position, ifnull((SELECT max(sequence) FROM changes), 0)) FROM folds"
-        )
+        ((number,),) = self._run("SELECT ifnull(max(sequence), 0) FROM changes")
         return int(number)
 
-    def add(self, change: Change) -> None:
-        """Store a change that has a number."""
+    def add(self, change: Change, answer: Acknowledgement) -> None:
+        """Store a change that has a number, and the answer to it."""
         header = json.dumps({name: getattr(change, name) for name in _STORED})
         rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
-        self._run("INSERT INTO changes VALUES (?, ?, ?, NULL)", change.sequence, header, rows)
-        if change.answered is not None:
-            self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", change.when, *change.answered)
+        keyed = (*change.key, json.dumps(asdict(answer))) if change.key else (None,) * 3
+        values = (change.sequence, header, rows, *keyed, change.when, *change.tally)
+        self._run("INSERT INTO changes VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)", *values)
+
+    def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
+        """Return the key of an earlier change as it was used then, and the answer to it."""
+        for *used, answer in self._run(
+            "SELECT key, digest, answer FROM changes WHERE key = ?", key.name
+        ):
+            return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
+        return None
+
+    def tallies(self) -> list[Tally]:
+        """Return how the model answered just before it was taught lately, oldest first."""
+        newest = self._run(
+            "SELECT at, correct, wrong, new FROM changes WHERE correct NOTNULL "
+            "ORDER BY sequence DESC LIMIT ?",
+            MAX_TALLIES,
+        )
+        return [Tally(*row) for row in newest[::-1]]
 
     def start_at(self, position: int | None) -> int:
         """Remove the changes that the model folder has; return the last of them.
@@ -211,7 +224,9 @@ class Journal:
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.
         """
-        ((folded,),) = self._run("SELECT position FROM folds")
+        ((folded,),) = self._run(
+            "SELECT ifnull(max(sequence), 0) FROM changes WHERE header IS NULL"
+        )
         if position is None:
             position = folded
         if position < folded:
@@ -230,7 +245,7 @@ class Journal:
         changes = []
         for sequence, header, content in self._run(
             "SELECT sequence, header, features FROM changes "
-            "WHERE sequence > ? AND refused IS NULL ORDER BY sequence",
+            "WHERE sequence > ? AND header NOTNULL AND refused IS NULL ORDER BY sequence",
             position,
         ):
             change = Change(**json.loads(header), sequence=sequence)
@@ -246,33 +261,23 @@ class Journal:
             self._run("UPDATE changes SET refused = ? WHERE sequence = ?", reason, change.sequence)
 
     def mark_folded(self, position: int) -> None:
-        """Remove the changes that the model folder has, and leave no trace of them on disk."""
+        """Erase the changes that the model folder has; their keys, answers and tallies stay."""
         with self.transaction():
-            self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", position)
+            self._run(
+                "UPDATE changes SET header = NULL, features = NULL "
+                "WHERE sequence <= ? AND header NOTNULL AND refused IS NULL",
+                position,
+            )
+            self._run("INSERT OR IGNORE INTO changes (sequence) VALUES (?)", position)
+            self._run(
+                "DELETE FROM changes WHERE sequence <= ? AND header IS NULL", position - MAX_ROWS
+            )
             self._run("DELETE FROM forgotten WHERE restored <= ?", position)
-            self._run("UPDATE folds SET position = ?", position)
-            self._run(_trim("keys", MAX_KEYS))
-            self._run(_trim("tallies", MAX_TALLIES))
         self._truncate()
 
     def _truncate(self) -> None:
         """Empty the write-ahead log, which still has what was deleted."""
         self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    # ------------------------------------------------------------------ idempotency keys
-
-    def add_key(self, key: Key, answer: Acknowledgement) -> None:
-        """Remember the answer to a request."""
-        stored = json.dumps(asdict(answer))
-        self._run("INSERT INTO keys VALUES (?, ?, ?, ?)", answer.version, *key, stored)
-
-    def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
-        """Return the key as it was used before, and the answer."""
-        for *used, answer in self._run(
-            "SELECT key, digest, acknowledgement FROM keys WHERE key = ?", key.name
-        ):
-            return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
-        return None
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -326,14 +331,3 @@ class Journal:
             self._run(f"DELETE {expired}", before)
         self._truncate()
         return True
-
-    def tallies(self) -> list[Tally]:
-        """Return the latest tallies, oldest first."""
-        newest = self._run("SELECT * FROM tallies ORDER BY rowid DESC LIMIT ?", MAX_TALLIES)
-        return [Tally(*row) for row in newest[::-1]]
-
-
-def _trim(table: str, most: int) -> str:
-    """Return the statement that leaves the newest rows of a table."""
-    newest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {most}"
-    return f"DELETE FROM {table} WHERE rowid <= ({newest})"

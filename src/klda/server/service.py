@@ -164,8 +164,8 @@ class Service:
         A second change with the same idempotency key counts once.
         """
         rows = await self._encode(inputs)
-        answered = await self.prepare(self.snapshot.compare, rows, labels)
-        return await self._submit(Change("learn", labels, rows, key=key, answered=answered))
+        tally = await self.prepare(self.snapshot.compare, rows, labels)
+        return await self._submit(Change("learn", labels, rows, key=key, tally=tally))
 
     async def forget(
         self, labels: Sequence[Label], inputs: Any = None, key: Key | None = None
