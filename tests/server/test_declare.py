@@ -9,15 +9,11 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from klda import NCM, Client
 from klda.learner import Learner
-from klda.server.app import create_app
 from klda.server.client import ServerError
 from klda.server.journal import Key
-from klda.server.service import Service
-from klda.server.settings import ServiceSettings
 
 from .conftest import ASK, KEYS, TEACH, fails, listening, serving
 from .test_service import Running, wait_for
@@ -33,16 +29,9 @@ def folder(tmp_path):
     return tmp_path / "bot"
 
 
-@contextmanager
-def new_service(folder):
-    app = create_app(Service(ServiceSettings(model=folder, new="minilm")))
-    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
-        yield client
-
-
 @pytest.fixture
 def client(folder):
-    with new_service(folder) as client:
+    with serving(folder, new="minilm") as client:
         yield client
 
 

@@ -25,7 +25,6 @@ class Running:
 
     def __init__(self, folder, **changes):
         self.service = Service(ServiceSettings(model=folder, **changes))
-        self.service.start()
 
     def __enter__(self):
         return self
@@ -247,7 +246,6 @@ def test_a_change_that_fails_is_taken_back(features_model, monkeypatch):
 
 def test_a_new_model_begins_with_its_first_class(tmp_path):
     service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
-    service.start()
     with fails(409):
         asyncio.run(service.predict(samples("ants", 1), 1))
     asyncio.run(service.learn(samples("ants", 10), ["ants"] * 10))

@@ -50,7 +50,6 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
 
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
     service = Service(ServiceSettings(model=text_model))
-    service.start()
     labels = ["parcels"] * len(TABLE)
     real, calls = service.learn, []
 

@@ -163,7 +163,6 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
 def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
     running = Running.__new__(Running)
     running.service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
-    running.service.start()
     first, second = at_once(
         running,
         lambda s: s.learn(samples("ants", 5), ["ants"] * 5),
@@ -249,7 +248,7 @@ def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, mon
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "learn_rows", fail)
         with pytest.raises(error):
-            Service(ServiceSettings(model=features_model)).start()
+            Service(ServiceSettings(model=features_model))
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 5}
 

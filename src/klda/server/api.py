@@ -31,8 +31,6 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
-    if not service.ready:
-        raise ServerError("The service is starting or stopping: try again in a moment.", 503)
     return service
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -30,7 +29,7 @@ MALFORMED = "The body is not valid JSON."
 
 
 def create_app(service: Service) -> Gate:
-    """Return the ASGI application of a service, which starts and stops with it."""
+    """Return the ASGI application of a service."""
     app = FastAPI(
         title="klda",
         version=klda.__version__,
@@ -56,15 +55,9 @@ def create_app(service: Service) -> Gate:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service = app.state.service
-    await run_in_threadpool(service.start)
-    log.info("ready", extra={"classes": len(service.snapshot.counts)})
-    try:
-        yield
-    finally:
-        await app.state.uploads.finish(STOP_SECONDS)
-        await run_in_threadpool(service.stop)
-        log.info("stopped")
+    log.info("ready", extra={"classes": len(app.state.service.snapshot.counts)})
+    yield
+    await app.state.uploads.finish(STOP_SECONDS)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

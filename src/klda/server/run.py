@@ -17,6 +17,8 @@ from klda.server.settings import STOP_SECONDS, ServiceSettings
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+log = logging.getLogger("klda.server")
+
 
 def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
     """Serve a model folder; `on_listen` is called with the address once the model is loaded."""
@@ -27,9 +29,8 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
     from klda.server.service import Service
 
     configure_logs(settings.quiet)
-    service = Service(settings)
     with listen(settings.host, settings.port) as listener:
-        service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
+        service = Service(settings)
         try:
             on_listen(address_of(listener))
             # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to
@@ -40,8 +41,8 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
             with suppress(SystemExit):  # how newer versions of Uvicorn say that they can't start
                 server.run(sockets=[listener])
         finally:
-            if service.ready:  # Uvicorn, which stops the application, did not start it
-                service.stop()
+            service.stop()
+            log.info("stopped")
     if not server.started:
         raise KldaError("The service could not start; the log above says why.")
 

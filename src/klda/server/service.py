@@ -39,43 +39,34 @@ class ClassOverview:
 
 
 class Service:
-    """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
+    """Answers from snapshots of a model, and changes it, from its construction to a stop.
+
+    It loads the model, replays the journal and opens the foundation model.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self._processes: list[EncoderProcess] = []
         self.writer = Writer(settings)
-        self.batcher = Batcher(
-            lambda: self.snapshot, max_batch=settings.max_batch, wait=settings.batch_wait
-        )
+        limit_blas_threads()
+        learner = self.writer.learner
+        self.modality, self.foundation = learner.modality, learner.foundation
         self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
         self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
         self._explaining = 0
         self._overview: tuple[int, ClassOverview] | None = None
-        self.modality = "text"
-        self.foundation: dict[str, Any] = {}
-        self.ready = False
-
-    def start(self) -> None:
-        """Load the model, replay the journal, open the foundation model, unless done. Blocks."""
-        if self.ready:
-            return
-        self.writer.start()
-        limit_blas_threads()
-        learner = self.writer.learner
-        self.modality, self.foundation = learner.modality, learner.foundation
-        workers = self.settings.workers
-        encoders: list[Encode] = [learner.encoder.encode] * workers
-        if workers > 1 and self.modality != "features":
-            divide_processors(workers)
-            self._processes = [EncoderProcess(self.settings) for _ in range(workers)]
+        self._processes: list[EncoderProcess] = []
+        encoders: list[Encode] = [learner.encoder.encode] * settings.workers
+        if settings.workers > 1 and self.modality != "features":
+            divide_processors(settings.workers)
+            self._processes = [EncoderProcess(settings) for _ in encoders]
             encoders = [process.encode for process in self._processes]
+        self.batcher = Batcher(
+            lambda: self.snapshot, max_batch=settings.max_batch, wait=settings.batch_wait
+        )
         self.batcher.start(encoders)
-        self.ready = True
 
     def stop(self) -> None:
         """Finish the waiting requests and fold the journal. Blocks."""
-        self.ready = False
         self.batcher.stop()
         for process in self._processes:
             process.stop()
@@ -97,14 +88,7 @@ class Service:
 
     async def prepare(self, function: Callable[..., Any], *values: Any) -> Any:
         """Prepare a request in a thread, for few requests at a time."""
-        return await self._in_thread(self._preparing, function, *values)
-
-    async def _in_thread(
-        self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
-    ) -> Any:
-        if not self.ready:
-            raise ServerError("The service is stopping: try again in a moment.", 503)
-        return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
+        return await asyncio.wrap_future(self._preparing.submit(function, *values))
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
@@ -118,7 +102,7 @@ class Service:
             raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
-            return await self._in_thread(self._background, self.snapshot.explain, value)
+            return await asyncio.wrap_future(self._background.submit(self.snapshot.explain, value))
         finally:
             self._explaining -= 1
 
@@ -139,7 +123,7 @@ class Service:
         if self._overview is None or self._overview[0] != version:
             classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
             before = None if self._overview is None else self._overview[1].map
-            drawn = await self._in_thread(self._background, _draw, classes, before)
+            drawn = await asyncio.wrap_future(self._background.submit(_draw, classes, before))
             self._overview = (version, drawn)
         return self._overview[1]
 

@@ -41,7 +41,10 @@ log = logging.getLogger("klda.server")
 
 
 class Writer:
-    """The thread that changes the model."""
+    """The thread that changes the model.
+
+    It locks the folder, loads the model and replays the journal; a stop folds it.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -51,35 +54,29 @@ class Writer:
         self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
-        self._next_fold = 0.0
         self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
         self._entrance = threading.Lock()
         self._stopped = threading.Event()
         self._encoder: Encoder | None = None
-        self.learner: Learner  # for the writer's thread, and before it starts
+        self.learner: Learner  # for the writer's thread only, once it has changes to make
         self.snapshot: Snapshot
-        self._journal: Journal
-
-    # ------------------------------------------------------------------ from other threads
-
-    def start(self) -> None:
-        """Lock the folder, load the model, replay the journal, start the thread."""
-        folder = self._settings.model
-        if self._settings.new is None:
-            storage.load(folder)  # raises the error that says how to make a model
-        lock = storage.writer_lock(folder, timeout=2.0)
+        if settings.new is None:
+            storage.load(settings.model)  # raises the error that says how to make a model
         try:
+            lock = storage.writer_lock(settings.model, timeout=2.0)
             self._disk.submit(self._held.enter_context, lock).result()
-            self._journal = Journal(folder)
+            self._journal = Journal(settings.model)
             self._held.callback(self._journal.close)
             self._load()
         except BaseException:
             self._release()
             raise
-        self._next_fold = time.monotonic() + self._settings.fold_interval
+        self._next_fold = time.monotonic() + settings.fold_interval
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
+
+    # ------------------------------------------------------------------ from other threads
 
     def stop(self) -> None:
         """Make the waiting changes, fold the journal, release the folder."""
