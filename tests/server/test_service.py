@@ -304,11 +304,11 @@ def test_the_overview_names_the_closest_classes_first(features_model):
     with Running(features_model) as running:
         near = samples("ants", 20, seed=4) + 0.5
         running.learn(near, ["near_ants"] * 20)
-        overview = running.class_overview()
-        assert {overview.pairs[0].first, overview.pairs[0].second} == {"ants", "near_ants"}
-        assert overview.pairs[0].confusion >= 0.01
-        assert overview.map.labels == ["ants", "bees", "cats", "near_ants"]
-        assert overview.map.places.shape == (4, 2)
+        drawn, (closest, *_) = running.class_overview()
+        assert {closest.first, closest.second} == {"ants", "near_ants"}
+        assert closest.confusion >= 0.01
+        assert drawn.labels == ["ants", "bees", "cats", "near_ants"]
+        assert drawn.places.shape == (4, 2)
 
 
 def test_an_empty_snapshot_counts_everything_as_new():

@@ -25,7 +25,7 @@ def send(client, label="parcels"):
 
 
 def wait_until_taught(client):
-    wait_for(lambda: client.app.state.uploads.all_finished, 60)
+    wait_for(lambda: client.app.state.uploads._task.done(), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -124,9 +123,10 @@ async def declare(
 
     A name is read as words: `card_arrival` as "card arrival". A description says more.
     """
-    labels = _labels_of(body.classes, service.snapshot.counts)
-    classes = dict(zip(labels, body.classes.values(), strict=True))
-    return schemas.DeclareAnswer(**asdict(await service.declare(classes, key)))
+    known = service.snapshot.counts  # names in a JSON object are texts, also if labels are integers
+    integers = isinstance(next(iter(known), ""), int)
+    named = {as_label(x, known) if integers else x: about for x, about in body.classes.items()}
+    return schemas.DeclareAnswer(**asdict(await service.declare(named, key)))
 
 
 @router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -145,15 +145,15 @@ async def classes(
 @router.get("/map", dependencies=keyed, responses=_errors(), tags=["look"])
 async def class_map(service: The) -> schemas.MapAnswer:
     """Return a map of the classes and the pairs that are easily confused."""
-    found = await service.class_overview()
+    drawn, pairs = await service.class_overview()
     places = []
-    if found.map is not None:
-        at = found.map.places.round(4).tolist()
+    if drawn is not None:
+        at = drawn.places.round(4).tolist()
         places = [
             schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
-            for label, count, (x, y) in zip(found.map.labels, found.map.counts, at, strict=True)
+            for label, count, (x, y) in zip(drawn.labels, drawn.counts, at, strict=True)
         ]
-    return schemas.MapAnswer(places=places, pairs=found.pairs)
+    return schemas.MapAnswer(places=places, pairs=pairs)
 
 
 @router.get("/scores", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -210,9 +210,3 @@ def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
     wanted = search.casefold().strip()
     counts = service.snapshot.counts
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
-
-
-def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
-    """Return the labels that the names in a JSON object, always texts, stand for."""
-    integers = isinstance(next(iter(known), ""), int)
-    return [as_label(name, known) if integers else name for name in names]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, File, Form, Query, Request, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from klda.labels import Label
 from klda.server import api, drawing, inputs
+from klda.server.api import The
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.journal import digest
@@ -54,7 +55,6 @@ def _role(request: Request) -> str | None:
     return request.app.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
 
 
-The = Annotated[Service, Depends(api.service_of)]
 Field = Annotated[str, Form()]
 
 
@@ -313,10 +313,10 @@ async def undo(request: Request, service: The, number: Annotated[int, Form()]) -
 @router.get("/page/map")
 async def class_map(request: Request, service: The) -> Response:
     """Show a map of the classes and the pairs that are easily confused."""
-    found = await service.class_overview()
-    placed = drawing.dots(found.map)
+    drawn, pairs = await service.class_overview()
+    placed = drawing.dots(drawn)
     at = {dot.label: dot for dot in placed}
-    both = [pair for pair in found.pairs[:12] if pair.first in at and pair.second in at]
+    both = [pair for pair in pairs[:12] if pair.first in at and pair.second in at]
     return _render(
         request,
         "map.html",
@@ -324,7 +324,7 @@ async def class_map(request: Request, service: The) -> Response:
         names=drawing.names(placed, drawing.FONT_SIZE),
         phone_names=drawing.names(placed, drawing.PHONE_FONT_SIZE),
         lines=[(at[pair.first], at[pair.second]) for pair in both],
-        pairs=found.pairs[:10],
+        pairs=pairs[:10],
         n_classes=len(service.snapshot.counts),
         width=drawing.WIDTH,
         height=drawing.HEIGHT,

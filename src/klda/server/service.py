@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,8 @@ MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
 
 
-@dataclass(frozen=True)
-class ClassOverview:
-    """A map of the classes (None if there is nothing to draw) and the most confusable pairs."""
-
-    map: ClassMap | None = None
-    pairs: list[ConfusablePair] = field(default_factory=list)
+# A map of the classes (None if there is nothing to draw) and the most confusable pairs.
+ClassOverview = tuple[ClassMap | None, list[ConfusablePair]]
 
 
 class Service:
@@ -53,7 +48,7 @@ class Service:
         self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
         self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
         self._explaining = 0
-        self._overview: tuple[int, ClassOverview] | None = None
+        self._overview: tuple[int, ClassOverview] = (-1, (None, []))  # and its version
         self._processes: list[EncoderProcess] = []
         encoders: list[Encode] = [learner.encoder.encode] * settings.workers
         if settings.workers > 1 and self.modality != "features":
@@ -119,10 +114,9 @@ class Service:
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
-        version = self.snapshot.version
-        if self._overview is None or self._overview[0] != version:
+        version, (before, _) = self.snapshot.version, self._overview[1]
+        if self._overview[0] != version:
             classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
-            before = None if self._overview is None else self._overview[1].map
             drawn = await asyncio.wrap_future(self._background.submit(_draw, classes, before))
             self._overview = (version, drawn)
         return self._overview[1]
@@ -200,5 +194,5 @@ def _neighbourhood(learner: Learner) -> Neighbourhood | None:
 
 def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOverview:
     if classes is None:
-        return ClassOverview()
-    return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
+        return None, []
+    return classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS)

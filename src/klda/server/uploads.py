@@ -75,11 +75,11 @@ class Upload:
 
 
 class Uploads:
-    """The uploads of an application, the latest last."""
+    """The uploads of an application, the latest last; one is taught at a time."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, Upload] = {}
-        self._task: asyncio.Task | None = None  # of the latest: one table at a time
+        self._task: asyncio.Task | None = None  # of the latest
 
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
@@ -87,18 +87,14 @@ class Uploads:
             raise ServerError("There is no such upload.", 404)
         return self._uploads[upload_id]
 
-    @property
-    def all_finished(self) -> bool:
-        """Whether none is under way."""
-        return self._task is None or self._task.done()
-
     def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start teaching a table."""
-        if not self.all_finished:
+        if self._task is not None and not self._task.done():
             raise ServerError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)
-        latest = [*self._uploads.items(), (upload.id, upload)][-MAX_UPLOADS:]
-        self._uploads = dict(latest)
+        self._uploads[upload.id] = upload
+        if len(self._uploads) > MAX_UPLOADS:
+            del self._uploads[next(iter(self._uploads))]
         self._task = asyncio.create_task(upload.teach(service))
         return upload
 
@@ -106,8 +102,7 @@ class Uploads:
         """Wait until a table is taught; after some seconds, cancel what is left of it."""
         if self._task is None:
             return
-        _, left = await asyncio.wait([self._task], timeout=seconds)
-        if left:
-            self._task.cancel()
+        try:
+            await asyncio.wait_for(self._task, seconds)
+        except TimeoutError:
             log.warning("a table was interrupted: send it again, rows already taught count once")
-            await asyncio.wait(left)
