@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from klda import KLDA, KLDAEnsemble, KldaError
 from klda.classifiers import unpack
 from klda.engine import few_evidence
+from klda.engine.arrays import NumpyBackend
+from klda.engine.feature_map import FeatureMap
 from klda.engine.few_samples import ExactFit, Kernels, choose_weight
 from klda.engine.held_rows import NotLearnedError
 from klda.engine.solve import RidgeRaisedWarning, Settings
@@ -27,6 +29,11 @@ def fit(kernel, y, **chosen):
     return ExactFit(kernel, y, Settings(**options | chosen), 50, np.ones(len(y), bool))
 
 
+def kernels_of(rows, blocks=()):
+    own_map = FeatureMap(NumpyBackend("float64"), rows.shape[1], 50, gamma=0.05, blocks=blocks)
+    return Kernels(rows, own_map)
+
+
 def sorted_blobs(*arguments, **keywords):
     X, y = reference.blobs(*arguments, **keywords)
     order = np.argsort(y, kind="stable")
@@ -35,19 +42,19 @@ def sorted_blobs(*arguments, **keywords):
 
 def test_scores_are_those_of_lda_in_the_space_that_the_samples_span():
     X, y = sorted_blobs(60, 6, 4)
-    kernels = Kernels(X, (6,), 0.05)
+    kernels = kernels_of(X)
     kernel = kernels.matrix(1.0) + 1
     ours = fit(kernels.matrix(1.0), y)
     Z = np.linalg.cholesky(kernel + 1e-12 * np.eye(60))
     theirs = reference.scores(Z[:20], Z, y, ridge=1, rho=ours.rho)
-    scores = (kernel - 1)[:20] @ ours.weights.T + ours.rule(np.asarray).biases
+    scores = (kernel - 1)[:20] @ ours.weights.T + ours.rule(NumpyBackend("float64")).biases
     ours_centred, theirs_centred = (s - s.mean(1, keepdims=True) for s in (scores, theirs))
     np.testing.assert_allclose(ours_centred, theirs_centred, rtol=1e-5, atol=1e-5)
 
 
 def test_scores_left_out_equal_those_of_a_fit_that_never_saw_the_sample():
     X, y = sorted_blobs(60, 6, 4)
-    kernel = Kernels(X, (6,), 0.05).matrix(1.0)
+    kernel = kernels_of(X).matrix(1.0)
     ours = fit(kernel, y)
     Z = np.linalg.cholesky(kernel + 1 + 1e-12 * np.eye(60))
     for i in range(0, 60, 7):
@@ -59,7 +66,7 @@ def test_scores_left_out_equal_those_of_a_fit_that_never_saw_the_sample():
 
 def test_a_kernel_that_is_not_positive_definite_gets_a_larger_ridge():
     X, y = sorted_blobs(60, 6, 4)
-    kernel = Kernels(X, (6,), 0.05).matrix(1.0)
+    kernel = kernels_of(X).matrix(1.0)
     usual = fit(kernel, y).rho
     broken = kernel - 2 * usual * np.eye(60)  # its smallest eigenvalues are below minus the ridge
     with pytest.warns(RidgeRaisedWarning, match="60 samples .* ridge raised to"):
@@ -137,7 +144,7 @@ def test_the_block_that_tells_classes_apart_gets_the_weight():
     noise = 2 * rng.normal(size=(96, 10))
     hashes, ones = rng.permutation(96).astype(np.uint64), np.ones(96, bool)
     for rows, expected in (((noise, signal), 0.0), ((signal, noise), 1.4)):
-        kernels = Kernels(np.concatenate(rows, axis=1), (10, 10), 0.05)
+        kernels = kernels_of(np.concatenate(rows, axis=1), (10, 10))
         chosen = choose_weight(kernels, hashes, y, ones, Settings(rule="auto"), 400)
         assert chosen == expected
 

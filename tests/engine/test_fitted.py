@@ -9,7 +9,7 @@ import pytest
 
 from klda import KLDA
 from klda.engine import solution
-from klda.engine.model import HalfChangedError, Member, Model
+from klda.engine.model import HalfChangedError, Member
 from tests import reference
 
 
@@ -69,32 +69,6 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was():
     np.testing.assert_array_equal(model.predict(X), before)
 
 
-def test_counts_are_right_while_another_thread_exchanges_hints(monkeypatch):
-    X, y = reference.blobs(120, 8, 6, spread=0.5)
-    hints = np.stack([X[y == c].mean(0) for c in range(6)])
-    few = np.concatenate([np.flatnonzero(y == c)[: 3 if c == 0 else 20] for c in range(6)])
-    model = make().partial_fit(X[few], y[few]).hint(hints, np.arange(6))
-    change, halfway, asked, found = Model.change, threading.Event(), threading.Event(), []
-
-    def slow_change(own, *arguments):
-        change(own, *arguments)
-        halfway.set()
-        asked.wait(0.3)
-
-    def ask():
-        halfway.wait()
-        found.append(model.counts_)
-        asked.set()
-
-    monkeypatch.setattr(Model, "change", slow_change)
-    asking = threading.Thread(target=ask)
-    asking.start()
-    model.predict(X[:1])
-    asking.join()
-    assert len(model.model_.hinted) == 1
-    assert found == [{0: 3} | dict.fromkeys(range(1, 6), 20)]
-
-
 def test_a_change_that_can_not_be_undone_is_never_used(monkeypatch):
     X, y = reference.blobs(300, 6, 4)
     monkeypatch.setattr(solution, "BLOCK_ROWS", {"cpu": 40, "gpu": 40})
@@ -121,25 +95,3 @@ def test_a_change_that_can_not_be_undone_is_never_used(monkeypatch):
         with pytest.raises(HalfChangedError):
             use()
     assert (model.fit(X, y).predict(X) == y).mean() > 0.9
-
-
-def test_hints_that_can_not_be_taken_back_leave_no_model_to_use(monkeypatch):
-    X, y = reference.blobs(120, 8, 6, spread=0.5)
-    hints = np.stack([X[y == c].mean(0) for c in range(6)])
-    few = np.concatenate([np.flatnonzero(y == c)[: 3 if c < 2 else 20] for c in range(6)])
-    monkeypatch.setattr(solution, "BLOCK_ROWS", {"cpu": 1, "gpu": 1})
-    model = make().partial_fit(X[few], y[few]).hint(hints, np.arange(6))
-    change, calls = Member.change, []
-
-    def failing(member, *arguments):
-        calls.append(1)
-        if len(calls) > 1:
-            raise MemoryError
-        change(member, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Member, "change", failing)
-        with pytest.raises(HalfChangedError):
-            model.predict(X[:1])
-    with pytest.raises(HalfChangedError):
-        model.predict(X[:1])

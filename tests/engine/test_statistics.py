@@ -118,30 +118,15 @@ def test_a_change_has_as_many_rows_as_the_batch():
     np.testing.assert_allclose(statistics.scatter.dense() - before, rows.T @ rows, atol=1e-9)
 
 
-def test_thin_and_square_scatters_agree():
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(30, 40))
-    thin = Scatter(100, NumpyBackend("float64"))
-    rows = rng.normal(size=(30, 100))
-    thin.change(rows, 1)
-    thin.change(rows[:4], -1)
-    assert thin.square is None
-    square = thin.copy()
-    square.densify()
-    assert square.square is not None
-    assert thin.square is None, "a copy is independent"
-    np.testing.assert_allclose(thin.dense(), square.dense(), atol=1e-10)
-    np.testing.assert_allclose(thin.dense(), rows[4:].T @ rows[4:], atol=1e-10)
-    assert thin.trace() == pytest.approx(square.trace())
-
-
-def test_scatter_becomes_a_square_beyond_half_of_its_size():
-    scatter = Scatter(20, NumpyBackend("float64"))
-    rows = np.random.default_rng(0).normal(size=(10, 20))
-    scatter.change(rows, 1)
-    assert scatter.square is None
-    scatter.change(rows[:1], 1)
-    assert scatter.square is not None
+def test_rows_that_an_old_version_stored_make_the_same_scatter():
+    rows = np.random.default_rng(0).normal(size=(30, 100))
+    signs = np.where(np.arange(30) < 4, -1, 1)
+    arrays, meta = {"rows": rows, "signs": signs.astype(np.int8)}, {"turnover": 7.0}
+    scatter = Scatter.unpack(arrays, meta, 100, NumpyBackend("float64"))
+    expected = rows[4:].T @ rows[4:] - rows[:4].T @ rows[:4]
+    np.testing.assert_allclose(scatter.dense(), expected, atol=1e-10)
+    assert scatter.trace() == pytest.approx(np.trace(expected))
+    assert scatter.turnover == 7.0
 
 
 def test_one_sample_a_class_leaves_no_rounding_in_the_scatter():

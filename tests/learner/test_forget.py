@@ -34,7 +34,7 @@ PROBE = np.concatenate([drawn(label, 20, seed=50) for label in "abcd"])
 
 
 def test_with_warnings_as_errors_a_class_is_not_dropped_halfway():
-    learner = taught(classifier=klda(rule="lda"))
+    learner = taught(classifier=klda(n_components=50))
     scores, history = learner.scores(PROBE), learner.history
     with warnings.catch_warnings():
         warnings.simplefilter("error")

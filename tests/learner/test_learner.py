@@ -192,7 +192,7 @@ def kept(labels, classifier=None):
 
 
 def ensemble():
-    return KLDAEnsemble(n_members=2, n_components=300, gamma=0.02, random_state=0, rule="lda")
+    return KLDAEnsemble(n_members=2, n_components=100, gamma=0.02, random_state=0)
 
 
 CHANGES = {
@@ -678,7 +678,7 @@ def test_a_compact_model_of_150_classes_is_small_and_answers_alike(tmp_path):
 
 def test_answering_reads_nothing_that_only_learning_needs(tmp_path, monkeypatch):
     monkeypatch.setattr(array_files, "VERIFIED_UP_TO", 0)  # files that a user would see mapped
-    bot = taught(rule="lda")
+    bot = taught(n_components=220)
     bot.save(tmp_path / "m")
     expected = bot.scores(PROBE)
     spoilt = 0

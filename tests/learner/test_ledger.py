@@ -23,7 +23,7 @@ def rows_of(label, n=12, seed=0):
 
 
 def small(**changes):
-    return KLDA(**({"n_components": 96, "gamma": 0.05, "random_state": 0, "rule": "lda"} | changes))
+    return KLDA(**({"n_components": 22, "gamma": 0.05, "random_state": 0, "rule": "lda"} | changes))
 
 
 def keeper(labels="", classifier=None):

@@ -96,8 +96,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def _new_model(self, samples: Array) -> Model:
         maps = self._maps(samples, self.backend_for(samples, first=True))
-        holds = self._settings().rule == "auto"
-        return Model.of_maps(maps, with_scatter=not self.nearest_mean, holds=holds)
+        with_scatter = not self.nearest_mean
+        return Model.of_maps(maps, with_scatter=with_scatter, holds=with_scatter)
 
     def backend_for(self, samples: Array, *, first: bool = False) -> Backend:
         """Return where samples are worked on; the ``first`` ones may decide it."""
@@ -369,7 +369,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     @property
     def means_(self) -> np.ndarray:
         """Class means in feature space, one row per class; one array per member of an ensemble."""
-        model = self.model_.plain()
+        model = self.model_.folded()
         at, to_numpy = model.statistics.order, model.backend.to_numpy
         return self._each([to_numpy(member.statistics.means)[at] for member in model.members])
 

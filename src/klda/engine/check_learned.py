@@ -39,31 +39,27 @@ def check_learned(
         model.held.without(samples, [labels[group] for group in groups.tolist()])
         return
     for member in model.members:
-        _check_means(model, member, samples, groups, labels)
+        _check_means(member, samples, groups, labels)
         if member.statistics.scatter is not None:
             _check_scatter(member, samples, groups, labels)
 
 
 def _check_means(
-    model: Model, member: Member, samples: Array, groups: np.ndarray, labels: Sequence[Label]
+    member: Member, samples: Array, groups: np.ndarray, labels: Sequence[Label]
 ) -> None:
     """Compare the mean of the samples of each whole class with that of the class."""
     statistics, to_numpy = member.statistics, member.map.backend.to_numpy
-    counts, hints = model.sample_counts, model.hinted.by_label()
     places, wanted = statistics.locate(labels), np.bincount(groups, minlength=len(labels))
     by_class = np.split(np.argsort(groups, kind="stable"), np.cumsum(wanted)[:-1])
     for i, (label, rows) in enumerate(zip(labels, by_class, strict=True)):
-        if len(rows) != counts[label]:
+        if len(rows) != statistics.counts[places[i]]:
             continue
         total = np.zeros(statistics.n_components)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             lifted = member.map.lift(samples[rows[start : start + ROWS_AT_ONCE]])
             total += to_numpy(lifted.sum(0))
-        if label in hints:  # the mean of the class has it beside the samples
-            total += to_numpy(member.map.lift(hints[label][None])[0])
         learned = to_numpy(statistics.means[places[i] : places[i] + 1])[0].astype(np.float64)
-        mean = total / int(statistics.counts[places[i]])
-        if np.linalg.norm(mean - learned) > TOLERANCE * np.linalg.norm(learned):
+        if np.linalg.norm(total / len(rows) - learned) > TOLERANCE * np.linalg.norm(learned):
             raise NotLearnedError(label)
 
 

@@ -335,8 +335,8 @@ def leave_one_out(
     vv = numpy(wide((v * lever).sum(1)))
     zv = numpy(wide((relative * lever).sum(1)))
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
-    means_v, linear = _with_all_means(solver, solved, [lever, n * lever + own_weights])
-    counts = statistics.counts[solved.order][at].astype(np.float64)
+    means_v, linear = _with_all_means(solved, [lever, n * lever + own_weights])
+    counts = solved.counts[at].astype(np.float64)
     return left_out_scores(solved, at, counts, n, vv=vv, zv=zv, means_v=means_v, linear=linear)
 
 
@@ -384,11 +384,9 @@ def left_out_scores(
     return blended + offsets, linear + offsets
 
 
-def _with_all_means(
-    solver: Solver, solved: LeaveOneOutTerms, vectors: list[Array]
-) -> list[np.ndarray]:
+def _with_all_means(solved: LeaveOneOutTerms, vectors: list[Array]) -> list[np.ndarray]:
     """Return inner products with the means of all classes, relative to the mean of means."""
-    means, backend = solver.statistics.means, solver.backend
+    means, backend = solved.plain.means, solved.plain.precision.backend
     stacked = backend.concatenate(vectors)
     products = np.empty((len(stacked), len(means)))
     for part in class_blocks(len(means)):

@@ -15,7 +15,6 @@ ahead by two standard errors; with more samples, one is enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,9 +22,9 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array
+from klda.engine.arrays import Backend
 from klda.engine.evidence import left_out_scores
-from klda.engine.feature_map import KernelMap
+from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import (
     FewEvidence,
     heat_of_few_classes,
@@ -33,10 +32,11 @@ from klda.engine.few_evidence import (
     usual_temperature,
 )
 from klda.engine.hints import useful_hints
+from klda.engine.host_blas import product
 from klda.engine.model import Model
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import RuleTerms, Settings, out_of_sample, rising_ridges
+from klda.engine.solve import RuleTerms, Settings, on_grid, out_of_sample, rising_ridges
 from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.4  # of the blocks before the last
@@ -48,47 +48,47 @@ ERRORS = (1.0, 2.0)
 
 
 def solve_few(model: Model, settings: Settings) -> Solution:
-    """Return the classifier of a model that holds its samples."""
+    """Return the classifier of a model that holds its samples.
+
+    LDA's rule is the same with the inner products of random features in the place of the kernel.
+    """
     hints = useful_hints(model)
     held = model.held.add(*hints.grouped()) if len(hints) else model.held
     is_sample = np.array(held.order) < len(model.held)
     held = held.in_order()
     rows, groups, _ = held.grouped()
-    own_map, backend = model.maps[0], model.backend
-    wide = rows.astype(np.float64)
-    blocks = own_map.blocks or (rows.shape[1],)
-    kernels = Kernels(wide, blocks, float(own_map.gamma or 1.0))
-    size = model.statistics.n_components
-    weight = 1.0
-    if len(blocks) > 1:
+    backend, size = model.backend, model.statistics.n_components
+    if settings.rule == "lda":
+        lifted = [backend.to_numpy(own_map.lift(rows)).astype(np.float64) for own_map in model.maps]
+        fits = [ExactFit(product(z, z.T), groups, settings, size, is_sample) for z in lifted]
+        rules = [fit.rule(backend, z) for fit, z in zip(fits, lifted, strict=True)]
+        maps: tuple[FeatureMap | KernelMap, ...] = tuple(model.maps)
+        combine = settings.combine
+    else:
+        kernels = Kernels(rows.astype(np.float64), model.maps[0])
         weight = choose_weight(kernels, held.hashes, groups, is_sample, settings, size)
-    fit = ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)
-    kernel_map = KernelMap.of(
-        backend,
-        wide * kernels.scales(weight),
-        kernels.scales(weight),
-        kernels.gamma(weight),
-        float(own_map.gamma or 1.0),
-    )
-    rule = fit.rule(backend.asarray)
-    evidence = fit.evidence(model.classes) if settings.calibrated else None
+        fits = [ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)]
+        rules = [fits[0].rule(backend)]
+        maps, combine = (kernels.map(weight, backend),), "scores"
+    evidence = fits[0].evidence(model.classes) if settings.calibrated else None
     counts = model.class_counts
-    return Solution(backend, (kernel_map,), model.classes, counts, (rule,), "scores", evidence)
+    return Solution(backend, maps, model.classes, counts, tuple(rules), combine, evidence)
 
 
 class Kernels:
     """The kernel between samples, for any weight of the blocks before the last."""
 
-    def __init__(self, rows: np.ndarray, blocks: Sequence[int], gamma: float) -> None:
-        self.blocks, self._gamma = tuple(blocks), gamma
+    def __init__(self, rows: np.ndarray, own_map: FeatureMap) -> None:
+        self.rows, self._gamma = rows, float(own_map.gamma or 1.0)
+        self.start = sum(own_map.blocks[:-1])  # of the last block
         centred = rows - rows.mean(axis=0)
-        start = int(sum(blocks[:-1]))
-        self.early = _squared_distances(centred[:, :start])
-        self.last = _squared_distances(centred[:, start:])
+        self.early = _squared_distances(centred[:, : self.start])
+        self.last = _squared_distances(centred[:, self.start :])
 
-    def scales(self, weight: float) -> np.ndarray:
-        """Return what each feature is multiplied by."""
-        return np.repeat([weight, 1.0], [sum(self.blocks[:-1]), self.blocks[-1]])
+    def map(self, weight: float, backend: Backend) -> KernelMap:
+        """Return the map from an input to its kernel with each sample."""
+        scales = np.repeat([weight, 1.0], [self.start, self.rows.shape[1] - self.start])
+        return KernelMap.of(backend, self.rows * scales, scales, self.gamma(weight), self._gamma)
 
     def gamma(self, weight: float) -> float:
         """Return the bandwidth that makes the kernel as wide, on average, as without weights."""
@@ -119,6 +119,8 @@ def choose_weight(
     size: int,
 ) -> float:
     """Return the weight that leave-one-out favours, or the usual one."""
+    if not kernels.start:
+        return 1.0  # there is one block
     chosen = np.sort(np.argsort(hashes, kind="stable")[:MOST_COMPARED])
     places = np.unique(groups[chosen], return_inverse=True)[1]
     tested = is_sample[chosen] & (np.bincount(places)[places] > 1)
@@ -212,7 +214,7 @@ class ExactFit:
         )
         self.combination, _, squares = shrinkage.mix_anchors(self.inner.diagonal())
         self.terms = RuleTerms.of(shrinkage, squares, self.inflation, settings)
-        if self.n == len(self.counts) and is_sample.all():
+        if settings.rule == "auto" and self.n == len(self.counts) and is_sample.all():
             # How far out a single sample is says nothing about its class.
             flat = replace(self.terms, squares=np.full_like(squares, squares.mean()))
             known = replace(flat.familiarity, offsets=flat.offsets)
@@ -226,6 +228,8 @@ class ExactFit:
         lengths = of_means.diagonal() - 2 * of_means.mean(axis=0) + of_means.mean()
         usual = max(float(np.abs(lengths).mean()) * self.n / size, 1e-12)
         rho = usual if scale <= 1e-12 * usual else relative * scale
+        if self.settings.rule == "lda":  # the same rule as with more samples
+            rho = on_grid(rho)
         least = float(np.finfo(float).eps * max(scale, trace / self.n))
         why = f"{self.n} samples is not positive definite with ridge={relative:g}"
         for raised in rising_ridges(rho, scale, least, why):
@@ -252,11 +256,15 @@ class ExactFit:
             weights = self.combination @ weights
         return weights if self.terms.blend is None else self.terms.blend.T @ weights
 
-    def rule(self, asarray: Callable[[np.ndarray], Array]) -> LinearRule:
-        """Return the rule, in terms of the kernel between an input and the samples."""
+    def rule(self, backend: Backend, lifted: np.ndarray | None = None) -> LinearRule:
+        """Return the rule in terms of the kernel between an input and the samples.
+
+        With the samples' random features, in terms of an input's.
+        """
+        weights = self.weights if lifted is None else product(self.weights, lifted)
         return LinearRule(
-            asarray(self.weights),
-            asarray(self.terms.offsets - self.weights @ self.to_centre),
+            backend.asarray(weights),
+            backend.asarray(self.terms.offsets - self.weights @ self.to_centre),
             self.rho,
             self.spread,
             self.inflation,

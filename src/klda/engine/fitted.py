@@ -86,8 +86,7 @@ class Fitted:
             return bool(self._stored[1].get("held"))
         return isinstance(self.maps[0], KernelMap)
 
-    # A stored model is not read for these. Solving lets other hints into the statistics: whoever
-    # asks for classes or counts meanwhile waits.
+    # A stored model is not read for these.
 
     @property
     def maps(self) -> Sequence[FeatureMap | KernelMap]:
@@ -97,14 +96,12 @@ class Fitted:
     @property
     def classes(self) -> np.ndarray:
         """Labels, sorted."""
-        with self._lock:
-            return (self._solution or self.model).classes
+        return (self._solution or self.model).classes
 
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
-        with self._lock:
-            return (self._solution or self.model).class_counts
+        return (self._solution or self.model).class_counts
 
     @contextmanager
     def changing(self) -> Iterator[Model]:
@@ -130,7 +127,8 @@ class Fitted:
         """Return the solution: labels are current, probabilities and thresholds may be stale."""
         with self._lock:
             if self._solution is None or self._solved_with != settings:
-                self._solution, self._solved_with = _solved(self.model, settings), settings
+                solved = solve_few if self.model.is_holding else solve
+                self._solution, self._solved_with = solved(self.model, settings), settings
             return self._solution
 
     def calibrated_solution(self, settings: Settings) -> Solution:
@@ -161,7 +159,7 @@ class Fitted:
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
-            model = self.model.plain()
+            model = self.model.folded()
             scatters = [member.statistics.scatter for member in model.members]
             found = [scatter.dense() for scatter in scatters if scatter is not None]
         return [each / max(model.statistics.n_scattered, 1) for each in found]
@@ -203,16 +201,6 @@ class Fitted:
             return cls(Model.unpack(arrays, meta, backend), None, settings)
         solution = Solution.unpack(arrays, meta, backend, settings)
         return cls(None, solution, settings, None if meta["compact"] else (arrays, meta))
-
-
-def _solved(model: Model, settings: Settings) -> Solution:
-    """Solve with the exact kernel while the model holds its samples, unless LDA's rule is asked."""
-    if not model.is_holding:
-        model.apply_hints()
-        return solve(model, settings)
-    if settings.rule == "lda":
-        return solve(model.folded(), settings)
-    return solve_few(model, settings)
 
 
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:

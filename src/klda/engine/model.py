@@ -30,7 +30,6 @@ from klda.engine.arrays import (
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
 from klda.engine.held_rows import LabelledRows, Waiting
-from klda.engine.hints import useful_hints
 from klda.engine.interrupts import held_back, let_interrupts_through
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
@@ -103,10 +102,8 @@ class Model:
         evidence: Evidence | None = None,  # what leaving samples out has told
         waiting: Waiting | None = None,  # samples that are yet to be left out
         held: LabelledRows | None = None,  # samples that are not in the statistics
-        # One row per class, what its name says: counts as a sample while the class has few of its
-        # own and names have proved to tell classes apart. Not among the counts.
+        # One row per class, what its name says (`klda.engine.hints`); not among the counts.
         hints: LabelledRows | None = None,
-        hinted: LabelledRows | None = None,  # the hints that are in the statistics now
         *,
         holds: bool = False,  # whether it consists of the samples while they are few
     ) -> None:
@@ -118,9 +115,7 @@ class Model:
         none = np.empty((0, self.n_features), self.backend.dtype)
         self.waiting = waiting or Waiting(none)
         self.holds = holds
-        self.held, self.hints, self.hinted = (
-            rows or LabelledRows(none) for rows in (held, hints, hinted)
-        )
+        self.held, self.hints = held or LabelledRows(none), hints or LabelledRows(none)
         self.is_half_changed = False  # and must not be used any more
         self._classes: tuple[Any, LabelledRows, np.ndarray] | None = None
 
@@ -155,17 +150,8 @@ class Model:
         none = dict.fromkeys(self.hints.labels, 0)
         if self.is_holding:
             return none | self.held.counts
-        return none | self.sample_counts
-
-    @property
-    def sample_counts(self) -> dict[Label, int]:
-        """Samples of each class in the statistics, hints left out."""
-        counts = dict(zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True))
-        for label in self.hinted.labels:
-            counts[label] -= 1
-            if not counts[label]:
-                del counts[label]
-        return counts
+        statistics = self.statistics
+        return none | dict(zip(statistics.labels, statistics.counts.tolist(), strict=True))
 
     @property
     def classes(self) -> np.ndarray:
@@ -178,7 +164,7 @@ class Model:
     @property
     def class_counts(self) -> np.ndarray:
         """Samples of each class, in the order of ``classes``."""
-        if len(self.hints) or len(self.hinted) or self.is_holding:
+        if len(self.hints) or self.is_holding:
             return np.array([n for _, n in sorted(self.counts.items())], np.int64)
         return self.statistics.counts[self.statistics.order]
 
@@ -188,11 +174,8 @@ class Model:
 
         With more, a few wait until they have been left out once.
         """
-        scatter, most = self.statistics.scatter, self.statistics.n_components // 2
         if self.is_holding:
-            return {"rows": len(self.held), "most_rows": most}
-        if scatter is not None and scatter.square is None:
-            return {"rows": len(scatter.rows), "most_rows": most}
+            return {"rows": len(self.held), "most_rows": self.statistics.n_components // 2}
         return {"waiting": len(self.waiting.labels)} if self.waiting.labels else {}
 
     # ---------------------------------------------------------------- verbs
@@ -224,43 +207,14 @@ class Model:
         none = self.hints.empty()
         self.hints = none if batch is None else none.add(*batch)
 
-    def apply_hints(self) -> None:
-        """Let the statistics have the hints that count now, and no others."""
-        if not len(self.hints) and not len(self.hinted):
-            return
-        with held_back():
-            self._exchange_hints(useful_hints(self))
-
-    def _exchange_hints(self, counting: LabelledRows) -> None:
-        now, then = self.hinted.by_label(), counting.by_label()
-        both = [label for label in now if label in then]
-        stay = {label for label in both if np.array_equal(now[label], then[label])}
-        out, into = self.hinted.drop(stay), counting.drop(stay)
-        if len(out):
-            self.change(*out.grouped(), -1)
-            self.hinted = self.hinted.drop(out.counts)
-        if len(into):
-            self.change(*into.grouped(), 1)
-            self.hinted = counting
-
-    def plain(self) -> Model:
-        """Return a model whose statistics have all samples and nothing else: itself, or a copy."""
-        return self.folded().take_out_hints() if self.is_holding or len(self.hinted) else self
-
-    def take_out_hints(self) -> Model:
-        """Take the hints out of the statistics; the model has them still. Returns itself."""
-        if len(self.hinted):
-            self.change(*self.hinted.grouped(), -1)
-            self.hinted = self.hinted.empty()
-        return self
-
     def folded(self) -> Model:
-        """Return a copy with all samples in the statistics."""
+        """Return a model with all samples in the statistics: itself, or a copy."""
+        if not len(self.held):
+            return self
         twin = self.copy()
-        if len(self.held):
-            twin.holds, twin.held = False, self.held.empty()
-            twin.add(*self.held.in_order().grouped())
-            twin.holds = True
+        twin.holds, twin.held = False, self.held.empty()
+        twin.add(*self.held.in_order().grouped())
+        twin.holds = True
         return twin
 
     def remove(self, rows: Array, groups: np.ndarray, labels: list[Label]) -> None:
@@ -268,7 +222,7 @@ class Model:
         if self.is_holding:
             self.held = self.held.without(rows, [labels[group] for group in groups.tolist()])
             return
-        before, pairs = self.sample_counts, zip(labels, np.bincount(groups).tolist(), strict=True)
+        before, pairs = self.counts, zip(labels, np.bincount(groups).tolist(), strict=True)
         fractions = {label: n / before[label] for label, n in pairs}
         evidence = self.evidence.drop(fractions)
         waiting = self.waiting.drop({label for label, part in fractions.items() if part >= 1})
@@ -328,9 +282,9 @@ class Model:
             if len(other.held):
                 self.add(*other.held.grouped())
             return
-        if len(self.held) or len(self.hinted) or len(other.hinted):
-            folded = self.folded().take_out_hints()
-            folded._merge(other.copy().take_out_hints() if len(other.hinted) else other)
+        if len(self.held):
+            folded = self.folded()
+            folded._merge(other)
             vars(self).update(vars(folded))
             return
         merged = [Member(each.map, each.statistics.copy()) for each in self.members]
@@ -343,8 +297,7 @@ class Model:
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
-        self.hints, self.hinted = self.hints.rename(old, new), self.hinted.rename(old, new)
-        self.held = self.held.rename(old, new)
+        self.hints, self.held = self.hints.rename(old, new), self.held.rename(old, new)
         if old in self.statistics.positions:
             for member in self.members:
                 member.statistics.rename(old, new)
@@ -357,9 +310,6 @@ class Model:
         Returns the class alone, without scatter: merging it undoes the drop exactly.
         """
         hint, hints = self.hints.only(label), self.hints.drop({label})
-        if label in self.hinted.counts:
-            self.change(*self.hinted.only(label).grouped(), -1)
-            self.hinted = self.hinted.drop({label})
         gone = self._drop(label)
         gone.hints, self.hints = hint, hints
         return gone
@@ -389,7 +339,7 @@ class Model:
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
         members = [Member(member.map, member.statistics.copy()) for member in self.members]
-        rows = (self.waiting, self.held, self.hints, self.hinted)
+        rows = (self.waiting, self.held, self.hints)
         return Model(members, self.evidence, *rows, holds=self.holds)
 
     # ---------------------------------------------------------------- storage
@@ -414,9 +364,7 @@ class Model:
             "counts": self.class_counts.tolist(),
             "members": members,
         }
-        kept = {}
-        if len(self.hints) or len(self.hinted):
-            kept = {"hints": self.hints, "hinted": self.hinted}
+        kept = {"hints": self.hints} if len(self.hints) else {}
         if self.holds:
             kept["held"] = self.held
         arrays |= {f"learn/{name}": own.rows for name, own in kept.items()}
@@ -436,16 +384,14 @@ class Model:
         maps: Sequence[FeatureMap] = (),
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
-        held, hints, hinted = (
+        held, hints = (
             LabelledRows(np.array(arrays[f"learn/{name}"]), list(meta[name]))
             if name in meta
             else None
-            for name in ("held", "hints", "hinted")
+            for name in ("held", "hints")
         )
-        counts = dict(zip(meta["classes"], meta["counts"], strict=True)) if not held else {}
-        for label in hinted.labels if hinted is not None else []:
-            counts[label] = counts.get(label, 0) + 1
-        counts = {label: n for label, n in sorted(counts.items()) if n}
+        pairs = zip(meta["classes"], meta["counts"], strict=True)
+        counts = {} if held else {label: n for label, n in pairs if n}
         members = []
         for i, entry in enumerate(meta["members"]):
             of_map, size = inside(f"predict/{i}/", arrays), meta["n_features"]
@@ -458,4 +404,4 @@ class Model:
         if labels:
             waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
         evidence = Evidence.unpack(arrays, meta["classes"])
-        return cls(members, evidence, waiting, held, hints, hinted, holds="held" in meta)
+        return cls(members, evidence, waiting, held, hints, holds="held" in meta)

@@ -11,45 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, Steps
+from klda.engine.arrays import Array, Steps
 from klda.engine.interrupts import held_back
-from klda.engine.statistics import ClassStatistics, Scatter
+from klda.engine.statistics import Scatter
 
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A factorisation failed in this precision; a larger ridge may succeed."""
 
 
-class ThinPrecision:
-    """``R = (V^T J V + rho I)^-1`` through the system between the rows V, for few rows.
-
-    Rows that were added and removed again make that system ill-conditioned: with such rows it is
-    solved in double precision.
-    """
-
-    def __init__(self, scatter: Scatter, rho: float) -> None:
-        self.backend = scatter.backend
-        self.rho = rho
-        self.definite = bool((scatter.signs > 0).all())
-        if self.definite:
-            self.rows, system = scatter.rows, self.backend.copy(scatter.gram())
-        else:
-            self.rows = self.backend.widen(scatter.rows)
-            system = self.rows @ self.rows.T
-        _diagonal(system)[:] += self.backend.asarray(rho * scatter.signs)
-        self._solve = _small_solver(self.backend, system, self.definite) if len(system) else None
-
-    def apply(self, vectors: Array) -> Array:
-        """Return ``vectors R``."""
-        if self._solve is None:
-            return vectors / self.rho
-        if not self.definite:
-            vectors = self.backend.widen(vectors)
-        solved = self._solve(vectors @ self.rows.T)
-        return self.backend.asarray((vectors - solved @ self.rows) / self.rho)
-
-
-class DensePrecision:
+class Precision:
     """``R = (S + rho I)^-1`` from one factorisation and the changes since (Woodbury).
 
     With the factor's ``R0`` and changes ``V^T J V`` since, the gains ``G = V R0`` and the small
@@ -67,10 +38,10 @@ class DensePrecision:
         self._solve: Callable[[Array], Array] | None = None
 
     @classmethod
-    def factorised(cls, scatter: Scatter, rho: float) -> Steps[DensePrecision]:
+    def factorised(cls, scatter: Scatter, rho: float) -> Steps[Precision]:
         """Factorise a scatter."""
         with held_back():
-            finish = scatter.backend.factorise(scatter.square, rho)
+            finish = scatter.backend.factorise(scatter.filled(), rho)
         yield
         with held_back():
             factor = finish()
@@ -86,7 +57,7 @@ class DensePrecision:
         system[old:, :old] = rows @ self.gains.T
         system[:old, old:] = system[old:, :old].T
         system[old:, old:] = rows @ gains.T
-        _diagonal(system)[old:] += float(sign)
+        system.reshape(-1)[:: len(system) + 1][old:] += float(sign)  # the diagonal
         self.system = system
         self.gains = self.backend.concatenate([self.gains, gains])
         self.definite = self.definite and sign > 0
@@ -106,7 +77,9 @@ class DensePrecision:
         if not len(self.gains):
             return solved
         if self._solve is None:
-            self._solve = _small_solver(self.backend, self.system, self.definite)
+            self._solve = self.backend.small_solver(self.system, definite=self.definite)
+        if self._solve is None:
+            raise NotPositiveDefiniteError
         return solved - self._solve(vectors @ self.gains.T) @ self.gains
 
     def apply(self, vectors: Array) -> Array:
@@ -117,48 +90,26 @@ class DensePrecision:
 class PlainWeights:
     """``N (mu_m - g) R``: the weights of the plain means, computed for a few classes at a time.
 
-    With a dense precision, ``base`` holds the rows ``(mu_m - reference) R0``.
+    ``base`` holds the rows ``(mu_m - reference) R0``.
     """
 
     def __init__(
-        self,
-        statistics: ClassStatistics,
-        precision: ThinPrecision | DensePrecision,
-        base: Array | None,
-        reference: Array,
+        self, means: Array, n_samples: int, precision: Precision, base: Array, reference: Array
     ) -> None:
-        self.statistics, self.precision = statistics, precision
+        self.means, self.n_samples, self.precision = means, n_samples, precision
         self.base, self.reference = base, reference
-        self.centre = statistics.means.mean(0)
+        self.centre = means.mean(0)
         self._centre_offset = self.centre - reference
-        self._shift: Array | float = 0.0  # the same in the weights of all classes
-        if base is not None:
-            assert isinstance(precision, DensePrecision)
-            self._shift = precision.apply_updates(base.mean(0)[None], self._centre_offset[None])
+        # The same in the weights of all classes.
+        self._shift = precision.apply_updates(base.mean(0)[None], self._centre_offset[None])
 
     def of(self, positions: np.ndarray) -> tuple[Array, Array]:
         """Return the means, relative to the mean of means, and the weights of some classes."""
-        at = self.statistics.backend.index(positions)
-        means = self.statistics.means[at]
+        at = self.precision.backend.index(positions)
+        means = self.means[at]
         means -= self.reference
-        if self.base is None:
-            weights = self.precision.apply(means)
-        else:
-            assert isinstance(self.precision, DensePrecision)
-            weights = self.precision.apply_updates(self.base[at], means)
+        weights = self.precision.apply_updates(self.base[at], means)
         weights -= self._shift
-        weights *= self.statistics.n_scattered
+        weights *= self.n_samples
         means -= self._centre_offset
         return means, weights
-
-
-def _small_solver(backend: Backend, system: Array, definite: bool) -> Callable[[Array], Array]:
-    solve = backend.small_solver(system, definite=definite)
-    if solve is None:
-        raise NotPositiveDefiniteError
-    return solve
-
-
-def _diagonal(matrix: Array) -> Array:
-    """Return the diagonal of a contiguous matrix as a view that can be written to."""
-    return matrix.reshape(-1)[:: len(matrix) + 1]

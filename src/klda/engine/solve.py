@@ -24,16 +24,12 @@ import numpy as np
 
 from klda.engine.arrays import Array, Steps
 from klda.engine.familiarity import Familiarity
-from klda.engine.precision import (
-    DensePrecision,
-    NotPositiveDefiniteError,
-    PlainWeights,
-    ThinPrecision,
-)
+from klda.engine.hints import useful_hints
+from klda.engine.precision import NotPositiveDefiniteError, PlainWeights, Precision
 from klda.engine.regression import blend
 from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
 from klda.engine.solution import LinearRule, Solution
-from klda.engine.statistics import ClassStatistics, GrowingRows, Scatter, class_blocks
+from klda.engine.statistics import ClassStatistics, GrowingRows, class_blocks
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -114,9 +110,12 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        statistics = model.statistics  # which may have hints beside the samples
+        hints, statistics = useful_hints(model), model.statistics
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
-        jobs = [member.solver.solve(ridge, settings) for member in model.members]
+        jobs = [
+            member.solver.solve(ridge, settings, member.map.lift(hints.rows), hints.labels)
+            for member in model.members
+        ]
         with model.backend.small_work_on_host():
             rules, maps = model.backend.each(jobs), model.maps
     evidence = model.evidence if settings.calibrated else None
@@ -170,9 +169,10 @@ class RuleTerms:
 
 @dataclass(frozen=True)
 class LeaveOneOutTerms(RuleTerms):
-    """What leaving samples out needs; ``order`` are the positions of the sorted labels."""
+    """What leaving samples out needs."""
 
-    order: np.ndarray
+    counts: np.ndarray  # samples of each class
+    order: np.ndarray  # positions of the sorted labels among the means
     plain: PlainWeights
 
 
@@ -197,7 +197,7 @@ class Solver:
 
     def reset(self) -> None:
         """Forget the factor; the next solve makes a new one."""
-        self._dense: DensePrecision | None = None
+        self._precision: Precision | None = None
         self._nominal = 0.0
         self._reference: Array | None = None  # the mean of means when the factor was made
         self._probed: Array | None = None
@@ -214,9 +214,9 @@ class Solver:
 
         The rows are copied where they are kept: their memory may be used again.
         """
-        if self._dense is None:
+        if self._precision is None:
             return
-        since = len(self._dense.gains) + sum(len(kept) for kept, _ in self._pending) + len(rows)
+        since = len(self._precision.gains) + sum(len(kept) for kept, _ in self._pending) + len(rows)
         if since > self.statistics.n_components // UPDATED_PART:
             self.reset()
             return
@@ -227,14 +227,22 @@ class Solver:
             return
         self._stale.update(self.statistics.locate(labels).tolist())
 
-    def solve(self, ridge: float, settings: Settings) -> Steps[LinearRule]:
-        """Solve for the classifier of the statistics as they are now."""
-        nominal, scale = self._absolute(ridge)
+    def solve(
+        self, ridge: float, settings: Settings, hints: Array, hinted: Sequence[Label]
+    ) -> Steps[LinearRule]:
+        """Solve for the classifier of the statistics as they are now.
+
+        Classes that have no samples are known by hints: one row each, and their labels.
+        """
+        means = self.statistics.means if self.statistics.labels else hints
+        nominal, scale = self._absolute(ridge, means)
         dtype, n_samples = self.backend.dtype, self.statistics.n_scattered
         why = f"{n_samples} samples is not positive definite in {dtype.name} with ridge={ridge:g}"
         for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
             try:
-                return (yield from self._solve_with(rho, nominal, settings))
+                precision = yield from self._up_to_date(rho, nominal, means.mean(0))
+                plain = self._plain_weights(precision, hints, settings.small_sample_correction)
+                return (yield from self._rule(plain, hinted, settings))
             except NotPositiveDefiniteError:
                 self.reset()
             except BaseException:
@@ -242,12 +250,11 @@ class Solver:
                 raise
         raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
-    def _absolute(self, ridge: float) -> tuple[float, float]:
+    def _absolute(self, ridge: float, means: Array) -> tuple[float, float]:
         """Return the ridge on the scale of the scatter, on the grid, and that scale."""
         statistics = self.statistics
         assert statistics.scatter is not None
         scale = max(statistics.scatter.trace(), 0.0) / statistics.n_components
-        means = statistics.means
         square = float(self.backend.sum_of_squares(means))
         square /= max(1, means.shape[0] * means.shape[1])
         of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
@@ -258,42 +265,25 @@ class Solver:
         rho = of_means if scale <= noise else max(ridge * scale, noise)
         if not np.isfinite(rho):
             raise KldaError(f"The statistics are not finite: {DAMAGED}")
-        grid = round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE
-        return float(2.0**grid), scale
+        return on_grid(rho), scale
 
-    def _solve_with(self, rho: float, nominal: float, settings: Settings) -> Steps[LinearRule]:
-        statistics = self.statistics
-        assert statistics.scatter is not None
-        precision: ThinPrecision | DensePrecision
-        if statistics.scatter.square is None:
-            precision = ThinPrecision(statistics.scatter, rho)
-            plain = PlainWeights(statistics, precision, None, statistics.means.mean(0))
-        else:
-            precision = yield from self._up_to_date(statistics.scatter, rho, nominal)
-            self._apply_factor(precision, with_probes=settings.small_sample_correction)
-            base = self._base_weights.values
-            plain = PlainWeights(statistics, precision, base, self._reference)
-        spread, inflation = 0.0, 1.0
-        if settings.small_sample_correction:
-            spread, inflation = self._spread(precision)
-        return (yield from self._rule(plain, spread, inflation, settings))
-
-    def _up_to_date(self, scatter: Scatter, rho: float, nominal: float) -> Steps[DensePrecision]:
-        if self._dense is None or self._nominal != nominal:
+    def _up_to_date(self, rho: float, nominal: float, reference: Array) -> Steps[Precision]:
+        """Return the precision, factorised again if the ridge is another one."""
+        if self._precision is None or self._nominal != nominal:
+            assert self.statistics.scatter is not None
             self.reset()
-            self._dense = yield from DensePrecision.factorised(scatter, rho)
-            self._nominal = nominal
-            self._reference = self.statistics.means.mean(0)
-        return self._dense
+            self._precision = yield from Precision.factorised(self.statistics.scatter, rho)
+            self._nominal, self._reference = nominal, reference
+        return self._precision
 
-    def _apply_factor(self, dense: DensePrecision, *, with_probes: bool) -> None:
+    def _plain_weights(self, precision: Precision, hints: Array, with_probes: bool) -> PlainWeights:
         """Apply the factor to all that is new: changed rows, means that moved, probes of the trace.
 
         All together: on a GPU one vector takes as long as a hundred.
         """
-        known = len(self._base_weights.values)
+        statistics, known = self.statistics, len(self._base_weights.values)
         stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
-        fresh = np.arange(known, len(self.statistics.labels))
+        fresh = np.arange(known, len(statistics.labels))
         self._base_weights.extend(len(fresh))
         base, wanted = self._base_weights.values, np.concatenate([stale, fresh])
         others = [rows for rows, _ in self._pending]
@@ -302,15 +292,21 @@ class Solver:
             others.append(self._probe_vectors())
         for part in class_blocks(max(len(wanted), 1)):
             at = self.backend.index(wanted[part])
-            moved = self.statistics.means[at] - self._reference
-            *solved, base[at] = dense.apply_base([*others, moved])
+            moved = statistics.means[at] - self._reference
+            *solved, base[at] = precision.apply_base([*others, moved])
             if with_probes and solved:
                 self._probed = solved.pop()
             for (rows, sign), gains in zip(self._pending, solved, strict=True):
-                dense.extend(rows, gains, sign)
+                precision.extend(rows, gains, sign)
             self._pending.clear()
             others = []
         self._stale.clear()
+        means = statistics.means
+        if len(hints):
+            of_hints = precision.apply_base([hints - self._reference])[0]
+            means = self.backend.concatenate([means, hints])
+            base = self.backend.concatenate([base, of_hints])
+        return PlainWeights(means, statistics.n_scattered, precision, base, self._reference)
 
     def _probe_vectors(self) -> Array:
         """Return what the trace of R is found with: exactly for few components."""
@@ -320,7 +316,7 @@ class Solver:
             self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
         return self._probes
 
-    def _spread(self, precision: ThinPrecision | DensePrecision) -> tuple[float, float]:
+    def _spread(self, precision: Precision) -> tuple[float, float]:
         """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``.
 
         The trace of R is exact for few components and estimated from fixed probes for many.
@@ -330,15 +326,12 @@ class Solver:
         if freedom <= 0:
             return 0.0, 1.0
         size, probes = statistics.n_components, self._probe_vectors()
-        if isinstance(precision, ThinPrecision):
-            solved = precision.apply(probes)
-        else:
-            solved = precision.apply_updates(self._probed, probes)
+        solved = precision.apply_updates(self._probed, probes)
         trace = float((solved * probes).sum()) / (1 if len(probes) == size else N_PROBES)
         return out_of_sample(size - precision.rho * trace, freedom)
 
     def _rule(
-        self, plain: PlainWeights, spread: float, inflation: float, settings: Settings
+        self, plain: PlainWeights, hinted: Sequence[Label], settings: Settings
     ) -> Steps[LinearRule]:
         """Order the classes by label, estimate their means, add the biases.
 
@@ -347,8 +340,15 @@ class Solver:
         """
         statistics, backend = self.statistics, self.backend
         self.terms = None  # frees what it holds before the next solution is made
-        order = statistics.order
-        counts = statistics.counts[order]
+        spread, inflation = 0.0, 1.0
+        if settings.small_sample_correction:
+            spread, inflation = self._spread(plain.precision)
+        order, counts = statistics.order, statistics.counts
+        if hinted:  # each counts as a sample
+            labels = [*statistics.labels, *hinted]
+            order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
+            counts = np.concatenate([counts, np.ones(len(hinted), np.int64)])
+        counts = counts[order]
         anchors = choose_anchors(counts)
         anchor_means, anchor_weights = plain.of(order[anchors])
         products = backend.widen(backend.linear(anchor_weights, anchor_means))
@@ -384,7 +384,7 @@ class Solver:
         terms = RuleTerms.of(shrinkage, squares, inflation, settings)
         if terms.blend is not None:
             weights = backend.asarray(terms.blend.T) @ weights
-        self.terms = LeaveOneOutTerms(**vars(terms), order=order, plain=plain)
+        self.terms = LeaveOneOutTerms(**vars(terms), counts=counts, order=order, plain=plain)
         return LinearRule(
             weights,
             backend.asarray(terms.offsets) - backend.linear(weights, plain.centre[None])[:, 0],
@@ -408,6 +408,11 @@ class Solver:
         own *= self.backend.asarray(kept[:, None])
         own += predicted
         return own
+
+
+def on_grid(rho: float) -> float:
+    """Round a ridge to eight steps per octave."""
+    return float(2.0 ** (round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
 def rising_ridges(rho: float, scale: float, least: float, why: str) -> Iterator[float]:

@@ -23,8 +23,6 @@ import numpy as np
 from klda.engine.arrays import Array, Backend, Grouping
 from klda.labels import Label
 
-# Squared length of a row, relative to the largest, below which it holds only rounding errors.
-NO_LENGTH = {"float32": 1e-8, "float64": 1e-14}
 CLASSES_AT_ONCE = 4096  # so that passing over all means makes no second copy of them
 
 
@@ -64,14 +62,10 @@ class GrowingRows:
 class Scatter:
     """The within-class scatter S, a sum of outer products of rows.
 
-    While there are few rows it keeps the rows (*thin*); beyond half of D it keeps the square.
-
     Attributes
     ----------
     square : array of shape (D, D) or None
-        None while thin.
-    signs : ndarray of shape (n,)
-        While thin: which of the rows were added (+1) and which removed (-1).
+        Its lower triangle is S; None while S is zero.
     turnover : float, or a scalar still on the device
         Sum of squares of every row ever added or removed: what rounding errors are relative to.
     """
@@ -79,135 +73,54 @@ class Scatter:
     def __init__(self, n_components: int, backend: Backend) -> None:
         self.n_components = n_components
         self.backend = backend
+        self.clear()
+
+    def clear(self) -> None:
+        """Return to no samples at all."""
+        self.square: Array = None
         self.turnover: Any = 0.0
-        self._rows = GrowingRows(n_components, backend)
-        self._no_products = backend.empty((0, 0))
-        self._hold(None)
 
-    def _hold(self, square: Array | None) -> None:
-        """Hold a square instead of rows, or neither."""
-        self.square: Array = square
-        self._rows.clear()
-        self._gram = self._no_products
-        self.signs = np.empty(0, np.int64)
-
-    @property
-    def rows(self) -> Array:
-        """The rows kept while thin."""
-        return self._rows.values
-
-    def gram(self) -> Array:
-        """Return the inner products of the kept rows, computing only those of new rows."""
-        known, total = len(self._gram), len(self.signs)
-        if known < total:
-            fresh = self.rows[known:] @ self.rows.T
-            grown = self.backend.empty((total, total))
-            grown[:known, :known] = self._gram
-            grown[known:] = fresh
-            grown[:known, known:] = fresh[:, :known].T
-            self._gram = grown
-        return self._gram
+    def filled(self) -> Array:
+        """Return the square, made if there is none."""
+        if self.square is None:
+            self.square = self.backend.zeros((self.n_components, self.n_components))
+        return self.square
 
     def change(self, rows: Array, sign: int) -> None:
         """Add (``sign=+1``) or remove (``sign=-1``) the outer products of rows."""
         turnover = self.turnover + self.backend.sum_of_squares(rows)
-        if self.square is None and len(self.signs) + len(rows) <= self.n_components // 2:
-            signs = np.concatenate([self.signs, np.full(len(rows), sign)])
-            self._rows.extend(len(rows))[:] = rows
-            self.signs = signs
-        else:
-            self.densify()
-            self.backend.add_gram(self.square, rows, sign)
+        self.backend.add_gram(self.filled(), rows, sign)
         self.turnover = turnover
-
-    def densify(self) -> None:
-        """Turn kept rows into the square."""
-        if self.square is not None:
-            return
-        square = self.backend.zeros((self.n_components, self.n_components))
-        for rows, sign in self._signed_rows():
-            self.backend.add_gram(square, rows, sign)
-        self._hold(square)
 
     def merge(self, other: Scatter) -> None:
         """Add another scatter."""
-        if other.square is None:
-            for rows, sign in other._signed_rows():
-                self.change(self.backend.asarray(rows), sign)
-            return
-        self.densify()
-        self.backend.add_lower(self.square, self.backend.asarray(other.square))
-        self.turnover = self.turnover + float(other.turnover)
-
-    def _signed_rows(self) -> list[tuple[Array, int]]:
-        """Return the kept rows that were added, and those that were removed."""
-        chosen = [(np.flatnonzero(self.signs == sign), sign) for sign in (1, -1)]
-        return [
-            (self.rows if len(at) == len(self.signs) else self.rows[self.backend.index(at)], sign)
-            for at, sign in chosen
-            if len(at)
-        ]
-
-    def clear(self) -> None:
-        """Return to no samples at all."""
-        self.turnover = 0.0
-        self._hold(None)
+        if other.square is not None:
+            self.backend.add_lower(self.filled(), self.backend.asarray(other.square))
+            self.turnover = self.turnover + float(other.turnover)
 
     def trace(self) -> float:
         """Return the sum of the diagonal of S."""
-        if self.square is None:
-            lengths = self.backend.to_numpy((self.rows * self.rows).sum(1))
-            return float(lengths.astype(np.float64) @ self.signs)
-        diagonal = self.backend.to_numpy(self.square.diagonal())
+        diagonal = self.backend.to_numpy(self.filled().diagonal())
         return float(diagonal.astype(np.float64).sum())
 
     def dense(self) -> np.ndarray:
         """Return the full symmetric matrix S as a NumPy array."""
-        if self.square is None:
-            rows = self.backend.to_numpy(self.rows)
-            if (self.signs < 0).any():  # what is left may be far smaller than what was removed
-                rows = rows.astype(np.float64)
-            signed = rows * self.signs[:, None].astype(rows.dtype)
-            return np.asarray(signed.T @ rows, self.backend.dtype)
-        lower = np.tril(self.backend.to_numpy(self.square))
+        lower = np.tril(self.backend.to_numpy(self.filled()))
         return np.asarray(lower + np.tril(lower, -1).T)
-
-    def settled_rows(self) -> np.ndarray:
-        """Return rows with the same sum of outer products, none of them removed.
-
-        If some were removed, the rows are mixed from all of them (two small eigendecompositions),
-        so that nothing of the removed ones is left to be read.
-        """
-        rows = self.backend.to_numpy(self.rows)
-        if (self.signs > 0).all():
-            return np.ascontiguousarray(rows)
-        wide = rows.astype(np.float64)
-        lengths, turned = np.linalg.eigh(wide @ wide.T)
-        least = NO_LENGTH[self.backend.dtype.name] * max(float(lengths.max()), 0.0)
-        kept = lengths > least
-        roots, turned = np.sqrt(lengths[kept]), turned[:, kept]
-        inner = roots[:, None] * ((turned.T * self.signs) @ turned) * roots
-        squares, mixing = np.linalg.eigh(inner)
-        left = squares > least
-        mixing = mixing[:, left] * np.sqrt(squares[left]) / roots[:, None]
-        return np.asarray(mixing.T @ (turned.T @ wide), self.backend.dtype)
 
     def copy(self) -> Scatter:
         """Return an independent copy."""
         twin = Scatter(self.n_components, self.backend)
         twin.square = None if self.square is None else self.backend.copy(self.square)
-        twin._rows.replace(self.backend.copy(self.rows))
-        twin.signs, twin.turnover = self.signs.copy(), self.turnover
+        twin.turnover = self.turnover
         return twin
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return named arrays and JSON-able values; nothing that was removed is among them."""
+        """Return named arrays and JSON-able values."""
         meta = {"turnover": float(self.turnover)}
-        if self.square is not None:
-            square = self.backend.to_numpy(self.square)
-            return {"triangle": pack_triangle(square)}, meta
-        rows = self.settled_rows()
-        return {"rows": rows.copy(), "signs": np.ones(len(rows), np.int8)}, meta
+        if self.square is None:
+            return {}, meta
+        return {"triangle": pack_triangle(self.backend.to_numpy(self.square))}, meta
 
     @classmethod
     def unpack(
@@ -217,13 +130,14 @@ class Scatter:
         n_components: int,
         backend: Backend,
     ) -> Scatter:
-        """Return the scatter that `pack` described."""
+        """Return the scatter that `pack` described, or version 0.1.0's rows of a small one."""
         scatter = cls(n_components, backend)
-        if "rows" in arrays:
-            scatter._rows.replace(backend.copy(backend.asarray(arrays["rows"])))
-            scatter.signs = arrays["signs"].astype(np.int64)
-        else:
+        if "triangle" in arrays:
             scatter.square = backend.asarray(unpack_triangle(arrays["triangle"], n_components))
+        for sign in (1, -1) if "rows" in arrays else ():
+            rows = arrays["rows"][arrays["signs"] == sign]
+            if len(rows):
+                scatter.change(backend.asarray(rows), sign)
         scatter.turnover = float(meta["turnover"])
         return scatter
 
