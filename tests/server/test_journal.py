@@ -143,7 +143,7 @@ def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_pat
     journal._db.execute("PRAGMA user_version = 3")
     journal.close()
     before = (tmp_path / JOURNAL).read_bytes()
-    with pytest.raises(JournalError, match=r"version 3.*uses version 2.*Upgrade klda"):
+    with pytest.raises(JournalError, match=r"version 3.*uses 2.*Upgrade klda"):
         reopened(journal)
     assert (tmp_path / JOURNAL).read_bytes() == before
 

@@ -37,8 +37,10 @@ async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
     if kind != wanted:
         raise ServerError(f"This model takes {wanted}, not {kind}.")
     if kind == "features":
-        if len({len(row) for row in values}) > 1:
-            raise ServerError("features has rows of different lengths.")
+        width = service.snapshot.width or len(values[0])
+        for row in values:
+            if len(row) != width:
+                raise ServerError(f"features has a row of {len(row)} numbers; give {width}.")
         return np.array(values, np.float32)
     return await service.prepare(read_images, values) if kind == "images" else values
 

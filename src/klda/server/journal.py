@@ -133,9 +133,9 @@ class Journal:
             if version not in (0, VERSION):
                 self._db.close()
                 raise JournalError(
-                    f"{self.path} has version {version} of the journal, written by another version "
-                    f"of klda; this one uses version {VERSION}. Upgrade klda if it is older than "
-                    "that, or stop the service with that version and delete the file."
+                    f"{self.path} has version {version} of the journal; this version of klda uses "
+                    f"{VERSION}. Upgrade klda if a newer one wrote it; otherwise start and stop "
+                    "the service once with the version that wrote it, then delete the file."
                 )
             self._run("PRAGMA journal_mode = WAL")
             self._run("PRAGMA synchronous = FULL")

@@ -189,12 +189,12 @@ async def _input(service: Service, value: str) -> Any:
     if service.modality == "image":
         return await inputs.inputs_of(service, "images", [value])
     try:
-        row = np.array([float(part) for part in value.replace(",", " ").split()], np.float32)
+        row = [float(part) for part in value.replace(",", " ").split()]
     except ValueError as error:
         raise ServerError("Give numbers, separated by commas or spaces.") from error
-    if not len(row) or not np.isfinite(row).all():
+    if not row or not np.isfinite(np.array(row, np.float32)).all():
         raise ServerError("Give finite numbers, separated by commas or spaces.")
-    return row[None, :]
+    return await inputs.inputs_of(service, "features", [row])
 
 
 # ------------------------------------------------------------------ many at once

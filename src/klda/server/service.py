@@ -87,12 +87,10 @@ class Service:
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
-        return await asyncio.wrap_future(self.batcher.ask(self._checked(inputs), top))
+        return await asyncio.wrap_future(self.batcher.ask(inputs, top))
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
-        if isinstance(value, np.ndarray):
-            self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
             raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
@@ -100,15 +98,6 @@ class Service:
             return await asyncio.wrap_future(self._background.submit(self.snapshot.explain, value))
         finally:
             self._explaining -= 1
-
-    def _checked(self, inputs: Any) -> Any:
-        """Refuse rows of another length before they are batched with others."""
-        width = self.snapshot.width
-        if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
-            raise ServerError(
-                f"features has rows of {inputs.shape[1]} numbers; this model expects {width}."
-            )
-        return inputs
 
     # ------------------------------------------------------------------ looking
 
@@ -175,7 +164,7 @@ class Service:
         )
 
     async def _encode(self, inputs: Any) -> np.ndarray:
-        return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        return await asyncio.wrap_future(self.batcher.encode(inputs))
 
     async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
