@@ -26,21 +26,23 @@ def listed(labels: Any) -> list[Any]:
     return [labels] if one else [plain(label) for label in labels]
 
 
-def plain_labels(labels: Any) -> Sequence[Label] | np.ndarray:
+def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np.ndarray:
     """Return labels to be learned, plain and in memory of their own, as far as they can be checked.
 
     They may come as a list, an array, a tensor, or a column of a table.
     """
     if hasattr(labels, "detach"):  # a torch tensor
         labels = labels.detach().cpu().numpy()
-    if isinstance(labels, str | bytes) or not hasattr(labels, "__len__"):
-        raise KldaError(f"labels={labels!r} is not a list; give one label for each input.")
+    several = hasattr(labels, "__len__") or hasattr(labels, "__array__")
+    if isinstance(labels, str | bytes) or not several:
+        raise KldaError(f"{parameter}={labels!r} is not a list; give one label for each input.")
     if not isinstance(labels, list | tuple):
         labels = np.array(labels)
-        if labels.ndim != 1 or labels.dtype.kind not in "OTf":
+        if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and labels.dtype.kind != "O"):
             return labels
+        labels = labels.ravel().tolist()
     values = [plain(label) for label in labels]
-    check_labels(values, "labels")
+    check_labels(values, parameter)
     return values
 
 

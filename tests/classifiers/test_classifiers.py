@@ -234,7 +234,7 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(monkeypatch):
     def refuse_twice(self, *arguments):
         if refusals[0]:
             refusals[0] -= 1
-            return lambda: None
+            return None
         return original(self, *arguments)
 
     monkeypatch.setattr(backend, "factorise", refuse_twice)

@@ -46,7 +46,7 @@ def refused(cli):
 def test_each_class_must_have_rows_in_the_file(refused, make, rows):
     model = make("m", "abc")
     message = refused(model, "a", "b", "--rows", rows("only", "a"))
-    assert "only.npz has no rows of class 'b'" in message
+    assert "only.npz has 0 rows of class 'b', and 25 were learned" in message
     assert "'zebra' is not a class" in refused(model, "zebra", "--rows", rows("only", "a"))
 
 
@@ -61,7 +61,7 @@ def test_a_part_of_a_class_is_forgotten_only_where_asked_for(
         model = make("m", "abc", *options)
     part = write("part", model.parent / "m-rows.npz", np.arange(8))
     message = refused(model, "a", "--rows", part)
-    assert "part.npz has 8 of the 25 samples of class 'a'" in message
+    assert "part.npz has 8 rows of class 'a', and 25 were learned" in message
     assert "--partly" in message
     found = cli.json("forget", "a", "--model", model, "--rows", part, "--partly")
     assert found["exact"]
@@ -125,7 +125,7 @@ def test_without_a_scatter_the_mean_tells(cli, refused, rows, tmp_path):
 def test_more_rows_than_were_learned_are_refused(refused, make, rows):
     model = make("m", "abc")
     message = refused(model, "a", "--rows", rows("many", "a", count=26))
-    assert "many.npz has more rows of class 'a' than the 25 that were learned" in message
+    assert "many.npz has 26 rows of class 'a', and 25 were learned" in message
 
 
 def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):

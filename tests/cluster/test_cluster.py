@@ -227,25 +227,25 @@ def test_a_cluster_that_others_use_is_not_waited_for_forever(ray, files, monkeyp
     ray.kill(other)
 
 
-def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeypatch):
+def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeypatch, tmp_path):
+    go = tmp_path / "go"
+
     class SlowWorker(Worker):
         def load(self):
-            time.sleep(1)
+            while not go.exists():
+                time.sleep(0.1)
             return super().load()
 
     monkeypatch.setattr("klda.cluster.pool.Worker", SlowWorker)
     rows, labels = make_rows(20)
     learner = Learner("features", classifier=NCM()).learn(rows, labels)
     empty = ray.put(learner.classifier.empty().pack(solved=False))
-    part = Part(0, [Block(ray.put(Batch(rows, labels.tolist())), 0, 20)])
+    part = Part(0, [Block(ray.put(Batch(rows, labels.tolist())), 20)])
     reader = BlockReader("features", Columns(), labels=True)
     with Pool(ray, learner.foundation, {}, Resources(workers=1)) as pool:
         pool.wait_for_place()
-        monkeypatch.setattr("klda.cluster.pool.START_SECONDS", 0.0)
-        (done,) = pool.map(
-            [part],
-            lambda worker, part: worker.learn.remote(empty, reader, *part.arguments),
-        )
+        go.touch()
+        (done,) = pool.map([part], "learn", empty, reader)
     assert done[0] is part
     assert sum(done[1][1]["counts"]) == 20
 

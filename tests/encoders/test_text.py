@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from klda import encoders
+from klda.encoders.bert import TorchBert
 from klda.encoders.text import length_batches
-from klda.encoders.text_networks import TorchBert
 from klda.errors import KldaError
 
 # The paper's models, the class that must run them, and the number of layers of the tiny models.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -10,14 +11,7 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders import packages
-from klda.encoders.packages import (
-    ALL_MPNET_BASE_V2,
-    PARAPHRASE_MINILM_L3,
-    PackedModel,
-    bert_from_onnx,
-    folder_from_zip,
-)
+from klda.encoders.sources import Assembled, Package, bert_from_onnx, folder_from_zip
 from klda.errors import KldaError
 
 transformers = pytest.importorskip("transformers")
@@ -25,22 +19,26 @@ transformers = pytest.importorskip("transformers")
 TEXTS = ["where is my card?", "no", "The quick brown fox jumps over the lazy dog. " * 2]
 
 
-def packed(parts, unpack, others=()):
-    content = b"".join(path.read_bytes() for path in parts)
-    places = tuple((str(path.parent), path.name) for path in parts)
-    digest = hashlib.sha256(content).hexdigest()
-    return PackedModel(places, len(content), digest, unpack, tuple(others))
+PARAPHRASE_MINILM_L3 = encoders.MODELS["paraphrase-minilm-l3"].package
+ALL_MPNET_BASE_V2 = encoders.MODELS["all-mpnet-base-v2"].package
+
+
+def assembled(paths, make):
+    """Describe a model that is made from some paths, as if these were in packages."""
+    content = b"".join(path.read_bytes() for path in paths if path.is_file())
+    parts = tuple(Package(str(path.parent), path.name) for path in paths)
+    return Assembled("m", parts, hashlib.sha256(content).hexdigest(), make)
 
 
 @pytest.fixture
 def plain_paths(monkeypatch, tmp_path):
     """Packages are folders here, and the cache is empty."""
 
-    def find(package, inside):
-        path = Path(package, inside)
+    def find(package):
+        path = Path(package.module, package.inside)
         return path if path.exists() else None
 
-    monkeypatch.setattr(packages, "package_path", find)
+    monkeypatch.setattr(Package, "_find", find)
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
 
 
@@ -68,15 +66,18 @@ def export(model, file):
 def test_an_exported_bert_becomes_a_folder_with_the_same_weights(
     plain_paths, tmp_path, tiny_models
 ):
-    folder = tmp_path / "tiny"
-    shutil.copytree(tiny_models("bert-base"), folder)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.BertConfig.from_pretrained(folder, **sizes)
-    model = transformers.BertModel(config)
+    larger = shutil.copytree(tiny_models("bert-base"), tmp_path / "larger")
+    kinds = ("Transformer", "Pooling", "Normalize")
+    modules = [{"path": f"{at}_{kind}" * (at > 0), "type": kind} for at, kind in enumerate(kinds)]
+    (larger / "modules.json").write_text(json.dumps(modules))
+    (larger / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 256}))
+    (larger / "1_Pooling").mkdir()
+    (larger / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "smaller")
+    model = transformers.BertModel.from_pretrained(folder, num_hidden_layers=2)
     model.save_pretrained(folder)
     export(model, tmp_path / "model.onnx")
-    made = packed([tmp_path / "model.onnx"], bert_from_onnx, [(str(folder.parent), folder.name)])
-    target = made.folder("tiny")
+    target = assembled([tmp_path / "model.onnx", larger], bert_from_onnx).path()
     encoder = encoders.load(target)
     rows = encoder.encode(TEXTS)
     np.testing.assert_allclose(rows, encoders.load(folder).encode(TEXTS), atol=1e-6)
@@ -94,9 +95,10 @@ def test_a_zip_in_parts_becomes_its_folder(plain_paths, tmp_path):
     parts = [tmp_path / "a.001", tmp_path / "a.002"]
     for part, piece in zip(parts, (content[:50], content[50:]), strict=True):
         part.write_bytes(piece)
-    made = packed(parts, folder_from_zip).folder("zipped")
-    files = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
-    assert files == ["1_Pooling/config.json", "config.json"]
+    made = assembled(parts, folder_from_zip).path()
+    assert (made / "config.json").read_text() == "{}"
+    assert (made / "1_Pooling" / "config.json").read_text() == "[]"
+    assert [path for path in tmp_path.rglob("outside") if made not in path.parents] == []
 
 
 def test_a_folder_is_made_once_and_whole(plain_paths, tmp_path):
@@ -104,56 +106,56 @@ def test_a_folder_is_made_once_and_whole(plain_paths, tmp_path):
     source.write_bytes(b"weights")
     made = []
 
-    def unpack(model, target):
+    def make(paths, target):
         made.append(target)
         (target / "half").touch()
         if len(made) == 1:
             raise OSError("disk full")
 
-    model = packed([source], unpack)
+    model = assembled([source], make)
     with pytest.raises(OSError, match="disk full"):
-        model.folder("m")
+        model.path()
     assert not list((tmp_path / "cache" / "models").iterdir())
-    first = model.folder("m")
-    assert model.folder("m") == first
+    first = model.path()
+    assert model.path() == first
     assert len(made) == 2
 
 
 def test_changed_parts_are_refused(plain_paths, tmp_path):
     source = tmp_path / "part"
     source.write_bytes(b"weights")
-    model = packed([source], lambda *_: None)
+    model = assembled([source], lambda *_: None)
     source.write_bytes(b"wEights")
-    with pytest.raises(KldaError, match=r"'m' have 7 bytes .* Install it again"):
-        model.folder("m")
+    with pytest.raises(KldaError, match=r"'m' have the SHA-256 .* Install it again"):
+        model.path()
 
 
 def test_without_its_packages_a_model_is_not_here(plain_paths):
-    assert not PARAPHRASE_MINILM_L3.is_installed()
-    assert not ALL_MPNET_BASE_V2.is_installed()
+    assert not PARAPHRASE_MINILM_L3.is_here()
+    assert not ALL_MPNET_BASE_V2.is_here()
     info = dataclasses.replace(encoders.MODELS["paraphrase-minilm-l3"], hub_id="")
     assert not info.available_offline()
     assert info.how_to_get == 'pip install "klda[minilm-l3]"'
 
 
 def test_the_real_model_gives_the_graphs_own_features():
-    if not PARAPHRASE_MINILM_L3.is_installed():
+    if not PARAPHRASE_MINILM_L3.is_here():
         pytest.skip("the packages of klda[minilm-l3] are not installed")
     onnx = pytest.importorskip("onnx", reason="onnx is not installed (klda[minilm-l3])")
     from onnx.reference import ReferenceEvaluator
 
     encoder = encoders.load("paraphrase-minilm-l3", device="cpu")
-    graph = ReferenceEvaluator(onnx.load(PARAPHRASE_MINILM_L3.paths()[0]))
+    graph = ReferenceEvaluator(onnx.load(PARAPHRASE_MINILM_L3.parts[0].path()))
     texts = [*TEXTS, "longer than the model reads " * 50]
     for text, row in zip(texts, encoder.encode(texts), strict=True):
-        ids = np.array(encoder.prepare([text]).ids, dtype=np.int64)
+        ids = np.array(encoder.prepare([text]), dtype=np.int64)
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         expected = next(out for out in graph.run(None, inputs) if out.shape == (1, 384))
         np.testing.assert_allclose(row, expected[0], atol=1e-5)
 
 
 def test_mpnet_is_the_published_folder():
-    if not ALL_MPNET_BASE_V2.is_installed():
+    if not ALL_MPNET_BASE_V2.is_here():
         pytest.skip("the packages of klda[mpnet] are not installed")
     rows = encoders.load("all-mpnet-base-v2", device="cpu").encode(TEXTS)
     assert rows.shape == (3, 768)

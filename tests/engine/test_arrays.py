@@ -6,7 +6,6 @@ import pytest
 from klda import KLDAEnsemble
 from klda.engine import arrays
 from klda.engine.arrays import NumpyBackend
-from klda.engine.cuda_streams import take_turns
 from klda.engine.model import choose_backend
 from klda.errors import KldaError
 
@@ -55,7 +54,7 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend, size):
     rows = random_rows(2000, size)
     scatter = rows.T @ rows
     square = backend.asarray(np.tril(scatter))
-    factor = backend.factorise(square, 50.0)()
+    factor = backend.factorise(square, 50.0)
     np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
     vectors = random_rows(7, size, seed=3)
     expected = np.linalg.solve(scatter + 50.0 * np.eye(size), vectors.T).T
@@ -67,7 +66,7 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend, size):
 def test_factorise_says_no_to_an_indefinite_matrix(backend):
     scatter = np.tril(random_rows(10, 10)) - 5 * np.eye(10)
     square = backend.copy(backend.asarray(scatter))
-    assert backend.factorise(square, 0.5)() is None
+    assert backend.factorise(square, 0.5) is None
     kept = np.tril(backend.to_numpy(square))
     np.testing.assert_array_equal(kept, scatter.astype(backend.dtype))
 
@@ -152,49 +151,11 @@ def test_threads_change_no_value(monkeypatch, cores):
     monkeypatch.setattr(arrays, "WORTH_THREADS", 1)
     backend, rows = NumpyBackend("float32"), random_rows(2000)
     square = backend.asarray(np.tril(rows.T @ rows))
-    pivots = backend.factorise(square, 50.0)()
+    pivots = backend.factorise(square, 50.0)
     monkeypatch.setattr(arrays, "WORTH_THREADS", 1 << 40)
     alone = backend.asarray(np.tril(rows.T @ rows))
-    np.testing.assert_array_equal(backend.factorise(alone, 50.0)(), pivots)
+    np.testing.assert_array_equal(backend.factorise(alone, 50.0), pivots)
     np.testing.assert_array_equal(alone, square)
-
-
-def test_jobs_take_turns_and_those_that_need_not_wait_go_first():
-    done, waits = [], {0: 3, 1: 0, 2: 1}  # how often a job is found waiting after each step
-
-    def job(i):
-        for number in range(2):
-            done.append((i, number))
-            yield
-        return f"result {i}"
-
-    jobs = [job(i) for i in range(3)]
-
-    def step(i):
-        next(jobs[i])
-        left = [waits[i]]
-
-        def ready():
-            left[0] -= 1
-            return left[0] < 0
-
-        return ready
-
-    assert take_turns(3, step) == ["result 0", "result 1", "result 2"]
-    assert done[:3] == [(0, 0), (1, 0), (2, 0)]  # each begins before any waits
-    assert done[3] == (1, 1)
-    assert sorted(done) == [(i, number) for i in range(3) for number in range(2)]
-
-
-def test_a_job_that_fails_ends_the_turns():
-    def job(i):
-        yield
-        if i:
-            raise KldaError("broken")
-
-    jobs = [job(i) for i in range(2)]
-    with pytest.raises(KldaError, match="broken"):
-        take_turns(2, lambda i: next(jobs[i]) or (lambda: True))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -210,5 +171,5 @@ def test_members_side_by_side_on_a_gpu_give_the_answers_of_one_after_another(mon
         return model.scores(X)
 
     together = scores()
-    monkeypatch.setattr(TorchBackend, "each", lambda self, jobs: NumpyBackend("float32").each(jobs))
+    monkeypatch.setattr(TorchBackend, "side_by_side", lambda self, jobs: [job() for job in jobs])
     np.testing.assert_allclose(scores(), together, rtol=1e-3, atol=1e-3)

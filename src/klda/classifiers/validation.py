@@ -17,7 +17,7 @@ from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.model import MOVED_AT_ONCE
 from klda.engine.solution import Solution
 from klda.errors import KldaError, check_count
-from klda.labels import Label, check_labels, check_lengths, checked_label, grouped, plain
+from klda.labels import Label, check_lengths, checked_label, grouped, plain, plain_labels
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
@@ -111,15 +111,7 @@ def checked_batch(
             "but the target y is None."
         )
     samples = checked_samples(estimator, X, first=first)
-    values = on_cpu(y) if is_torch(y) else y
-    if not isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_list"):
-        values = values.to_list()  # pandas' own integers would become floats
-    elif getattr(getattr(values, "dtype", None), "kind", "") == "O":
-        values = column_or_1d(values, warn=True).tolist()
-    if isinstance(values, list | tuple):  # before NumPy turns them into one kind and length
-        values = [plain(value) for value in values]
-        check_labels(values, "y")
-    values = column_or_1d(values, warn=True)
+    values = column_or_1d(plain_labels(y, "y"), warn=True)
     if len(values) != len(samples):
         raise KldaError(
             f"X has {len(samples)} samples and y has {len(values)} labels; "

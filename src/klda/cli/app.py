@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
 from klda.cli.console import complain, say
+from klda.cli.options import ungrouped
 from klda.errors import KldaError
 
 # Installed packages add commands under this group of entry points: name = "module:typer_app".
@@ -28,17 +28,6 @@ ELSEWHERE = {
 
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input|label)_column\b")
-
-
-def _find_added(name: str) -> EntryPoint | None:
-    return next(iter(entry_points(group=COMMANDS, name=name)), None)
-
-
-def _hide_types_of_flags(params: Sequence[Any]) -> None:
-    """Leave ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
 
 
 class ReportingGroup(TyperGroup):
@@ -63,7 +52,22 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(1) from error
 
 
-class _Commands(ReportingGroup):
+class _FlagsWithoutType:
+    """Leaves ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Command(_FlagsWithoutType, TyperCommand):
+    """One command."""
+
+
+class _Commands(_FlagsWithoutType, ReportingGroup):
     """The group of all commands, those of other packages included."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -72,27 +76,25 @@ class _Commands(ReportingGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = super().get_command(ctx, cmd_name)
-        if found is None and (point := _find_added(cmd_name)):
-            # Enough for the list in the help, which is not worth an import.
-            about = point.dist.metadata["Summary"] if point.dist else None
-            return TyperGroup(name=cmd_name, help=about, rich_help_panel="More")
-        return found
+        if found is not None:
+            return found
+        if point := next(iter(entry_points(group=COMMANDS, name=cmd_name)), None):
+            return _AddedCommand(point)
+        if cmd_name in ELSEWHERE:
+            raise KldaError(ELSEWHERE[cmd_name])
+        return None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = args[0], super().get_command(ctx, args[0]), args[1:]
-        if command is None and (point := _find_added(name)):
-            command = typer.main.get_command(point.load())
-        if command is None and name in ELSEWHERE:
-            raise KldaError(ELSEWHERE[name])
-        if command is None:
-            return super().resolve_command(ctx, args)  # says what it could have been
-        _hide_types_of_flags(command.get_params(ctx))
-        return name, command, rest
 
-    def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
-        _hide_types_of_flags(params)
-        return params
+class _AddedCommand(TyperGroup):
+    """A command of another package, which is imported when the command runs."""
+
+    def __init__(self, point: EntryPoint) -> None:
+        about = point.dist.metadata["Summary"] if point.dist else None
+        super().__init__(name=point.name, help=about, rich_help_panel="More")
+        self._point = point
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        return typer.main.get_command(self._point.load()).make_context(*given, **more)
 
 
 app = typer.Typer(
@@ -144,4 +146,4 @@ for panel, commands in {
     "Look": (show.show, models.models),
 }.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(cls=_Command, rich_help_panel=panel)(ungrouped(command))

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -49,14 +49,22 @@ def knowledge(classes: int, samples: int) -> str:
 def table(
     *columns: str,
     rows: Iterable[Iterable[Any]] = (),
-    numbers: tuple[str, ...] = (),
+    numbers: Sequence[str] = (),
+    most: int | None = None,
+    all_by: str = "--json",
     **options: Any,
 ) -> RichTable:
-    """Return a table without lines; columns named in `numbers` are aligned to the right."""
-    made = RichTable(box=None, **({"pad_edge": False} | options))
+    """Return a table without lines; columns named in `numbers` are aligned to the right.
+
+    Of more than `most` rows it has the first, and says which option shows all.
+    """
+    rows = list(rows)
+    made = RichTable(box=None, caption_justify="left", **({"pad_edge": False} | options))
+    if most is not None and len(rows) > most:
+        made.caption = f"the first {most} of {len(rows):,}; {all_by} has all"
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
-    for row in rows:  # as texts: a name may look like markup
+    for row in rows[:most]:  # as texts: a name may look like markup
         made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return made
 

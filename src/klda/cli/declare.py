@@ -9,7 +9,7 @@ import typer
 
 from klda.cli import options
 from klda.cli.console import counted, knowledge, report
-from klda.cli.opening import Foundation, changed, new_learner
+from klda.cli.opening import Foundation, NewModel, changed
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def declare(
     """
     from klda.encoders import modality_of
 
-    encoding = options.encoding(device, None, None, engine, precision)
+    encoding = options.given(device=device, engine=engine, precision=precision)
 
     def make() -> Learner:
         modality = "text" if foundation is None else modality_of(foundation)
-        return new_learner(modality, options.given(foundation=foundation), encoding)
+        return NewModel(foundation).make(modality, encoding)
 
     with changed(model, wait, encoding, foundation, make) as learner:
         before = learner.classes

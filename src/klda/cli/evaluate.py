@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from klda.cli import options, plots, reading
-from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.console import counted, print_json, print_parts, say, table
 from klda.cli.options import option
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ SHOWN = 20  # classes in the table, without --all
 def evaluate(
     files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
     model: options.Model,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
+    *,
+    columns: options.Columns,
     confusion: Annotated[
         Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
     ] = None,
@@ -32,11 +33,7 @@ def evaluate(
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    encoding: options.Encoding,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -53,9 +50,8 @@ def evaluate(
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)
-    learner = Learner.load(model, **options.encoding(device, batch_size, cache, engine, precision))
-    known = learner.classes
-    tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
+    learner = Learner.load(model, **encoding.given())
+    tables = reading.open_tables(files, learner.modality, columns, learner.classes)
     start = time.perf_counter()
     batches = reading.batches(tables, "Evaluating", labels=True)
     result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)
@@ -69,33 +65,27 @@ def evaluate(
     if json:
         print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})
     else:
-        _print(result, seconds, all_classes)
+        print_parts(_parts(result, seconds, all_classes))
 
 
-def _print(result: Evaluation, seconds: float, all_classes: bool) -> None:
-    console = results()
+def _parts(result: Evaluation, seconds: float, all_classes: bool) -> Iterator[Any]:
+    """Yield the accuracy, a table of the classes and one of the pairs most often confused."""
     correct = round(result.accuracy * result.samples)
-    console.print(
+    yield (
         f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of "
-        f"{counted(result.samples, 'sample')}, {seconds:.1f} s)"
+        f"{counted(result.samples, 'sample')}, {seconds:.1f} s)\n"
+        f"Probabilities are off by {result.reliability.error:.1%} (expected calibration error)"
     )
-    error = result.reliability.error
-    console.print(f"Probabilities are off by {error:.1%} (expected calibration error)")
-    console.print()
     # Classes that occur only as wrong answers have no recall; they come last.
     ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
-    shown = ordered if all_classes else ordered[:SHOWN]
     numbers = ("samples", "recall", "precision", "F1")
     rows = [
-        (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1))) for c in shown
+        (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1))) for c in ordered
     ]
-    console.print(table("class", *numbers, rows=rows, numbers=numbers))
-    if len(shown) < len(ordered):
-        more = counted(len(ordered) - len(shown), "more class")
-        console.print(f"... and {more} (--all lists them)")
+    limit: dict[str, Any] = {} if all_classes else {"most": SHOWN, "all_by": "--all"}
+    yield table("class", *numbers, rows=rows, numbers=numbers, **limit)
     if pairs := result.confused(limit=10):
-        console.print()
-        console.print(table("label", "taken for", "samples", rows=pairs, numbers=numbers))
+        yield table("label", "taken for", "samples", rows=pairs, numbers=numbers)
 
 
 def _percent(value: float) -> str:

@@ -31,6 +31,7 @@ UNCHECKED = (
 
 def forget(
     model: options.Model,
+    *,
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
         Path | None, option("File with the rows that were learned, to undo them exactly.")
@@ -46,13 +47,8 @@ def forget(
             "features. May be repeated."
         ),
     ] = None,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    columns: options.Columns,
+    encoding: options.Encoding,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -76,21 +72,23 @@ def forget(
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
     from klda.data import as_label
+    from klda.learner import ForgetTraceWarning
 
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
-    with changed(model, wait, encoding) as learner:
+    with changed(model, wait, encoding.given()) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
-        exact = True
+        held = learner.ledger.counts if learner.ledger is not None else {}
+        in_ledger = all(held.get(name, 0) == before.get(name) for name in names)
+        exact = bool(ids or rows) or in_ledger or not learner.classifier.leaves_trace
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
-            tables = reading.open_tables(
-                [rows], learner.modality, input_column, label_column, before
-            )
+            tables = reading.open_tables([rows], learner.modality, columns, before)
             _forget_rows(learner, tables, names, partly)
         else:
-            exact = _forget_classes(learner, names)
+            with warnings.catch_warnings():  # it is said below
+                warnings.simplefilter("ignore", ForgetTraceWarning)
+                learner.forget(names)
         if not learner.classes:
             raise KldaError(
                 "These are all classes of the model, and a model without classes can't be saved: "
@@ -131,21 +129,6 @@ def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
     return [int(part) if part.isdecimal() and part not in known else part for part in parts]
 
 
-def _forget_classes(learner: Learner, names: list[Any]) -> bool:
-    """Forget classes; say whether no trace is left."""
-    from klda.learner import ForgetTraceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ForgetTraceWarning)
-        try:
-            learner.forget(names)
-        except ForgetTraceWarning:  # before anything changed
-            warnings.simplefilter("ignore", ForgetTraceWarning)
-            learner.forget(names)
-            return False
-    return True
-
-
 def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
     """Forget the rows of a file that belong to some classes, completely or not at all."""
     import numpy as np
@@ -165,27 +148,14 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
             rows.append(learner.encode(some))
             labels += [label for label in batch.labels or () if label in names]
     for name in names:
-        _check_count(path, name, labels.count(name), learned[name], partly)
+        given, all_of_it = labels.count(name), learned[name]
+        if given == 0 or given > all_of_it or (given < all_of_it and not partly):
+            raise KldaError(
+                f"{path} has {given:,} rows of class {name!r}, and {all_of_it:,} were learned: "
+                "nothing was forgotten. Give exactly the rows that were learned, or some of them "
+                "with --partly."
+            )
     try:
         learner.forget_rows(np.concatenate(rows), labels, source=path.name)
     except NotLearnedError as error:
         raise KldaError(f"{path}: {error}") from error
-
-
-def _check_count(path: Path, name: Any, count: int, learned: int, partly: bool) -> None:
-    if not count:
-        raise KldaError(
-            f"{path} has no rows of class {name!r}: nothing was forgotten. Give the file that it "
-            "was learned from, or leave the class out."
-        )
-    if count > learned:
-        raise KldaError(
-            f"{path} has more rows of class {name!r} than the {learned:,} that were learned: "
-            "nothing was forgotten."
-        )
-    if count < learned and not partly:
-        raise KldaError(
-            f"{path} has {count:,} of the {learned:,} samples of class {name!r}, which would still "
-            "be known: nothing was forgotten. Give all rows that were learned, or --partly to "
-            "forget just these."
-        )

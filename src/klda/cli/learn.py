@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,18 +13,15 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.opening import NEW, Foundation, new_learner, open_existing
+from klda.cli.opening import NewModel, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.data import Table
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
 MOST_HINTS = 5
-
-
-def _new(help: str, *names: str, **more: Any) -> Any:
-    return options.option(help, *names, rich_help_panel=NEW, **more)
 
 
 def _long(help: str, *names: str, **more: Any) -> Any:
@@ -40,34 +37,10 @@ def learn(
         ),
     ],
     model: options.Model,
-    input_column: options.InputColumn = None,
-    label_column: options.LabelColumn = None,
-    foundation: Foundation = None,
-    layers: Annotated[
-        str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
-    ] = None,
-    classifier: Annotated[str | None, _new("klda (default), lda or ncm.")] = None,
-    components: Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")] = None,
-    members: Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")] = None,
-    gamma: Annotated[float | None, _new("Bandwidth of the kernel (automatic).")] = None,
-    ridge: Annotated[float | None, _new("Ridge relative to the variance (automatic).")] = None,
-    seed: Annotated[
-        int | None,
-        _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N"),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        _new(
-            "**features** keeps the features of every sample, so that classes and single samples "
-            "can be forgotten exactly."
-        ),
-    ] = None,
-    no_names: Annotated[bool, _new("Never use class names as examples.", "--no-names")] = False,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    *,
+    columns: options.Columns,
+    new: NewModel,
+    encoding: options.Encoding,
     checkpoint_every: Annotated[
         float,
         _long(
@@ -108,94 +81,68 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--cluster** 10.0.0.1:6379
     """
+    from klda.encoders import modality_of
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
-    given = options.given(
-        foundation=foundation,
-        layers=layers,
-        classifier=classifier,
-        components=components,
-        members=members,
-        gamma=gamma,
-        ridge=ridge,
-        seed=seed,
-        keep=keep,
-        no_names=no_names or None,
-    )
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
-    if resume and restart:
-        raise typer.BadParameter("--resume continues, --restart begins again: give one of them.")
-    if resume and cluster is not None:
-        raise typer.BadParameter("--resume: a learn on a cluster saves no progress.")
+    if resume and (restart or cluster is not None):
+        raise typer.BadParameter(
+            "--resume continues from saved progress, which --restart discards and --cluster does "
+            "not save: give one of them."
+        )
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing = open_existing(model, foundation, encoding) if folder.exists(model) else None
-        modality = existing.modality if existing else _modality(foundation)
-        before = existing.classes if existing else {}
-        tables = reading.open_tables(files, modality, input_column, label_column, before)
+        existing, modality, before = None, None, {}
+        if folder.exists(model):
+            existing = open_existing(model, new.foundation, encoding.given())
+            modality, before = existing.modality, existing.classes
+        elif new.foundation:  # a column of paths may be texts: the foundation model tells
+            modality = modality_of(new.foundation)
+        tables = reading.open_tables(files, modality, columns, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
         # Repeated after a kill, the command that made the model has its options still.
         if existing and not (resume and job.learned_before):
-            _check_fixed(model, existing, given)
+            new.check_unused(model, existing)
         job.open(resume=resume, restart=restart)
         resumed = job.samples
+
+        def opened() -> Learner:
+            return existing or new.make(tables[0].modality, encoding.given(), announce=not resumed)
+
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
             learner = existing
         else:
-            where = None if cluster is None else options.given(address=cluster, workers=workers)
-            learner = _learn_and_save(job, existing, given, encoding, where)
+            if job.learned_before:
+                say("These files were learned before; their rows now count once more.")
+            if resumed:
+                say(f"Continuing after {resumed:,} rows.")
+            if cluster is None:
+                learner = _learn_here(job, opened)
+            else:
+                where = options.given(address=cluster, workers=workers)
+                learner = _learn_on_cluster(tables, opened(), encoding.given() | where)
+            with interrupts_ignored():
+                job.save(learner)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
 
 
-def _learn_and_save(
-    job: ResumableLearn,
-    existing: Learner | None,
-    given: dict[str, Any],
-    encoding: dict[str, Any],
-    where: dict[str, Any] | None,
-) -> Learner:
-    """Learn what is left, here or on a cluster."""
-    if job.learned_before:
-        say("These files were learned before; from now on each of their rows counts once more.")
-    if job.samples:
-        say(f"Continuing after {job.samples:,} rows.")
-    if where is None:
-        learner = _learn_here(job, existing, given, encoding)
-    else:
-        learner = existing or new_learner(job.tables[0].modality, given, encoding)
-        _learn_on_cluster(job, learner, encoding | where)
-    with interrupts_ignored():
-        job.save(learner)
-    return learner
-
-
-def _learn_here(
-    job: ResumableLearn, existing: Learner | None, given: dict[str, Any], encoding: dict[str, Any]
-) -> Learner:
-    modality, announce = job.tables[0].modality, not job.samples
+def _learn_here(job: ResumableLearn, opened: Callable[[], Learner]) -> Learner:
     with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
         # Before the foundation model is loaded: a bad file shows at once.
         first = iter(list(itertools.islice(rows, 1)))  # an iterator lets go of what it gave
-        learner = existing or new_learner(modality, given, encoding, announce=announce)
+        learner = opened()
         job.learn(learner, itertools.chain(first, rows))
     return learner
 
 
-def _learn_on_cluster(job: ResumableLearn, learner: Learner, where: dict[str, Any]) -> None:
+def _learn_on_cluster(tables: list[Table], learner: Learner, where: dict[str, Any]) -> Learner:
     from klda import cluster
 
-    paths, columns = [table.path for table in job.tables], job.tables[0].columns
-    cluster.learn(
-        paths,
-        learner=learner,
-        input_column=columns.input,
-        label_column=columns.label,
-        progress=True,
-        **where,
-    )
+    paths, columns = [table.path for table in tables], tables[0].columns
+    where |= options.given(input_column=columns.input, label_column=columns.label)
+    return cluster.learn(paths, learner=learner, progress=True, **where)
 
 
 @contextmanager
@@ -217,31 +164,6 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
                 "--restart."
             )
         raise
-
-
-def _modality(foundation: str | None) -> str | None:
-    """Tell what a new model takes by its foundation model: a column of paths may be texts."""
-    if foundation is None:
-        return None
-    from klda.encoders import modality_of
-
-    return modality_of(foundation)
-
-
-def _check_fixed(model: Path, learner: Learner, given: dict[str, Any]) -> None:
-    """Refuse options that only a new model can be given."""
-    fixed = [name for name in given if name not in ("foundation", "keep")]
-    if fixed:
-        option = fixed[0].replace("_", "-")
-        raise KldaError(
-            f"--{option} was fixed when the model in {model} was made. Leave it out, or make a "
-            "new model in another folder."
-        )
-    if "keep" in given and learner.ledger is None:
-        raise KldaError(
-            f"--keep: the model in {model} was made without a ledger, which can't be added later. "
-            "Make a new model in another folder."
-        )
 
 
 def _report(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,14 +32,7 @@ InputColumn = Annotated[
         "--text-column",
     ),
 ]
-LabelColumn = Annotated[
-    str | None, option("Column with the labels; guessed if its name is obvious.")
-]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-BatchSize = Annotated[
-    int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
-]
-Cache = Annotated[Path | None, option("Folder that keeps computed features for the next time.")]
 Engine = Annotated[
     str | None, option("What runs a text model: onnx or torch (automatic).", metavar="NAME")
 ]
@@ -68,19 +65,63 @@ Workers = Annotated[
 Json = Annotated[bool, option("Print one JSON object.", "--json")]
 
 
+class Group:
+    """Options that go together: a dataclass, which a command takes as one parameter."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given: those that are not None."""
+        return given(**vars(self))
+
+
 def given(**options: Any) -> dict[str, Any]:
     """Return the options that were given: those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def encoding(
-    device: str,
-    batch_size: int | None,
-    cache: Path | None,
-    engine: str | None,
-    precision: str | None,
-) -> dict[str, Any]:
-    """Return the options of :func:`klda.encoders.load` that were given."""
-    return given(
-        device=device, batch_size=batch_size, cache=cache, engine=engine, precision=precision
-    )
+@dataclass(frozen=True)
+class Columns(Group):
+    """Which columns hold the inputs and the labels."""
+
+    input_column: InputColumn = None
+    label_column: Annotated[
+        str | None, option("Column with the labels; guessed if its name is obvious.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Encoding(Group):
+    """How inputs are encoded: options of :func:`klda.encoders.load`."""
+
+    device: Device = "auto"
+    batch_size: Annotated[
+        int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
+    ] = None
+    cache: Annotated[
+        Path | None, option("Folder that keeps computed features for the next time.")
+    ] = None
+    engine: Engine = None
+    precision: Precision = None
+
+
+def ungrouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for Typer, with single options in the place of each group."""
+    parameters: list[inspect.Parameter] = []
+    groups = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and issubclass(group, Group):
+            groups[parameter.name] = group, inspect.signature(group, eval_str=True).parameters
+            parameters += groups[parameter.name][1].values()
+        else:
+            parameters.append(parameter)
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        for name, (group, members) in groups.items():
+            options[name] = group(**{member: options.pop(member) for member in members})
+        command(**options)
+
+    only_by_name = [one.replace(kind=one.KEYWORD_ONLY) for one in parameters]
+    run.__signature__ = inspect.Signature(only_by_name)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from html import escape
+import json
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,52 +32,45 @@ def check_file(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) ->
 
 def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
-    pyplot = _pyplot()
-    count = len(result.labels)
-    totals = np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    pyplot, count = _pyplot(), len(result.labels)
     side = min(max(4.5, 0.16 * count + 2), 24)
     figure, axes = pyplot.subplots(figsize=(side, side), layout="constrained")
-    image = axes.imshow(result.confusion / totals, cmap="magma_r", vmin=0, vmax=1)
-    names = [str(label) for label in result.labels]
-    size = max(4.0, min(9.0, 400 / max(count, 1)))
-    if count <= 150:
-        axes.set_xticks(range(count), names, rotation=90, fontsize=size)
-        axes.set_yticks(range(count), names, fontsize=size)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("label")
-    axes.set_title(f"accuracy {result.accuracy:.1%}, {result.samples:,} samples")
-    figure.colorbar(image, ax=axes, shrink=0.7, label="fraction of the label's samples")
+    fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
+    ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
+        ax=axes,
+        include_values=False,
+        cmap="magma_r",
+        xticks_rotation="vertical",
+        im_kw={"vmin": 0, "vmax": 1},
+    )
+    axes.tick_params(labelsize=max(4.0, min(9.0, 400 / max(count, 1))))
+    if count > 150:  # too small to read
+        axes.set(xticks=[], yticks=[])
+    title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
+    axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
     _save(pyplot, figure, path)
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
-    found = result.reliability
-    pyplot = _pyplot()
+    from sklearn.calibration import CalibrationDisplay
+
+    found, pyplot = result.reliability, _pyplot()
     figure, (above, below) = pyplot.subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
     )
-    bins = len(found.counts)
-    middles = (np.arange(bins) + 0.5) / bins
-    there = found.counts > 0
-    above.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated", zorder=3)
-    above.bar(middles[there], found.accuracy[there], 0.9 / bins, color="#4c78a8", label="accuracy")
-    above.plot(
-        found.confidence[there],
-        found.accuracy[there],
-        "o",
-        color="#e45756",
-        markersize=4,
-        label="by mean probability",
+    there, bins = found.counts > 0, len(found.counts)
+    curve = CalibrationDisplay(found.accuracy[there], found.confidence[there], None)
+    curve.plot(ax=above, name="answers")
+    above.set(
+        title=f"expected calibration error {found.error:.1%}, {result.samples:,} samples",
+        xlabel=None,
+        ylabel="fraction of answers that are right",
     )
-    above.set_ylabel("fraction of answers that are right")
-    above.set_xlim(0, 1)
-    above.set_ylim(0, 1.02)
-    above.legend(loc="upper left", frameon=False)
-    above.set_title(f"expected calibration error {found.error:.1%}, {result.samples:,} samples")
-    below.bar(middles, found.counts / found.counts.sum(), 0.9 / bins, color="0.6")
-    below.set_ylabel("fraction")
-    below.set_xlabel("probability of the answer")
+    below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
+    below.set(xlabel="probability of the answer", ylabel="fraction")
     _save(pyplot, figure, path)
 
 
@@ -151,35 +143,23 @@ def _areas(counts: np.ndarray) -> np.ndarray:
 
 def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
     at = {label: i for i, label in enumerate(classes.labels)}
-    places = np.round(500 + 460 * classes.places * (1, -1), 1)
-    radii = np.round(np.sqrt(_areas(classes.counts)) / 1.5, 1)
-    lines = []
-    for pair in pairs:
-        (x1, y1), (x2, y2) = places[at[pair.first]], places[at[pair.second]]
-        title = f"{pair.first} / {pair.second}: {pair.confusion:.1%} expected confusion"
-        width = 1.5 + 20 * pair.confusion
-        lines.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke-width="{width:.1f}">'
-            f"<title>{escape(title)}</title></line>"
-        )
-    dots = []
-    for i, label in enumerate(classes.labels):
-        x, y = places[i]
-        name = escape(str(label))
-        dots.append(
-            f'<g class="class" data-name="{escape(str(label).lower(), quote=True)}" '
-            f'transform="translate({x} {y})"><circle r="{radii[i]}">'
-            f"<title>{name}: {int(classes.counts[i]):,} samples</title></circle>"
-            f'<text x="{radii[i] + 1}" y="3">{name}</text></g>'
-        )
-    parts = {
-        "@TITLE@": escape(_map_title(classes, pairs)),
-        "@LINES@": "\n".join(lines),
-        "@DOTS@": "\n".join(dots),
+    drawn = {
+        "title": _map_title(classes, pairs),
+        "classes": [
+            {"name": str(label), "samples": samples, "area": area, "x": x, "y": y}
+            for label, samples, area, (x, y) in zip(
+                classes.labels,
+                classes.counts.tolist(),
+                _areas(classes.counts).tolist(),
+                classes.places.tolist(),
+                strict=True,
+            )
+        ],
+        "pairs": [(at[pair.first], at[pair.second], pair.confusion) for pair in pairs],
     }
-    # In one pass: a class may be called @DOTS@.
     page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
-    return re.sub("|".join(parts), lambda found: parts[found[0]], page)
+    # A class may be called </script>.
+    return page.replace("@MAP@", json.dumps(drawn).replace("<", r"\u003c"))
 
 
 def _pyplot() -> Any:

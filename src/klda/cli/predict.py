@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from klda.cli import options, reading
@@ -23,11 +22,10 @@ from klda.errors import REFUSED, check_fraction
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.learner import Learner
-    from klda.learner.explanation import Explanation
 
 FEWEST = 3  # classes that an explanation shows: fewer explain nothing
-# What was asked, and the classes with their probabilities; "unknown" has none (NaN).
-Predicted = tuple[Any, list[tuple[Any, float]]]
+Record = dict[str, Any]  # an input and its answer, as --format jsonl has them
+Answering = Callable[[Any], Iterable[Record]]
 
 
 class Format(enum.StrEnum):
@@ -39,6 +37,7 @@ class Format(enum.StrEnum):
 
 
 def predict(
+    *,
     model: options.OptionalModel = None,
     file: Annotated[
         Path | None,
@@ -70,11 +69,7 @@ def predict(
         Path | None, option("File to write or replace.", "--output", "-o")
     ] = None,
     input_column: options.InputColumn = None,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    cache: options.Cache = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
+    encoding: options.Encoding,
     server: Annotated[
         str | None,
         option("Ask a running **klda serve** instead of opening a model folder.", metavar="URL"),
@@ -112,7 +107,6 @@ def predict(
         raise typer.BadParameter("Give a file or --text, not both.")
     if refused is not None:
         check_fraction("--refused", refused)
-    encoding = options.encoding(device, batch_size, cache, engine, precision)
     judged = reject or refused is not None
     if cluster is not None:
         if explain or reject or top_k > 1 or format is not None:
@@ -123,31 +117,26 @@ def predict(
         where = options.given(
             address=cluster, workers=workers, input_column=input_column, refused=refused
         )
-        _predict_on_cluster(file, model, output_file, encoding | where)
+        _predict_on_cluster(file, model, output_file, encoding.given() | where)
         return
     if server is not None and (judged or explain):
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
-    asked = _opened(model, server, key, encoding, judged or explain)
+    if explain and format is Format.CSV:
+        raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
+    asked = _opened(model, server, key, encoding.given(), judged or explain)
     batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
-        if format is Format.CSV:
-            raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
-        said = _explained(asked, batches, top_k, options.given(refused=refused))
-        with output(output_file) as stream:
-            _write_explanations(stream, said, format is Format.JSONL)
-        return
-    rejecting = {}
-    if judged:
-        rejecting = {"reject": REFUSED if refused is None else refused}
-    # A model with fewer classes than asked for has fewer columns to fill.
-    columns = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
-    predicted = answered(
-        batches,
-        lambda inputs: [top[:columns] for top in asked.predict_top(inputs, top_k, **rejecting)],
-    )
-    chosen = format or (Format.TABLE if output_file is None and sys.stdout.isatty() else Format.CSV)
+        answer = explaining(asked, max(top_k, FEWEST), options.given(refused=refused))
+        names, write = ["input"], _write_jsonl if format is Format.JSONL else _write_explanations
+    else:
+        # A model with fewer classes than asked for has fewer columns to fill.
+        most = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
+        answer = ranking(asked, most, (refused or REFUSED) if judged else None)
+        names = columns(asked.modality, most, judged)
+        on_terminal = output_file is None and sys.stdout.isatty()
+        write = WRITERS[format or (Format.TABLE if on_terminal else Format.CSV)]
     with output(output_file) as stream:
-        WRITERS[chosen](stream, predicted, asked.modality, columns, judged)
+        write(stream, names, answered(names[0], batches, answer))
 
 
 def _opened(
@@ -191,123 +180,112 @@ def _batches(
         if texts:
             return iter([Batch(list(texts), None)])
         return read_lines(sys.stdin.buffer, "standard input")
-    tables = reading.open_tables([file], modality, input_column, None)
+    tables = reading.open_tables([file], modality, options.Columns(input_column))
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def answered(
-    batches: Iterator[Batch], ask: Callable[[Any], Iterable[Any]]
-) -> Iterator[tuple[Any, Any]]:
+def answered(name: str, batches: Iterable[Batch], answer: Answering) -> Iterator[Record]:
     """Yield each input with its answer: texts and paths as they are, features by row number."""
     row = 0
     for batch in batches:
-        for value, answer in zip(batch.inputs, ask(batch.inputs), strict=True):
+        for value, said in zip(batch.inputs, answer(batch.inputs), strict=True):
             row += 1
-            yield printable(str(value)) if isinstance(value, str | Path) else row, answer
+            yield {name: printable(str(value)) if isinstance(value, str | Path) else row} | said
 
 
-def _input_name(modality: str) -> str:
-    return {"text": "text", "image": "image"}.get(modality, "row")
+def ranking(asked: Any, most: int, refused: float | None = None) -> Answering:
+    """Return what answers with the likeliest classes, and with `refused` says what is known."""
+    rejecting = {} if refused is None else {"reject": refused}
+
+    def record(top: list[tuple[Any, float]]) -> Record:
+        ranked: list[Record] = [
+            {"label": label, "probability": None if math.isnan(p) else round(p, 6)}
+            for label, p in top
+        ]
+        # A class may be called "unknown", too, but then it has a probability.
+        known = {"known": ranked[0]["probability"] is not None} if rejecting else {}
+        return ranked[0] | known | ({"top": ranked} if most > 1 else {})
+
+    return lambda inputs: map(record, asked.predict_top(inputs, most, **rejecting))
 
 
-def _is_known(top: list[tuple[Any, float]]) -> bool:
-    """Whether an input was not refused; a class may be called "unknown", too."""
-    return not math.isnan(top[0][1])
+def explaining(learner: Learner, most: int, refused: dict[str, float]) -> Answering:
+    """Return what answers with explanations."""
+
+    def answer(inputs: Any) -> Iterator[Record]:
+        said = learner.explain_all(inputs, top=most, samples=most, **refused)
+        return (explanation.to_dict() for explanation in said)
+
+    return answer
 
 
-def _write_csv(
-    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
-) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    names = [_input_name(modality), "label", "probability"]
-    for i in range(2, columns + 1):
+def columns(modality: str, most: int, judged: bool) -> list[str]:
+    """Return the columns of a table with so many classes per input."""
+    names = ["row" if modality == "features" else modality, "label", "probability"]
+    for i in range(2, most + 1):
         names += [f"label_{i}", f"probability_{i}"]
-    writer.writerow([*names, "known"] if judged else names)
-    for value, top in answers:
-        cells = [cell for label, p in top for cell in (label, "" if math.isnan(p) else f"{p:.6f}")]
-        known = [str(_is_known(top)).lower()] if judged else []
-        writer.writerow([value, *cells, *known])
+    return [*names, "known"] if judged else names
 
 
-def _write_jsonl(
-    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
-) -> None:
-    for value, top in answers:
-        label, probability = top[0]
-        entry = {_input_name(modality): value, "label": label, "probability": _rounded(probability)}
-        if judged:
-            entry["known"] = _is_known(top)
-        if columns > 1:
-            entry["top"] = [{"label": name, "probability": _rounded(p)} for name, p in top]
-        stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+def _cells(record: Record, number: str, none: str) -> list[Any]:
+    cells = [next(iter(record.values()))]
+    for one in record.get("top", [record]):
+        p = one["probability"]
+        cells += [one["label"], none if p is None else format(p, number)]
+    return cells
 
 
-def _rounded(probability: float) -> float | None:
-    return None if math.isnan(probability) else round(probability, 6)
+def write_csv(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+    """Write predictions as comma-separated values."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names)
+    for record in records:
+        known = [str(record["known"]).lower()] if "known" in record else []
+        writer.writerow([*_cells(record, ".6f", ""), *known])
 
 
-def _write_table(
-    stream: TextIO, answers: Iterator[Predicted], modality: str, columns: int, judged: bool
-) -> None:
-    shown = table()
-    shown.add_column(_input_name(modality), overflow="fold")
-    for i in range(1, columns + 1):
-        shown.add_column("label" if i == 1 else f"label {i}", style="bold" if i == 1 else "")
-        shown.add_column("prob.", justify="right")
-    for value, top in answers:
-        pairs = [(Text(str(label)), "-" if math.isnan(p) else f"{p:.1%}") for label, p in top]
-        shown.add_row(Text(str(value)), *[cell for pair in pairs for cell in pair])
+def _write_jsonl(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+    for record in records:
+        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _write_table(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+    short = [name.replace("probability", "prob.").replace("_", " ") for name in names]
+    heads = [name for name in short if name != "known"]
+    rows = (_cells(record, ".1%", "-") for record in records)
+    shown = table(*heads, rows=rows, numbers=heads[2::2])
+    shown.columns[0].overflow, shown.columns[1].style = "fold", "bold"
     results(stream).print(shown)
 
 
-WRITERS = {Format.TABLE: _write_table, Format.CSV: _write_csv, Format.JSONL: _write_jsonl}
+WRITERS = {Format.TABLE: _write_table, Format.CSV: write_csv, Format.JSONL: _write_jsonl}
 
 
-def _explained(
-    learner: Learner, batches: Iterator[Batch], top_k: int, refused: dict[str, float]
-) -> Iterator[tuple[Any, Explanation]]:
-    """Yield each input with the explanation of its answer: at least three classes and samples."""
-    most = max(top_k, FEWEST)
-    return answered(
-        batches, lambda inputs: learner.explain_all(inputs, top=most, samples=most, **refused)
-    )
-
-
-def _write_explanations(
-    stream: TextIO, said: Iterator[tuple[Any, Explanation]], as_json: bool
-) -> None:
-    """Write explanations as text, or as JSON, one object per line."""
+def _write_explanations(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
     console = results(stream)
-    for value, explanation in said:
-        if as_json:
-            entry = {"input": value} | explanation.to_dict()
-            stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
-        else:
-            _write_explanation(console, value, explanation)
-
-
-def _write_explanation(console: Console, value: Any, explanation: Explanation) -> None:
-    console.print(Text(str(value), style="bold"))
-    console.print(Text("  " + _verdict(explanation)), soft_wrap=True)
-    layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}
     numbers = ("probability", "distance", "similarity")
-    near = [(c.label, f"{c.probability:.1%}", f"{c.distance:,.0f}") for c in explanation.classes]
-    columns = ("nearest classes", "probability", "distance")
-    console.print(table(*columns, rows=near, numbers=numbers, **layout))
-    if explanation.samples:
-        alike = [(s.id, s.label, f"{s.similarity:.3f}") for s in explanation.samples]
-        columns = ("nearest samples", "class", "similarity")
-        console.print(table(*columns, rows=alike, numbers=numbers, **layout))
-    console.print()
+    layout: dict[str, Any] = {"numbers": numbers, "padding": (0, 2), "pad_edge": True}
+    for said in records:
+        console.print(Text(str(said["input"]), style="bold"))
+        console.print(Text("  " + _verdict(said)), soft_wrap=True)
+        near = (
+            (one["label"], f"{one['probability']:.1%}", f"{one['distance']:,.0f}")
+            for one in said["classes"]
+        )
+        console.print(table("nearest classes", *numbers[:2], rows=near, **layout))
+        if said["samples"]:
+            alike = ((s["id"], s["label"], f"{s['similarity']:.3f}") for s in said["samples"])
+            console.print(table("nearest samples", "class", "similarity", rows=alike, **layout))
+        console.print()
 
 
-def _verdict(explanation: Explanation) -> str:
-    unknown = "unknown; the nearest class is " if explanation.known is False else ""
-    parts = [f"{unknown}{explanation.label}"]
-    if explanation.margin == explanation.margin:
-        parts.append(f"margin {explanation.margin:.2f}")
-    if explanation.novelty is not None:
-        limit = explanation.threshold
+def _verdict(said: Record) -> str:
+    unknown = "unknown; the nearest class is " if said["known"] is False else ""
+    parts = [f"{unknown}{said['label']}"]
+    if said["margin"] is not None:
+        parts.append(f"margin {said['margin']:.2f}")
+    if said["novelty"] is not None:
+        limit = said["threshold"]
         beyond = "no threshold yet" if limit is None else f"unknown above {limit:,.0f}"
-        parts.append(f"novelty {explanation.novelty:,.0f} ({beyond})")
+        parts.append(f"novelty {said['novelty']:,.0f} ({beyond})")
     return ", ".join(parts)

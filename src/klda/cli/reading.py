@@ -9,23 +9,20 @@ from typing import Any
 import typer
 
 from klda import data
-from klda.data import Batch, Columns, Position, Table
+from klda.cli.options import Columns
+from klda.data import Batch, Position, Table
 
 
 def open_tables(
-    paths: Sequence[Path],
-    modality: Any,
-    input_column: str | None,
-    label_column: str | None,
-    classes: Collection[Any] = (),
+    paths: Sequence[Path], modality: Any, columns: Columns, classes: Collection[Any] = ()
 ) -> list[Table]:
     """Open the files of one command, as :func:`klda.data.open_tables` does."""
-    if label_column is not None and label_column == input_column:
+    names = columns.input_column, columns.label_column
+    if names[1] is not None and names[0] == names[1]:
         raise typer.BadParameter(
-            f"--input-column and --label-column both name {label_column!r}: name two columns."
+            f"--input-column and --label-column both name {names[1]!r}: name two columns."
         )
-    columns = Columns(input_column, label_column)
-    return data.open_tables(paths, modality=modality, columns=columns, classes=classes)
+    return data.open_tables(paths, modality=modality, columns=data.Columns(*names), classes=classes)
 
 
 def batches(

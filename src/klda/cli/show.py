@@ -18,7 +18,6 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.learner.folder import StoredModel
-    from klda.learner.label_set import TwoInOne
 
 LATEST = 20  # entries of the history
 MOST = 20  # lines of a table of the label set; --json has all
@@ -110,7 +109,7 @@ def _kept(stored: StoredModel) -> str:
         return f"the features of {samples} (--keep features), no text, no image"
     keeps = stored.document["classifier"].get("keeps")
     if keeps is None:
-        keeps = _kept_by_names_of_arrays(stored)
+        return "not recorded by this version of klda: learn something to have it recorded"
     if "rows" in keeps:
         few = "one row of numbers per sample, no text, no image"
         if "most_rows" not in keeps:
@@ -120,19 +119,6 @@ def _kept(stored: StoredModel) -> str:
         samples = counted(keeps["waiting"], "sample")
         return f"statistics, and the features of {samples} until probabilities are calibrated"
     return "statistics only: counts, means and what all classes share"
-
-
-def _kept_by_names_of_arrays(stored: StoredModel) -> dict[str, int]:
-    """Return what a folder holds of samples if, written by 0.1.0, it does not say so itself."""
-    arrays = stored.arrays
-    support = next((a for name, a in arrays.items() if name.endswith("/support")), None)
-    if support is not None and stored.document["compact"]:
-        return {"rows": len(support)}
-    rows = next((a for name, a in arrays.items() if name.endswith("/rows")), None)
-    if rows is not None:  # as long as there is no scatter of all samples
-        return {"rows": len(rows), "most_rows": rows.shape[1] // 2}
-    pending = arrays.get("learn/pending")
-    return {} if pending is None else {"waiting": len(pending)}
 
 
 def _classes(stored: StoredModel) -> RichTable:
@@ -163,61 +149,43 @@ def _show_label_set(
     if map_file is not None:
         plots.check_file("--map", map_file, plots.MAP_SUFFIXES)
     learner = Learner.load(model, verify=verify)
+    values: dict[str, Any] = {"model": str(model)}
     if map_file is not None:
         plots.draw_map(learner, map_file)
         say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
-    found: dict[str, Any] = {}
+        values["map"] = str(map_file)
     if confusable:
-        ledger, classifier = learner.ledger, learner.classifier
-        found["confusable"] = label_set.confusable(classifier, limit=None)
-        found["small_classes"] = label_set.small_classes(classifier)
+        pairs = label_set.confusable(learner.classifier, limit=None)
+        values["confusable"] = list(map(asdict, pairs))
+        values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classifier)))
         # Without a ledger nobody can tell.
-        found["two_in_one"] = None if ledger is None else label_set.two_in_one(ledger)
+        doubles = None if learner.ledger is None else label_set.two_in_one(learner.ledger)
+        values["two_in_one"] = None if doubles is None else list(map(asdict, doubles))
     if as_json:
-        values: dict[str, Any] = {"model": str(model)} | options.given(
-            map=map_file and str(map_file)
-        )
-        for name, entries in found.items():
-            values[name] = None if entries is None else [asdict(entry) for entry in entries]
         print_json(values)
-    elif found:
-        print_parts(_problems(**found))
+    elif confusable:
+        print_parts(_problems(values))
 
 
-def _problems(
-    confusable: list[Any], small_classes: list[Any], two_in_one: list[TwoInOne] | None
-) -> Iterator[Any]:
+def _problems(found: dict[str, Any]) -> Iterator[Any]:
     """Yield a table of each kind of problem, or a sentence where there is none."""
-    yield _problem_table(
-        ("easily confused", "with", "expected confusion"),
-        [(pair.first, pair.second, f"{pair.confusion:.1%}") for pair in confusable],
-        "No classes are easily confused.",
-    )
-    yield _problem_table(
-        ("few samples", "samples"),
-        [(one.label, one.samples) for one in small_classes],
-        "No class is too small.",
-    )
-    yield (
-        NO_LEDGER
-        if two_in_one is None
-        else _problem_table(
-            ("looks like two", "groups", "gap", "typical"),
-            [_two_in_one(one) for one in two_in_one],
-            "No class looks like two in one.",
-        )
-    )
-
-
-def _two_in_one(one: TwoInOne) -> tuple[Any, ...]:
-    sizes, ids = " + ".join(map(str, one.sizes)), " and ".join(map(str, one.ids))
-    return one.label, sizes, f"{one.gap:.1f}", f"samples {ids}"
-
-
-def _problem_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str) -> Any:
-    """Return the first rows as a table, or a sentence if there are none."""
-    if not rows:
-        return none
-    more = f"the first {MOST} of {len(rows):,}; --json has all" if len(rows) > MOST else None
-    numbers = ("expected confusion", "samples", "groups", "gap")
-    return table(*columns, rows=rows[:MOST], numbers=numbers, caption=more, caption_justify="left")
+    pairs = [
+        (one["first"], one["second"], f"{one['confusion']:.1%}") for one in found["confusable"]
+    ]
+    small = [(one["label"], one["samples"]) for one in found["small_classes"]]
+    doubles = []
+    for one in found["two_in_one"] or ():
+        sizes, ids = (" + ".join(map(str, one["sizes"])), " and ".join(map(str, one["ids"])))
+        doubles.append((one["label"], sizes, f"{one['gap']:.1f}", f"samples {ids}"))
+    none = NO_LEDGER if found["two_in_one"] is None else "No class looks like two in one."
+    for columns, rows, nothing in (
+        (
+            ("easily confused", "with", "expected confusion"),
+            pairs,
+            "No classes are easily confused.",
+        ),
+        (("few samples", "samples"), small, "No class is too small."),
+        (("looks like two", "groups", "gap", "typical"), doubles, none),
+    ):
+        numbers = ("expected confusion", "samples", "groups", "gap")
+        yield table(*columns, rows=rows, numbers=numbers, most=MOST) if rows else nothing

@@ -14,13 +14,13 @@ from klda.classifiers.validation import check_label_kind
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Block, BlockReader, Part, Source, cut
-from klda.cluster.workers import PredictionWriter
+from klda.cluster.workers import Packed
 from klda.data import Columns
 from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import REFUSED, KldaError, check_count, check_fraction, require
 from klda.learner import Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
@@ -112,24 +112,18 @@ def learn(
         with _working(rows, taught, options, resources, progress, "Learning") as pool:
             first, blocks = _peeked(rows.blocks(), "learn")
             if not _is_fitted(draft):
-                _draw_maps(draft, ray.get(first.ref), first, reader)
-            parts = _parts(ray, pool, blocks, *_part_sizes(draft, rows_per_part))
-            _merge_all(ray, pool, parts, draft, reader)
+                # A new classifier draws its feature maps, as learning the first rows would.
+                inputs, labels, _ = reader.read(ray.get(first.ref), first)
+                draft.classifier.partial_fit(draft.encode(inputs), labels)
+                draft.classifier = draft.classifier.empty()
+            parts = _parts(pool, blocks, *_part_sizes(draft, rows_per_part))
+            empty = ray.put(draft.classifier.empty().pack(solved=False))
+            _merge_all(pool.map(parts, "learn", empty, reader), draft)
     return taught.take_over(draft, source or str(rows))
 
 
 def _is_fitted(learner: Learner) -> bool:
     return hasattr(learner.classifier, "n_features_in_")
-
-
-def _draw_maps(draft: Learner, block: Any, first: Block, reader: BlockReader) -> None:
-    """Let a new classifier draw its feature maps, as learning the first rows would."""
-    n_rows = 1  # nothing depends on the rows
-    if getattr(draft.classifier, "gamma", None) == "auto":
-        n_rows = first.stop - first.start
-    inputs, labels, _ = reader.read(block, first.start, first.start + n_rows)
-    draft.classifier.partial_fit(draft.encode(inputs), labels)
-    draft.classifier = draft.classifier.empty()
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
@@ -139,18 +133,11 @@ def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
     return min(most, max(1, size // 2)), most
 
 
-def _merge_all(
-    ray: Any, pool: Pool, parts: Iterator[Part], draft: Learner, reader: BlockReader
-) -> None:
-    """Have all parts learned, and add the model of each to the draft."""
+def _merge_all(learned: Iterator[tuple[Part, Packed]], draft: Learner) -> None:
+    """Add the model of each part to the draft."""
     classifier, before, n_rows = draft.classifier, draft.samples, 0
     model = classifier.model_
-    empty = ray.put(classifier.empty().pack(solved=False))
-
-    def submit(worker: Any, part: Part) -> Any:
-        return worker.learn.remote(empty, reader, *part.arguments)
-
-    for part, (arrays, meta) in pool.map(parts, submit):
+    for part, (arrays, meta) in learned:
         check_label_kind(classifier.classes_, meta["classes"])
         classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
         n_rows += part.n_rows
@@ -187,7 +174,7 @@ def predict(
     model : path or Learner
         Model folder.
     output : path
-        Folder to create; all machines of the cluster must see it. It appears when it is complete.
+        Folder to create. It appears when it is complete.
     input_column : str, optional
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str
@@ -203,6 +190,7 @@ def predict(
         The folder.
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
+    parquet = require("pyarrow.parquet", "cluster")
     check_fraction("refused", refused)
     folder = Path(output).resolve()
     if folder.exists():
@@ -213,16 +201,13 @@ def predict(
     with connected(address, resources) as ray, _written(folder) as partial:
         reader = BlockReader(asked.modality, Columns(input_column), labels=False)
         rows = Source.open(ray, data, reader)
-        writer = PredictionWriter(partial, float(refused), tuple(columns))
         packed = ray.put(asked.classifier.pack(compact=True))
-
-        def submit(worker: Any, part: Part) -> Any:
-            return worker.predict.remote(packed, writer, reader, *part.arguments)
-
+        given = packed, reader, float(refused), tuple(columns)
         with _working(rows, asked, options, resources, progress, "Predicting") as pool:
             _, blocks = _peeked(rows.blocks(), "predict")
-            for _ in pool.map(_parts(ray, pool, blocks, *PREDICTIONS_PER_FILE), submit):
-                pass
+            parts = _parts(pool, blocks, *PREDICTIONS_PER_FILE)
+            for part, table in pool.map(parts, "predict", *given):
+                parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
 
 
@@ -233,8 +218,6 @@ def _written(folder: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        for left in partial.glob(".part-*"):  # by workers that died
-            left.unlink()
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -253,27 +236,21 @@ def _working(
     doing: str,
 ) -> Iterator[Pool]:
     """Yield workers with a learner's foundation model; their progress is reported, or shown."""
-    loading = learner.options | options
+    # The driver's device is not the workers'.
+    loading = learner.options | {"device": "auto"} | options
     for name in ("layers", "modality"):  # the fingerprint says which
         loading.pop(name, None)
-    if "device" not in options:
-        loading.pop("device", None)  # the driver's is not the workers'
     reads_dataset = rows.dataset is not None
     total = None if reads_dataset else 1.0
-    with progress_bar(doing, total, show=bool(progress) and not callable(progress)) as show:
+    with progress_bar(doing, total, show=progress is True) as show:
 
         def shown(now: Progress) -> None:
             show(now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers")
 
         report = progress if callable(progress) else shown
-        with Pool(
-            rows.ray,
-            learner.foundation,
-            loading,
-            resources,
-            leave_cpus=reads_dataset,
-            report=report,
-        ) as pool:
+        given = (learner.foundation, loading, resources)
+        with Pool(rows.ray, *given, leave_cpus=reads_dataset, report=report) as pool:
+            pool.wait_for_place()
             yield pool
 
 
@@ -285,8 +262,8 @@ def _peeked(blocks: Iterator[Block], doing: str) -> tuple[Block, Iterator[Block]
     return first, itertools.chain([first], blocks)
 
 
-def _parts(ray: Any, pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
+def _parts(pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
     """Cut rows into parts in a thread, a few parts ahead of the workers."""
-    store = ray.cluster_resources().get("object_store_memory", 2**30)
+    store = pool.ray.cluster_resources().get("object_store_memory", 2**30)
     most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
     return read_ahead(cut(blocks, pool.size, least, most, most_bytes))

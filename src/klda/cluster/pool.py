@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from klda.cluster.connection import ClusterError, Resources
@@ -19,10 +19,11 @@ START_SECONDS = 300.0  # until the first worker has a place; loading may take lo
 class Progress:
     """How far the work is."""
 
-    rows: int  # that are done
-    parts: int  # that are done; a part is what one worker is given at a time
-    workers: tuple[WorkerInfo, ...]  # that run now
-    fraction: float | None  # of all rows, estimated from the sizes of files; None for a dataset
+    rows: int = 0  # that are done
+    parts: int = 0  # that are done; a part is what one worker is given at a time
+    workers: tuple[WorkerInfo, ...] = ()  # that run now
+    # Of all rows, estimated from the sizes of files; None for a dataset.
+    fraction: float | None = None
 
 
 class Pool:
@@ -45,7 +46,7 @@ class Pool:
         leave_cpus: bool = False,
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        self._ray, self._report, self._retries = ray, report, resources.retries
+        self.ray, self._report, self._retries = ray, report, resources.retries
         self.size, cpus, gpus = resources.settled(ray, leave_cpus)
         remote = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")(Worker)
         device = options.get("device", "auto")
@@ -56,95 +57,90 @@ class Pool:
         self._workers: dict[Any, WorkerInfo | None] = {}  # None while one is loading
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Part | None]] = {}  # by result; None while loading
-        self._again: deque[Part] = deque()
-        self._done: deque[tuple[Part, Any]] = deque()
+        self._again: list[Part] = []  # whose worker died
         self._failures: Counter[str] = Counter()
-        self._rows = self._parts = 0
-        self._fraction: float | None = 0.0
-        self._arriving = [self._start().arrive.remote() for _ in range(self.size)]
+        self._progress = Progress()
+        self._placed = [self._start() for _ in range(self.size)]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         for worker in self._workers:
-            self._ray.kill(worker)
+            self.ray.kill(worker)
 
-    def map(
-        self, parts: Iterable[Part], submit: Callable[[Any, Part], Any]
-    ) -> Iterator[tuple[Part, Any]]:
+    def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
         """Yield all parts with their results, in the order in which they are done.
 
-        Given a free worker and a part, `submit` starts the work and returns a reference to its
-        result. While the caller uses a result, its worker has the next part to do.
+        `work` names the method of a worker, which is `given` the same for each part. While the
+        caller uses a result, its worker has the next part to do.
         """
-        parts = iter(parts)
+        left, done = iter(parts), None
         while True:
-            part = self._again.popleft() if self._again else next(parts, None)
-            if part is not None:
-                while not self._idle:
-                    self._wait()
-                worker = self._idle.pop()
-                self._busy[submit(worker, part)] = (worker, part)
-            elif any(part is not None for _, part in self._busy.values()):
-                self._wait()
-            else:
+            while self._idle and (part := self._again.pop() if self._again else next(left, None)):
+                worker, contents = self._idle.pop(), [block.ref for block in part.blocks]
+                ref = getattr(worker, work).remote(*given, part, *contents)
+                self._busy[ref] = (worker, part)
+            if done:
+                yield done
+            if self._idle and not any(part for _, part in self._busy.values()):
                 return
-            while self._done:
-                yield self._done.popleft()
+            done = self._wait()
 
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
-        if not self._arriving:
-            return
-        arrived, _ = self._ray.wait(self._arriving, num_returns=1, timeout=START_SECONDS)
-        if not arrived:
-            has = self._ray.cluster_resources()
+        if not self.ray.wait(self._placed, num_returns=1, timeout=START_SECONDS)[0]:
+            has = self.ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
                 f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and others may be "
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
-        self._arriving = []
 
-    def _wait(self) -> None:
-        """Wait until a worker has loaded, has done its part, or has died and been replaced."""
-        self.wait_for_place()
-        (ref, *_), _ = self._ray.wait(list(self._busy), num_returns=1)
+    def _wait(self) -> tuple[Part, Any] | None:
+        """Wait until a worker has loaded, has died and been replaced, or has done a part.
+
+        Returns the part with its result, if it was that.
+        """
+        (ref, *_), _ = self.ray.wait(list(self._busy), num_returns=1)
         worker, part = self._busy.pop(ref)
         doing = "opening the foundation model" if part is None else f"working on {part}"
         try:
-            result = self._ray.get(ref)
-        except self._ray.exceptions.RayTaskError as error:
+            result = self.ray.get(ref)
+        except self.ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, KldaError | OSError):
                 raise cause from None
             raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
-        except self._ray.exceptions.RayError as error:
+        except self.ray.exceptions.RayError as error:
             self._replace_worker(worker, doing, error)
             if part is not None:
                 self._again.append(part)
-            return
+            return None
         self._idle.append(worker)
         if part is None:
             self._workers[worker] = result
-        else:
-            self._done.append((part, result))
-            self._count(part)
-        infos = tuple(info for info in self._workers.values() if info is not None)
-        self._report(Progress(self._rows, self._parts, infos, self._fraction))
+        self._tell(part)
+        return None if part is None else (part, result)
 
-    def _count(self, part: Part) -> None:
-        self._rows += part.n_rows
-        self._parts += 1
-        if self._fraction is not None:
-            self._fraction = None if part.fraction is None else self._fraction + part.fraction
+    def _tell(self, part: Part | None) -> None:
+        """Report the progress, one part further if it is done."""
+        now = self._progress
+        infos = tuple(info for info in self._workers.values() if info is not None)
+        if part is None:
+            self._progress = replace(now, workers=infos)
+        else:
+            sofar = None if part.fraction is None else part.fraction + (now.fraction or 0.0)
+            self._progress = Progress(now.rows + part.n_rows, now.parts + 1, infos, sofar)
+        self._report(self._progress)
 
     def _start(self) -> Any:
+        """Start a worker that loads; return what is there once Ray has found a place for it."""
         worker = self._make()
         self._workers[worker] = None
+        placed = worker.__ray_ready__.remote()  # before it loads: one does one thing at a time
         self._busy[worker.load.remote()] = (worker, None)
-        return worker
+        return placed
 
     def _replace_worker(self, worker: Any, doing: str, error: Exception) -> None:
         """Start another worker in the place of one that died, unless that happens again and again.
@@ -160,5 +156,5 @@ class Pool:
                 f"batch_size. Ray says: {str(error).splitlines()[0]}"
             ) from error
         del self._workers[worker]
-        self._ray.kill(worker)
+        self.ray.kill(worker)
         self._start()

@@ -24,16 +24,16 @@ from klda.labels import Label
 
 @dataclass(frozen=True)
 class Block:
-    """Rows ``start`` to ``stop`` of a `Batch` or of a dataset's block, encoded at once.
+    """A `Batch`, or rows of a dataset's block from ``start`` on; they are encoded at once.
 
     ``fraction`` is how much of all data ends with them; None for a dataset, whose end is unknown.
     """
 
     ref: Any
-    start: int
-    stop: int
+    n_rows: int
     n_bytes: int = 0
     fraction: float | None = None
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,7 @@ class Part:
     @property
     def n_rows(self) -> int:
         """How many rows."""
-        return sum(block.stop - block.start for block in self.blocks)
-
-    @property
-    def arguments(self) -> list[Any]:
-        """What workers are given: the first row, which rows of each block, and the blocks."""
-        spans = [(block.start, block.stop) for block in self.blocks]
-        return [self.first_row, spans, *(block.ref for block in self.blocks)]
+        return sum(block.n_rows for block in self.blocks)
 
     def __str__(self) -> str:
         return f"rows {self.first_row + 1:,} to {self.first_row + self.n_rows:,}"
@@ -81,8 +75,6 @@ class Source:
             raise KldaError(
                 f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
             )
-        if not given:
-            raise KldaError("data is empty: name at least one file.")
         # Workers, which open images themselves, have other working directories.
         paths = [path.resolve() for path in find_files(given)]
         modality, columns = reader.modality, reader.columns
@@ -99,7 +91,7 @@ class Source:
             return
         for batch in read(self.tables, labels=self.reader.labels):
             size = _n_bytes(batch.inputs)
-            yield Block(self.ray.put(batch), 0, len(batch), size, batch.fraction)
+            yield Block(self.ray.put(batch), len(batch), size, batch.fraction)
 
 
 def _n_bytes(inputs: Any) -> int:
@@ -113,8 +105,8 @@ def _dataset_blocks(dataset: Any, most_rows: int) -> Iterator[Block]:
             end = known.num_rows if part is None else part.end_offset
             row_bytes = (known.size_bytes or 0) / max(1, known.num_rows)
             for start in range(first, end, most_rows):
-                stop = min(start + most_rows, end)
-                yield Block(ref, start, stop, int(row_bytes * (stop - start)))
+                n_rows = min(most_rows, end - start)
+                yield Block(ref, n_rows, int(row_bytes * n_rows), start=start)
 
 
 def cut(
@@ -136,7 +128,7 @@ def cut(
 
     for block in blocks:
         held.append(block)
-        taken += block.stop - block.start
+        taken += block.n_rows
         n_bytes += block.n_bytes
         total = taken / (block.fraction or 0.5)
         wanted = max(min(least, total / workers), (total - taken) / (4 * workers))
@@ -159,23 +151,21 @@ class BlockReader:
     labels: bool
 
     def batches(
-        self, first_row: int, spans: Sequence[tuple[int, int]], blocks: Sequence[Any]
+        self, part: Part, contents: Sequence[Any]
     ) -> Iterator[tuple[Any, list[Label], Any]]:
         """Yield inputs, labels, and the rows of a dataset as an Arrow table, block by block."""
-        for block, (start, stop) in zip(blocks, spans, strict=True):
-            yield self.read(block, start, stop, first_row)
-            first_row += stop - start
+        first_row = part.first_row
+        for block, content in zip(part.blocks, contents, strict=True):
+            yield self.read(content, block, first_row)
+            first_row += block.n_rows
 
-    def read(
-        self, block: Any, start: int, stop: int, first_row: int = 0
-    ) -> tuple[Any, list[Label], Any]:
+    def read(self, content: Any, block: Block, first_row: int = 0) -> tuple[Any, list[Label], Any]:
         """Return inputs, labels and rows of a block; ``first_row`` is for errors."""
-        if isinstance(block, Batch):
-            inputs, rows = block.inputs[start:stop], None
-            labels = block.labels[start:stop] if self.labels and block.labels else []
+        if isinstance(content, Batch):  # which is all of the block
+            inputs, labels, rows = content.inputs, content.labels or [], None
         else:
-            accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(block)
-            rows = accessor.to_arrow().slice(start, stop - start).combine_chunks()
+            accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(content)
+            rows = accessor.to_arrow().slice(block.start, block.n_rows).combine_chunks()
             table = Table(Path("dataset"), "dataset", self.modality, self.columns)
             columns, label = input_columns(table, rows.schema, self.labels)
             inputs = self._inputs(rows, columns, table, first_row)

@@ -15,13 +15,12 @@ from threadpoolctl import threadpool_limits
 
 from klda import classifiers
 from klda.cluster.connection import ClusterError
-from klda.cluster.rows import BlockReader
+from klda.cluster.rows import BlockReader, Part
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
-Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,6 @@ class Worker:
         self._foundation, self._options = foundation, options
         self._device, self._threads = device, threads
 
-    def arrive(self) -> None:
-        """Do nothing: that this returns tells that Ray found a place for the worker."""
-
     def load(self) -> WorkerInfo:
         """Open the foundation model."""
         host = socket.gethostname()
@@ -67,70 +63,41 @@ class Worker:
             torch.set_num_threads(self._threads)
         return WorkerInfo(os.getpid(), host, self._device)
 
-    def learn(
-        self, packed: Packed, reader: BlockReader, first_row: int, spans: Spans, *blocks: Any
-    ) -> Packed:
+    def learn(self, packed: Packed, reader: BlockReader, part: Part, *contents: Any) -> Packed:
         """Learn a part into an empty classifier, and return the packed model without its maps."""
         learner = self._learner(packed)
-        batches = reader.batches(first_row, spans, blocks)
+        batches = reader.batches(part, contents)
         learner.take((inputs, labels) for inputs, labels, _ in batches)
         return learner.classifier.model_.pack(maps=False)
 
     def predict(
         self,
         packed: Packed,
-        writer: PredictionWriter,
         reader: BlockReader,
-        first_row: int,
-        spans: Spans,
-        *blocks: Any,
-    ) -> None:
-        """Write the predictions for a part to a parquet file."""
-        learner = self._learner(packed)
-        row, tables = first_row, []
-        for inputs, _, rows in reader.batches(first_row, spans, blocks):
-            tables.append(writer.table(learner, inputs, rows, row))
-            row += len(inputs)
-        writer.write(tables, f"part-{first_row:012d}.parquet")
+        refused: float,
+        columns: Sequence[str],
+        part: Part,
+        *contents: Any,
+    ) -> Any:
+        """Return an Arrow table with one prediction per row; `columns` of a dataset are copied."""
+        arrow = require("pyarrow", "cluster")
+        learner, row, tables = self._learner(packed), part.first_row, []
+        for inputs, _, rows in reader.batches(part, contents):
+            answers = learner.answer_rows(learner.encode(inputs), top=1, refused=refused)
+            best = [answer.top[0] for answer in answers]
+            cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
+            cells |= {name: _copied(rows, name) for name in columns}
+            if learner.modality != "features" and not columns:
+                cells[learner.modality] = [_shown(value) for value in inputs]
+            cells["label"] = [label for label, _ in best]
+            cells["probability"] = np.array([probability for _, probability in best], np.float64)
+            cells["known"] = arrow.array([answer.known for answer in answers], arrow.bool_())
+            tables.append(arrow.table(cells))
+            row += len(best)
+        return arrow.concat_tables(tables)
 
     def _learner(self, packed: Packed) -> Learner:
         return Learner(self._encoder, classifier=classifiers.unpack(*packed, device=self._device))
-
-
-@dataclass(frozen=True)
-class PredictionWriter:
-    """Writes predictions to a folder that all machines see; `columns` of a dataset are copied."""
-
-    folder: Path
-    refused: float
-    columns: tuple[str, ...] = ()
-
-    def table(self, learner: Learner, inputs: Any, rows: Any, first_row: int) -> Any:
-        """Return an Arrow table with one prediction per input; ``rows`` are those of a dataset."""
-        arrow = require("pyarrow", "cluster")
-        answers = learner.answer_rows(learner.encode(inputs), top=1, refused=self.refused)
-        best = [answer.top[0] for answer in answers]
-        cells: dict[str, Any] = {"row": np.arange(first_row + 1, first_row + len(best) + 1)}
-        cells |= {name: _copied(rows, name) for name in self.columns}
-        if learner.modality != "features" and not self.columns:
-            cells[learner.modality] = [_shown(value) for value in inputs]
-        cells["label"] = [label for label, _ in best]
-        cells["probability"] = np.array([probability for _, probability in best], np.float64)
-        cells["known"] = arrow.array([answer.known for answer in answers], arrow.bool_())
-        return arrow.table(cells)
-
-    def write(self, tables: list[Any], name: str) -> None:
-        """Write a file that appears under its name when it is complete."""
-        arrow, parquet = require("pyarrow", "cluster"), require("pyarrow.parquet", "cluster")
-        if not self.folder.is_dir():
-            raise ClusterError(
-                f"output: {self.folder} is not visible on the machine {socket.gethostname()}. "
-                "Workers write their predictions themselves: name a folder that all machines of "
-                "the cluster see."
-            )
-        partial = self.folder / f".{name}.{socket.gethostname()}.{os.getpid()}"
-        parquet.write_table(arrow.concat_tables(tables), partial)
-        partial.replace(self.folder / name)
 
 
 def _copied(rows: Any, name: str) -> Any:

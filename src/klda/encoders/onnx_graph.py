@@ -56,14 +56,14 @@ class Graph:
         self._constants.append(_message([*_tensor_head(name, values), (9, values.tobytes())]))
         return name
 
-    def serialize(self, inputs: dict[str, tuple[str, tuple[int | str, ...]]], output: str) -> bytes:
-        """Return the file's content; `inputs` gives each input's element type and shape."""
+    def serialize(self, inputs: dict[str, str], output: str) -> bytes:
+        """Return the file's content; `inputs` gives each input's element type, as ``"int32"``."""
         graph: list[Field] = [(1, node) for node in self._nodes]
         graph.append((2, "klda"))
         graph += [(5, _external(name, values)) for name, values in self.weights.items()]
         graph += [(5, constant) for constant in self._constants]
-        graph += [(11, _value(name, *described)) for name, described in inputs.items()]
-        graph.append((12, _value(output, "float32", ("texts", "features"))))
+        graph += [(11, _value(name, element_type)) for name, element_type in inputs.items()]
+        graph.append((12, _value(output, "float32")))
         opsets: list[Field] = [
             (8, _message([(1, domain), (2, version)])) for domain, version in _OPSETS.items()
         ]
@@ -91,11 +91,8 @@ def _external(name: str, values: np.ndarray) -> bytes:
     return _message([*_tensor_head(name, values), (13, place), (14, 1)])
 
 
-def _value(name: str, element_type: str, shape: tuple[int | str, ...]) -> bytes:
-    sizes: list[Field] = [
-        (1, _message([(1 if isinstance(size, int) else 2, size)])) for size in shape
-    ]
-    tensor = _message([(1, _ELEMENT_TYPES[element_type]), (2, _message(sizes))])
+def _value(name: str, element_type: str) -> bytes:
+    tensor = _message([(1, _ELEMENT_TYPES[element_type])])
     return _message([(1, name), (2, _message([(1, tensor)]))])
 
 

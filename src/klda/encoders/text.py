@@ -1,32 +1,79 @@
-"""Texts: checked, cut into tokens, and encoded in batches of similar length."""
+"""Texts: checked, cut into tokens, and encoded in batches of similar length by a network."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel
-from klda.encoders.files import ModelFiles
-from klda.errors import KldaError
+from klda.encoders.base import FrozenModel, Layers, collect
+from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
+from klda.encoders.files import OTHER_MODULES, ModelFiles
+from klda.encoders.options import Options
+from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
+from klda.errors import KldaError, require
 
-if TYPE_CHECKING:
-    from klda.encoders.text_networks import TextNetwork
-
+_STATIC_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"  # beside the weights' folder
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
 
 
-@dataclass(frozen=True)
-class Tokens:
+class StaticNetwork:
+    """The token rows of WordLlama, averaged and scaled to unit length."""
+
+    layers: Layers = "last"
+    pooling = "mean+unit"
+    precision = "float32"
+    engine = "numpy"
+    batch_size = 1024
+    max_tokens = 65536
+
+    def __init__(self, files: ModelFiles, options: Options) -> None:
+        options.require_last_layer(files.name)
+        tokenizers = require("tokenizers", "minilm")
+        arrays = require("safetensors.numpy", "minilm").load_file(files.weights[0])
+        self._rows = arrays["embedding.weight"].astype(np.float32)
+        self.dimension = self._rows.shape[1]
+        self._tokenizer = tokenizers.Tokenizer.from_file(
+            str(files.folder.parent / _STATIC_TOKENIZER)
+        )
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text."""
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [tokens.ids for tokens in found]
+
+    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return one float32 row per text, given its tokens."""
+        lengths = np.array([len(ids) for ids in tokens])
+        rows = self._rows[np.concatenate([np.asarray(ids) for ids in tokens])]
+        sums = np.add.reduceat(rows, lengths.cumsum() - lengths, axis=0)
+        return sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+
+
+TextNetwork = (
+    StaticNetwork | OnnxNetwork | TorchBert | TransformerNetwork | SentenceTransformersNetwork
+)
+
+
+def load_network(files: ModelFiles, options: Options) -> TextNetwork:
+    """Load the network that fits a model's folder."""
+    if files.name == "wordllama":
+        return StaticNetwork(files, options)
+    bert = is_bert(files)
+    engine = options.choose_engine(files.name, bert)
+    if files.recipe.pooling == OTHER_MODULES:
+        return SentenceTransformersNetwork(files, options)
+    if not bert:
+        return TransformerNetwork(files, options)
+    return OnnxNetwork(files, options) if engine == "onnx" else TorchBert(files, options)
+
+
+class Tokens(list[list[Any]]):
     """The tokens of each text: what `TextEncoder.prepare` returns and ``encode`` accepts."""
-
-    ids: list[list[Any]]
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class TextEncoder(FrozenModel):
@@ -34,30 +81,25 @@ class TextEncoder(FrozenModel):
 
     modality = "text"
 
-    def __init__(self, name: str, files: ModelFiles, network: TextNetwork) -> None:
-        super().__init__(name, files, network)
-        self.network = network
+    def __init__(self, files: ModelFiles, network: TextNetwork) -> None:
+        super().__init__(files, network)
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
 
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
         checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
-        return self.collect(len(checked), self._batches(checked), progress=progress)
+        return collect(self, len(checked), self._batches(checked), progress=progress)
 
     def prepare(self, inputs: Any) -> Tokens:
         """Tokenize texts, for instance in a thread while the network encodes others."""
         texts = check_texts(inputs)
-        windows = range(0, len(texts), _WINDOW)
-        parts = [self._tokenize(texts[start : start + _WINDOW], start) for start in windows]
-        return Tokens([ids for part in parts for ids in part])
+        return Tokens(ids for start in _windows(texts) for ids in self._tokenize(texts, start))
 
     def _batches(self, inputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         network = self.network
-        for start in range(0, len(inputs), _WINDOW):
-            if isinstance(inputs, Tokens):
-                tokens = inputs.ids[start : start + _WINDOW]
-            else:
-                tokens = self._tokenize(inputs[start : start + _WINDOW], start)
+        is_ready = isinstance(inputs, Tokens)
+        for start in _windows(inputs):
+            tokens = inputs[start : start + _WINDOW] if is_ready else self._tokenize(inputs, start)
             lengths = [len(ids) for ids in tokens]
             for batch in length_batches(lengths, network.batch_size, network.max_tokens):
                 with self.lock:
@@ -65,8 +107,9 @@ class TextEncoder(FrozenModel):
                 yield batch + start, rows
 
     def _tokenize(self, texts: Sequence[str], start: int) -> list[list[Any]]:
+        """Return the tokens of the texts in the window that begins at `start`."""
         with self._tokenizer_lock:
-            tokens = self.network.tokenize(texts)
+            tokens = self.network.tokenize(texts[start : start + _WINDOW])
         empty = next((at for at, ids in enumerate(tokens) if not ids), None)
         if empty is not None:
             raise KldaError(
@@ -74,6 +117,10 @@ class TextEncoder(FrozenModel):
                 "for an empty text: leave it out."
             )
         return tokens
+
+
+def _windows(inputs: Sequence[Any]) -> range:
+    return range(0, len(inputs), _WINDOW)
 
 
 def check_texts(inputs: Any) -> list[str]:

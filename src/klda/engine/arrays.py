@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -33,7 +33,6 @@ Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floa
 Grouping: TypeAlias = "NumpyGrouping | TorchGrouping"
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
-Steps = Generator[None, None, T]  # work that yields where it would wait for a GPU
 
 CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
 FEW_ROWS = 32  # are lifted in less time than SciPy's BLAS takes to import
@@ -223,16 +222,15 @@ class NumpyBackend:
         for i in range(len(square)):
             square[i, : i + 1] += other[i, : i + 1]
 
-    def factorise(self, square: np.ndarray, rho: float) -> Callable[[], np.ndarray | None]:
+    def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
         """Factor ``S + rho I`` into the strict upper triangle.
 
-        Returns what finishes it: that gives what `solve` needs beside the square (here the pivots),
-        None if the matrix is not positive definite. In between, a GPU may do other work. Within
-        either call the diagonal is not that of S: no other thread may read it, and no interrupt
-        may come.
+        Returns what `solve` needs beside the square (here the pivots), None if the matrix is not
+        positive definite. Meanwhile the diagonal is not that of S: no other thread may read it,
+        and no interrupt may come.
         """
-        # Here it is done at once: S is mirrored into the upper triangle and factored there. The
-        # two triangles share the diagonal, which is put back at the end.
+        # S is mirrored into the upper triangle and factored there. The two triangles share the
+        # diagonal, which is put back at the end.
         n = len(square)
 
         def mirror(start: int, stop: int) -> None:
@@ -257,9 +255,9 @@ class NumpyBackend:
         roots = diagonal.copy()
         diagonal[:] = of_scatter
         if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
-            return lambda: None
+            return None
         _in_threads(make_unit, n, MIRRORED, n * n)
-        return lambda: roots**2
+        return np.asarray(roots**2)
 
     def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
@@ -337,19 +335,9 @@ class NumpyBackend:
         """Return a block for work on the CPU beside that on the device; here they are the same."""
         return nullcontext()
 
-    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
-        """Do independent jobs and return their results in order.
-
-        One after another: each keeps all cores busy.
-        """
-        results: list[T] = []
-        for job in jobs:
-            try:
-                while True:
-                    next(job)
-            except StopIteration as end:
-                results.append(end.value)
-        return results
+    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Do independent jobs, here one after another, as each keeps all cores busy."""
+        return [job() for job in jobs]
 
 
 # A function of the module, not a closure: an estimator that holds one must survive pickling.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, NumpyBackend, Steps, T, is_torch
-from klda.engine.cuda_streams import side_by_side
+from klda.engine.arrays import Array, T, is_torch
 from klda.engine.host_blas import one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks
 SOLVED_AT_ONCE = 1024  # unknowns, at most, that a product with an inverted block gives
 SUMMED = 256  # rows that one thread adds up
+
+_STREAMS: dict[str, list[Any]] = {}
+_MAKING_STREAMS = threading.Lock()
 
 
 class TorchGrouping:
@@ -189,7 +193,7 @@ class TorchBackend:
         """Add the lower triangle of another square, in place."""
         square += other.tril()
 
-    def factorise(self, square: Array, rho: float) -> Callable[[], TorchFactor | None]:
+    def factorise(self, square: Array, rho: float) -> TorchFactor | None:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
         torch = self._torch
         diagonal = square.diagonal()
@@ -200,16 +204,12 @@ class TorchBackend:
         finally:  # it may run out of memory
             diagonal.copy_(of_scatter)
         roots = factor.diagonal().clone()
-
-        def finish() -> TorchFactor | None:
-            if int(info) != 0 or not np.isfinite(float(roots.sum())):
-                return None
-            factor.div_(roots)
-            square.tril_().add_(factor.T)
-            diagonal.copy_(of_scatter)
-            return TorchFactor(roots.square())
-
-        return finish
+        if int(info) != 0 or not np.isfinite(float(roots.sum())):
+            return None
+        factor.div_(roots)
+        square.tril_().add_(factor.T)
+        diagonal.copy_(of_scatter)
+        return TorchFactor(roots.square())
 
     def solve(self, square: Array, factor: TorchFactor, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` by two unit-triangular solves.
@@ -299,11 +299,27 @@ class TorchBackend:
         """
         return one_blas_thread()
 
-    def each(self, jobs: Sequence[Steps[T]]) -> list[T]:
-        """Do jobs side by side on a GPU, each in a stream of its own."""
+    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Do independent jobs, on a GPU in a thread and a stream each.
+
+        One member's factorisation leaves most of a GPU idle; the work of other members fills it.
+        """
         if len(jobs) == 1 or not self.device.startswith("cuda"):
-            return NumpyBackend(self.dtype.name).each(jobs)
-        return side_by_side(self.device, jobs)
+            return [job() for job in jobs]
+        cuda = self._torch.cuda
+        caller, streams = cuda.current_stream(self.device), _streams(self.device, len(jobs))
+
+        def work(job: Callable[[], T], stream: Any) -> T:
+            stream.wait_stream(caller)  # for what was queued before
+            with cuda.stream(stream):
+                return job()
+
+        try:
+            with ThreadPoolExecutor(len(jobs)) as pool:
+                return list(pool.map(work, jobs, streams))
+        finally:
+            for stream in streams:
+                caller.wait_stream(stream)
 
 
 def _inverted_blocks(square: Array) -> Array:
@@ -331,6 +347,21 @@ def _inverted_blocks(square: Array) -> Array:
     blocks[:, :half, :half], blocks[:, half:, half:] = first, second
     blocks[:, :half, half:] = -first @ aside @ second
     return blocks
+
+
+def _streams(device: str, n: int) -> list[Any]:
+    """Return streams of a device, which last as long as the process.
+
+    torch keeps freed memory for the stream that used it: new streams would take new memory.
+    """
+    torch = sys.modules["torch"]
+    with _MAKING_STREAMS:
+        streams = _STREAMS.setdefault(device, [])
+        if not streams:  # torch loads its solvers when first used, and fails if two threads do
+            torch.linalg.cholesky_ex(torch.eye(1, device=device))
+        while len(streams) < n:
+            streams.append(torch.cuda.Stream(device))
+        return streams[:n]
 
 
 # Functions of the module, not closures: an estimator that holds one must survive pickling.

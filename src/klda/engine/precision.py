@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Steps
+from klda.engine.arrays import Array
 from klda.engine.interrupts import held_back
 from klda.engine.statistics import Scatter
 
@@ -38,13 +38,10 @@ class Precision:
         self._solve: Callable[[Array], Array] | None = None
 
     @classmethod
-    def factorised(cls, scatter: Scatter, rho: float) -> Steps[Precision]:
+    def factorised(cls, scatter: Scatter, rho: float) -> Precision:
         """Factorise a scatter."""
         with held_back():
-            finish = scatter.backend.factorise(scatter.filled(), rho)
-        yield
-        with held_back():
-            factor = finish()
+            factor = scatter.backend.factorise(scatter.filled(), rho)
         if factor is None:
             raise NotPositiveDefiniteError
         return cls(scatter, rho, factor)

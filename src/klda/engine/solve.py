@@ -17,12 +17,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Steps
+from klda.engine.arrays import Array
 from klda.engine.familiarity import Familiarity
 from klda.engine.hints import useful_hints
 from klda.engine.precision import NotPositiveDefiniteError, PlainWeights, Precision
@@ -113,11 +113,15 @@ def solve(model: Model, settings: Settings) -> Solution:
         hints, statistics = useful_hints(model), model.statistics
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
         jobs = [
-            member.solver.solve(ridge, settings, member.map.lift(hints.rows), hints.labels)
+            partial(member.solver.solve, ridge, settings, member.map.lift(hints.rows), hints.labels)
             for member in model.members
         ]
         with model.backend.small_work_on_host():
-            rules, maps = model.backend.each(jobs), model.maps
+            if all(member.solver.has_factor for member in model.members):
+                rules = [job() for job in jobs]  # small ones
+            else:
+                rules = model.backend.side_by_side(jobs)
+        maps = model.maps
     evidence = model.evidence if settings.calibrated else None
     return Solution(
         model.backend, tuple(maps), classes, counts, tuple(rules), settings.combine, evidence
@@ -204,6 +208,11 @@ class Solver:
         self._pending.clear()
         self.note_reorder()
 
+    @property
+    def has_factor(self) -> bool:
+        """Whether solving takes no factorisation, unless the ridge is another one by now."""
+        return self._precision is not None
+
     def note_reorder(self) -> None:
         """Take note that classes were dropped: means have other positions now."""
         self._base_weights.clear()
@@ -229,7 +238,7 @@ class Solver:
 
     def solve(
         self, ridge: float, settings: Settings, hints: Array, hinted: Sequence[Label]
-    ) -> Steps[LinearRule]:
+    ) -> LinearRule:
         """Solve for the classifier of the statistics as they are now.
 
         Classes that have no samples are known by hints: one row each, and their labels.
@@ -240,9 +249,9 @@ class Solver:
         why = f"{n_samples} samples is not positive definite in {dtype.name} with ridge={ridge:g}"
         for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
             try:
-                precision = yield from self._up_to_date(rho, nominal, means.mean(0))
+                precision = self._up_to_date(rho, nominal, means.mean(0))
                 plain = self._plain_weights(precision, hints, settings.small_sample_correction)
-                return (yield from self._rule(plain, hinted, settings))
+                return self._rule(plain, hinted, settings)
             except NotPositiveDefiniteError:
                 self.reset()
             except BaseException:
@@ -267,12 +276,12 @@ class Solver:
             raise KldaError(f"The statistics are not finite: {DAMAGED}")
         return on_grid(rho), scale
 
-    def _up_to_date(self, rho: float, nominal: float, reference: Array) -> Steps[Precision]:
+    def _up_to_date(self, rho: float, nominal: float, reference: Array) -> Precision:
         """Return the precision, factorised again if the ridge is another one."""
         if self._precision is None or self._nominal != nominal:
             assert self.statistics.scatter is not None
             self.reset()
-            self._precision = yield from Precision.factorised(self.statistics.scatter, rho)
+            self._precision = Precision.factorised(self.statistics.scatter, rho)
             self._nominal, self._reference = nominal, reference
         return self._precision
 
@@ -330,9 +339,7 @@ class Solver:
         trace = float((solved * probes).sum()) / (1 if len(probes) == size else N_PROBES)
         return out_of_sample(size - precision.rho * trace, freedom)
 
-    def _rule(
-        self, plain: PlainWeights, hinted: Sequence[Label], settings: Settings
-    ) -> Steps[LinearRule]:
+    def _rule(self, plain: PlainWeights, hinted: Sequence[Label], settings: Settings) -> LinearRule:
         """Order the classes by label, estimate their means, add the biases.
 
         The anchors come first, then the others in blocks: beside the means and the weights nothing
@@ -351,9 +358,7 @@ class Solver:
         counts = counts[order]
         anchors = choose_anchors(counts)
         anchor_means, anchor_weights = plain.of(order[anchors])
-        products = backend.widen(backend.linear(anchor_weights, anchor_means))
-        yield
-        inner = backend.to_numpy(products)
+        inner = backend.to_numpy(backend.widen(backend.linear(anchor_weights, anchor_means)))
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
         squares = counts * 0.0
