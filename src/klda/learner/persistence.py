@@ -20,9 +20,6 @@ from klda.learner.inputs import InputEncoder
 from klda.learner.ledger import Ledger
 from klda.learner.prediction import AnsweringLearner
 
-# What the service of version 0.1.0 stored among the model's values, and, after a slash, its arrays.
-OLD_SERVICE = "service"
-
 
 @dataclass(frozen=True)
 class Detached:
@@ -47,8 +44,6 @@ class StoredLearner(AnsweringLearner):
     extras: dict[str, Any]
     _history: list[dict[str, Any]]
     _origin: tuple[Path, str] | None
-    # Arrays and values that a service of version 0.1.0 stored: kept until a later one reads them.
-    _old_service: tuple[dict[str, np.ndarray], dict[str, Any]] = ({}, {})
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -108,10 +103,6 @@ class StoredLearner(AnsweringLearner):
         if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
             raise ValueError("its parts do not agree with each other")
         learner.extras = dict(document.get("extras", {}))
-        learner._old_service = (
-            {name: a for name, a in stored.arrays.items() if name.startswith(f"{OLD_SERVICE}/")},
-            {OLD_SERVICE: meta[OLD_SERVICE]} if OLD_SERVICE in meta else {},
-        )
         learner._origin = None
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
         learner._names = ClassNames.unpack(document.get("names"), meta.get("hints", ()))
@@ -145,16 +136,13 @@ class StoredLearner(AnsweringLearner):
             replaces = self._origin[1]
         folder.check_replaceable(at, replaces)
         arrays, document = self.pack(compact=compact)
-        if from_here and not compact:
-            arrays |= self._old_service[0]
-            document["classifier"] |= self._old_service[1]
-            if self.extras:
-                document["extras"] = self.extras
+        if from_here and not compact and self.extras:
+            document["extras"] = self.extras
         stored = folder.save(at, arrays, document, replaces=replaces)
         if compact:
             return
         if not from_here:  # what others keep in the folder that it came from stays there
-            self.extras, self._old_service = {}, ({}, {})
+            self.extras = {}
         self._origin = (at, stored.generation)
 
     @classmethod
