@@ -36,7 +36,7 @@ class Running:
         """Leave everything as a kill would: nothing is folded."""
         self.service.batcher.stop()
         writer = self.service.writer
-        writer._fold = lambda: None
+        writer._fold_if_due = lambda: None
         writer._finish = lambda: None
         writer.stop()
 

@@ -3,7 +3,7 @@
 Changes that wait are taken together: one update, one solve and one commit, however many there are.
 Nobody sees the learner while it changes: answers come from the last snapshot. If anything fails
 before the commit, the journal's transaction is rolled back and the learner is loaded again from
-disk. From time to time the journal is folded into the model folder; changes wait for that.
+disk. The journal is folded into the model folder in the background; learning continues meanwhile.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ class Writer:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
-        self._held = ExitStack()  # the lock, which belongs to that thread, and the journal
+        # The lock of a model folder belongs to a thread: this one locks it and saves to it.
+        self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
+        self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
+        self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
         self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
@@ -63,7 +66,7 @@ class Writer:
             storage.load(settings.model)  # raises the error that says how to make a model
         try:
             lock = storage.writer_lock(settings.model, timeout=2.0)
-            self._thread.submit(self._held.enter_context, lock).result()
+            self._disk.submit(self._held.enter_context, lock).result()
             self._journal = Journal(settings.model)
             self._held.callback(self._journal.close)
             self._load()
@@ -80,11 +83,12 @@ class Writer:
         with self._entrance:
             self._stopped.set()
         self._thread.submit(self._finish)
+        self._thread.shutdown()
         self._release()
 
     def _release(self) -> None:
-        self._thread.submit(self._held.close).result()
-        self._thread.shutdown()
+        self._disk.submit(self._held.close).result()
+        self._disk.shutdown()
 
     def submit(self, change: Change) -> Future:
         """Return a future that is done once a change is durable and the snapshot has it."""
@@ -138,6 +142,9 @@ class Writer:
         They are replayed together; if that fails, one by one, to find the one that no longer fits
         the model: it is refused, and all others count.
         """
+        if self._saving is not None:
+            self._saving[0].exception()  # waits
+            self._saving = None
         missing = self._open()
         if missing:
             log.info("replaying", extra={"changes": len(missing)})
@@ -197,8 +204,7 @@ class Writer:
                 if group:
                     self._commit(group)
                 self._journal.probe()
-                if self.unfolded and time.monotonic() >= self._next_fold:
-                    self._fold()
+                self._fold_if_due()
         except Exception:
             log.exception("writer")
             self._trouble = "a change could not be made or rolled back; see the log"
@@ -252,27 +258,50 @@ class Writer:
         if self._journal.purge(time.time() - self._settings.undo_seconds):
             self._next_fold = 0.0
 
+    def _fold_if_due(self) -> None:
+        if self._saving is not None and self._saving[0].done():
+            self._end_fold()
+        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
+            self._begin_fold()
+
     def _fold(self) -> None:
-        """Save the model and erase its changes from the journal; if that fails, they stay there."""
+        """Save the model, and wait for it; if that fails, its changes stay in the journal."""
+        try:
+            self._begin_fold()
+            self._end_fold()
+        except Exception:
+            log.exception("fold failed")
+
+    def _begin_fold(self) -> None:
+        """Start saving the model as it is now."""
         self._next_fold = time.monotonic() + self._settings.fold_interval
         if not self.learner.classes:
             return  # a folder can't hold a model without classes: the journal keeps the change
         position = self._journal.last
-        try:
-            arrays, document = self.learner.pack()
-            document["extras"] = {**self.learner.extras, SERVICE: {"position": position}}
-            # Overwriting is safe: nobody else can have saved while this process holds the lock.
-            storage.save(self._settings.model, arrays, document)
-            self._journal.mark_folded(position)
-        except Exception:
-            log.exception("fold failed")
+        arrays, document = self.learner.pack()
+        extras = {**self.learner.extras, SERVICE: {"position": position}}
+        document = {**document, "extras": extras}
+        # Overwriting is safe: nobody else can have saved while this process holds the lock.
+        saved = self._disk.submit(storage.save, self._settings.model, arrays, document)
+        self._saving = saved, position
+
+    def _end_fold(self) -> None:
+        """Wait until the model is saved, and remove the changes in it from the journal."""
+        if self._saving is None:
             return
+        (saved, position), self._saving = self._saving, None
+        error = saved.exception()
+        if error is not None:
+            log.error("fold failed", extra={"error": str(error)})
+            return
+        self._journal.mark_folded(position)
         self._folded = position
         log.info("folded", extra={"position": position})
 
     def _finish(self) -> None:
         """Fold what is left."""
         try:
+            self._end_fold()
             if not self._trouble:
                 self._purge()
                 if self.unfolded:
