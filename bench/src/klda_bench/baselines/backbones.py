@@ -119,13 +119,11 @@ class TextEncoder(nn.Module):
         """Last hidden states (n, length, d), of `input_ids` or of `inputs_embeds`."""
         return self.model(attention_mask=mask, **inputs).last_hidden_state
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Mean of the last hidden states over a text's tokens, (n, d)."""
-        return mean_pool(self.hidden(mask, input_ids=ids), mask)
-
-    def of(self, batch: dict[str, Tensor]) -> Tensor:
-        """Features of a batch of token ids."""
-        return self(batch["ids"], batch["ids_mask"])
+    def forward(self, batch: Batch) -> Tensor:
+        """Mean of the last hidden states over each text's tokens, (n, d)."""
+        hidden = self.hidden(batch["ids_mask"], input_ids=batch["ids"])
+        weights = batch["ids_mask"].unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Input embeddings of tokens, before positions are added."""
@@ -165,13 +163,9 @@ class VisionNetwork(nn.Module):
 
         return Rows(read=read, n_rows=len(images), columns=columns, device=device)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._forward(pixels)
-
-    def of(self, batch: dict[str, Tensor]) -> Tensor:
-        """Features of a batch of pixels."""
-        return self(batch["pixels"])
+        return self._forward(batch["pixels"])
 
 
 def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:
@@ -195,12 +189,6 @@ def _is_causal(config: Any) -> bool:
     masked = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     # BERT and its kin are in both lists, as they can be run as decoders.
     return config.model_type in causal and config.model_type not in masked
-
-
-def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the positions where `mask` is 1."""
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 class TextGenerator(nn.Module):

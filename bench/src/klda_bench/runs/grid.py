@@ -70,15 +70,13 @@ class Plan:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
         if self.curve not in CURVES:
             raise KldaError(f"curve={self.curve!r} is not known: use {', '.join(CURVES)}.")
-        unknown = {name.partition("@")[0] for name in self.options}
-        unknown -= {spec.name for spec in self.methods}
-        if unknown:
-            raise KldaError(
-                f"Options were given for {', '.join(sorted(unknown))}, which --methods leaves out."
-            )
+        known = {spec.name for spec in self.methods}
+        sets = {Path(given).name for given in self.datasets}
         for name in self.options:
-            _, at, dataset = name.partition("@")
-            if at and dataset not in {Path(given).name for given in self.datasets}:
+            method, at, dataset = name.partition("@")
+            if method not in known:
+                raise KldaError(f"Options were given for {method}, which --methods leaves out.")
+            if at and dataset not in sets:
                 raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
 
     def options_of(self, spec: MethodSpec, dataset: str, backbone: str) -> dict[str, Any]:
