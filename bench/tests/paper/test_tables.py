@@ -40,8 +40,12 @@ def table(*accuracies, paper=None, **how):
     return make_table("", runs.assign(row="k"), {"k": "K"}, theirs, **how)
 
 
+def cell_of(table, row, column):
+    return table.cells.set_index(["row", "column"]).loc[(row, column)]
+
+
 def test_a_cell_shows_mean_spread_paper_and_difference():
-    cell = table(91.0, 92.0, 93.0, paper=90.0).cell("k", "d")
+    cell = cell_of(table(91.0, 92.0, 93.0, paper=90.0), "k", "d")
     assert (cell["mean"], cell["std"], cell["n"]) == (92.0, 1.0, 3)
     assert (cell["paper"], cell["paper_text"]) == (90.0, "as printed")
     assert cell["difference"] == 2.0
@@ -49,24 +53,24 @@ def test_a_cell_shows_mean_spread_paper_and_difference():
 
 
 def test_a_cell_says_when_it_has_few_seeds():
-    assert table(91.0).cell("k", "d").text == "91.00 (1 seed)"
-    assert table(91.0, 92.0).cell("k", "d").text == "91.50 ± 0.71"
+    assert cell_of(table(91.0), "k", "d").text == "91.00 (1 seed)"
+    assert cell_of(table(91.0, 92.0), "k", "d").text == "91.50 ± 0.71"
     runs = as_frame([run("k", 0, 91.0), run("k", 1, 92.0), run("other", 2, 1.0)])
     few = make_table("", runs.assign(row=runs.method), {"k": "K"})
-    assert few.cell("k", "d").text == "91.50 ± 0.71 (2 seeds)"
+    assert cell_of(few, "k", "d").text == "91.50 ± 0.71 (2 seeds)"
 
 
 def test_a_cell_without_runs_shows_no_number():
     run = {"backbone": "m", "dataset": "d", "method": "k", "seed": 0, "status": "unavailable"}
     runs = as_frame([run | {"reason": "no model", "gap": NOT_HERE}])
     found = make_table("", runs.assign(row="k"), {"k": "K"})
-    assert math.isnan(found.cell("k", "d")["mean"])
+    assert math.isnan(cell_of(found, "k", "d")["mean"])
     assert found.shown["d"].tolist() == ["not available offline"]
     assert found.notes == ["Missing: no model"]
 
 
 def test_there_is_no_difference_between_figures_of_two_models():
-    cell = table(91.0, paper=90.0, same_model=False).cell("k", "d")
+    cell = cell_of(table(91.0, paper=90.0, same_model=False), "k", "d")
     assert cell["paper"] == 90.0
     assert math.isnan(cell["difference"])
 
@@ -116,7 +120,7 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     assert names == {"table1.csv", "curves.csv", "curves.png", "pairs.json"}
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert product.cells.row.tolist() == ["ncm", "lda", "klda", "klda-e"]
-    mean = product.cell("lda", "blobs")["mean"]
+    mean = cell_of(product, "lda", "blobs")["mean"]
     records = product.runs.record[product.runs.method == "lda"]
     assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in records]))
 
@@ -202,7 +206,7 @@ def test_a_report_shows_what_all_calls_finished_at_the_usual_settings(tmp_path):
     assert (product.count("done"), product.count("found")) == (1, 0)
     assert product.cells.row.tolist() == ["ncm"]
     text = write_report(output)[1].read_text(encoding="utf-8").replace("**", "")
-    assert f"| LDA | {usual.cell('lda', 'blobs').text} |" in text
+    assert f"| LDA | {cell_of(usual, 'lda', 'blobs').text} |" in text
     assert "| NCM | " in text
     assert "| Deep SLDA | " in text
 
@@ -212,7 +216,7 @@ def test_the_row_of_a_method_asked_for_has_the_settings_asked_for(tmp_path):
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
     tables.table1(plan(folder, "lda", options={}), output)
     product = tables.table1(plan(folder, "lda", seeds=1, options={"lda": {"ridge": 0.5}}), output)
-    assert product.cell("lda", "blobs")["n"] == 1
+    assert cell_of(product, "lda", "blobs")["n"] == 1
     assert "LDA: ridge=0.5." in product.notes
 
 
@@ -223,7 +227,7 @@ def test_a_table_can_show_what_happens_while_learning(tmp_path):
     tables.table1(grid, output)
     product = tables.table1(grid, output, metric="forgetting")
     values = product.runs.forgetting[product.runs.method == "lda"]
-    cell = product.cell("lda", "blobs")
+    cell = cell_of(product, "lda", "blobs")
     assert (cell["mean"], cell["std"], cell["n"]) == (values.mean(), values.std(), 2)
     assert "forgetting_std" in (output / "table1.csv").read_text().splitlines()[0]
     assert (output / "table1-forgetting.csv").exists()
@@ -235,14 +239,14 @@ def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypa
     pytest.importorskip("matplotlib")
     folder = write_features(tmp_path / "clinc")
     product = tables.table1(plan(folder, "lda", options={}), tmp_path / "out")
-    assert math.isnan(product.cell("lda", "clinc")["paper"])
+    assert math.isnan(cell_of(product, "lda", "clinc")["paper"])
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.delenv("KLDA_DATA", raising=False)
     grid = Plan(select("lda"), ["clinc"], seeds=1)
     for changes, expected in (({}, True), ({"classes": 5}, False)):
         product = tables.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
-        assert math.isnan(product.cell("lda", "clinc")["paper"]) is not expected
+        assert math.isnan(cell_of(product, "lda", "clinc")["paper"]) is not expected
 
 
 def test_a_sweep_has_one_method(tmp_path):

@@ -43,10 +43,6 @@ class Table:
     files: list[Path] = field(default_factory=list)
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)
 
-    def cell(self, row: str, column: str) -> pd.Series:
-        """Return one cell."""
-        return self.cells.set_index(["row", "column"]).loc[(row, column)]
-
     def count(self, status: str) -> int:
         """Count the runs of a status: done now, found in the results, unavailable or failed."""
         return int((self.runs.status == status).sum())
