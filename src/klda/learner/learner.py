@@ -160,6 +160,7 @@ class Learner(ReadOnlyLearner):
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
+        check_one_each(rows, labels, "rows")
         with self.changing("learn", source):
             self._learn(rows, labels, ids)
         return self
