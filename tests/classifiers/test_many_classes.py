@@ -169,8 +169,7 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
     rng = np.random.default_rng(0)
     moves, address = 0, None
     for label in range(1000):
-        group = known.backend.grouping(np.zeros(2, int), 1)
-        known.change(rng.normal(size=(2, 16)).astype(np.float32), group, [label], 1)
+        known.change(rng.normal(size=(2, 16)).astype(np.float32), np.array([2]), [label], 1)
         here = known.means.__array_interface__["data"][0]
         moves += here != address
         address = here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from inspect import isfunction
 
 import numpy as np
 import pytest
@@ -87,14 +88,9 @@ class OutOfMemory:
 
     def __init__(self, patch, backend, fails_at):
         self.calls, self.fails_at = 0, fails_at
-        grouping = type(backend.grouping(np.zeros(1, int), 1))
-        for owner, names in (
-            (type(backend), [name for name in vars(type(backend)) if not name.startswith("_")]),
-            (grouping, ["sums", "subtract"]),
-        ):
-            for name in names:
-                if callable(getattr(owner, name)) and name != "side_by_side":
-                    patch.setattr(owner, name, self._counting(getattr(owner, name)))
+        for name, operation in list(vars(type(backend)).items()):
+            if isfunction(operation) and not name.startswith("_") and name != "side_by_side":
+                patch.setattr(type(backend), name, self._counting(operation))
 
     def _counting(self, operation):
         def counted(*arguments, **options):

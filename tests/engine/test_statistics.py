@@ -13,10 +13,9 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 
 
 def learn(statistics, Z, y, sign=1):
-    labels, groups = np.unique(y, return_inverse=True)
-    rows = statistics.backend.asarray(Z).copy()
-    grouping = statistics.backend.grouping(groups, len(labels))
-    return statistics.change(rows, grouping, labels.tolist(), sign)
+    labels, counts = np.unique(y, return_counts=True)
+    rows = statistics.backend.asarray(Z)[np.argsort(y, kind="stable")]
+    return statistics.change(rows, counts, labels.tolist(), sign)
 
 
 def fresh(dtype, D=24):

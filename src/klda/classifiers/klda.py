@@ -136,8 +136,8 @@ class KLDA(ContinualClassifier):
         keys = rng.randint(np.iinfo(np.int64).max, size=members, dtype=np.int64).tolist()
         gamma = self.gamma
         if gamma == "auto":
-            gamma = GAMMA_SCALE / median_squared_distance(samples, backend)
-            gamma = float(f"{gamma:.6g}")  # the same, whatever device has rounded its last digits
+            gamma = GAMMA_SCALE / median_squared_distance(samples)
+            gamma = float(f"{gamma:.6g}")  # the same, whatever machine has rounded its last digits
         return [
             FeatureMap.draw(
                 width,

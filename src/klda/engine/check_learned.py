@@ -67,18 +67,18 @@ def _check_scatter(
     member: Member, samples: Array, groups: np.ndarray, labels: Sequence[Label]
 ) -> None:
     """Look whether what is to be removed is in the scatter, block by block, class by class."""
-    backend, order = member.map.backend, np.argsort(groups, kind="stable")
+    to_numpy, order = member.map.backend.to_numpy, np.argsort(groups, kind="stable")
     for start in range(0, len(order), ROWS_AT_ONCE):
         chosen = order[start : start + ROWS_AT_ONCE]
-        present, own = np.unique(groups[chosen], return_inverse=True)
-        names, grouping = [labels[i] for i in present], backend.grouping(own, len(present))
+        present, counts = np.unique(groups[chosen], return_counts=True)
+        names = [labels[i] for i in present]
         rows = member.map.lift(samples[chosen])
-        change = member.statistics.rows_of_removal(rows, grouping, names)
-        lengths = backend.to_numpy((change * change).sum(1))
+        change = member.statistics.rows_of_removal(rows, counts, names)
+        lengths = to_numpy((change * change).sum(1))
         overlap, rho = _overlap(member.solver, change)
         if not _is_below(_limit(float(lengths.max()), rho), overlap):
             strangest = int(overlap.diagonal().argmax())
-            raise NotLearnedError(names[own[strangest]])
+            raise NotLearnedError(labels[groups[chosen[strangest]]])
 
 
 def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:
@@ -86,7 +86,7 @@ def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:
     assert solver.terms is not None
     precision = solver.terms.plain.precision
     found = solver.backend.linear(precision.apply(rows), rows)
-    return solver.backend.to_numpy(solver.backend.widen(found)), precision.rho
+    return solver.backend.to_numpy(found, np.float64), precision.rho
 
 
 def _limit(largest: float, rho: float) -> float:

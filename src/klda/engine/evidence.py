@@ -323,7 +323,7 @@ def leave_one_out(
     """
     statistics, solved, backend = solver.statistics, solver.terms, solver.backend
     assert solved is not None
-    wide, numpy, n = backend.widen, backend.to_numpy, statistics.n_scattered
+    n = statistics.n_scattered
     here = statistics.locate(labels)
     position = np.empty_like(solved.order)
     position[solved.order] = np.arange(len(position))
@@ -332,8 +332,8 @@ def leave_one_out(
     relative = rows - solved.plain.centre
     v = relative - own_means
     lever = solved.plain.precision.apply(v)
-    vv = numpy(wide((v * lever).sum(1)))
-    zv = numpy(wide((relative * lever).sum(1)))
+    vv = backend.to_numpy((v * lever).sum(1), np.float64)
+    zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
     means_v, linear = _with_all_means(solved, [lever, n * lever + own_weights])
     counts = solved.counts[at].astype(np.float64)
@@ -391,5 +391,5 @@ def _with_all_means(solved: LeaveOneOutTerms, vectors: list[Array]) -> list[np.n
     products = np.empty((len(stacked), len(means)))
     for part in class_blocks(len(means)):
         found = stacked @ (means[part] - solved.plain.centre).T
-        products[:, part] = backend.to_numpy(backend.widen(found))
+        products[:, part] = backend.to_numpy(found)
     return np.split(products[:, solved.order], len(vectors))

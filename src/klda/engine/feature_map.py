@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, NumpyBackend
+from klda.engine.arrays import Array, Backend, NumpyBackend, on_cpu
 from klda.engine.random_numbers import RandomStream
 
 MEDIAN_SAMPLES = 1000
@@ -214,7 +214,7 @@ class KernelMap:
         rows = self.backend.asarray(rows) * self.scales - self.centre
         lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
         squares = lengths - 2 * self.backend.linear(rows, self.support)
-        return self.backend.expm1(-self.scaled_gamma * squares.clip(0.0))
+        return self.backend.xp.expm1(-self.scaled_gamma * squares.clip(0.0))
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
@@ -256,7 +256,7 @@ _DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_direc
 RANDOM_FEATURES = tuple(_DIRECTIONS)
 
 
-def median_squared_distance(samples: Array, backend: Backend | None = None) -> float:
+def median_squared_distance(samples: Array) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
     With many samples, only every few of them are compared with all. If all samples are equal (or
@@ -264,8 +264,7 @@ def median_squared_distance(samples: Array, backend: Backend | None = None) -> f
     the scale of the features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    backend = backend or NumpyBackend("float64")
-    chosen = backend.widen(backend.asarray(samples[::step]))
+    chosen = np.asarray(on_cpu(samples[::step]), np.float64)
     scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
         centred = chosen - chosen.mean(0)
@@ -274,5 +273,5 @@ def median_squared_distance(samples: Array, backend: Backend | None = None) -> f
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
-            return backend.median(positive)
+            return float(np.median(positive))
     return scale if scale > 0 else 1.0

@@ -21,7 +21,6 @@ import numpy as np
 from klda.engine.arrays import (
     Array,
     Backend,
-    Grouping,
     NumpyBackend,
     inside,
     is_torch,
@@ -38,7 +37,8 @@ from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
 
-Batch = tuple[Array, Grouping, list[Label]]  # rows on the device, their classes, and labels
+# Rows on the device, class by class, how many there are of each class, and their labels.
+Batch = tuple[Array, np.ndarray, list[Label]]
 MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked on are on a GPU
 
 
@@ -82,11 +82,11 @@ class Member:
         self.solver = Solver(statistics)
 
     def change(
-        self, rows: Array, groups: Grouping, labels: list[Label], sign: int, room: Array | None
+        self, rows: Array, counts: np.ndarray, labels: list[Label], sign: int, room: Array | None
     ) -> None:
         """Add or remove samples, all in memory at once; the room is for their lifted features."""
         known = len(self.statistics.labels)
-        lifted = self.statistics.change(self.map.lift(rows, room), groups, labels, sign)
+        lifted = self.statistics.change(self.map.lift(rows, room), counts, labels, sign)
         if sign < 0 and len(self.statistics.labels) < known:
             self.solver.note_reorder()
             labels = [label for label in labels if label in self.statistics.positions]
@@ -241,7 +241,7 @@ class Model:
         size = self.statistics.n_components
         blocks = row_blocks(len(groups), size, self.backend)
         lifts = self.members[0].map.gamma is not None
-        room = self.backend.room(blocks[0].stop, size) if lifts else None
+        room = self.backend.empty((blocks[0].stop, size)) if lifts else None
 
         with held_back():
             try:
@@ -263,13 +263,12 @@ class Model:
                 raise
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
-        """Return a block of rows on the device, and which of the classes in it each belongs to."""
-        counts = np.bincount(groups[block], minlength=len(labels))
+        own, here = groups[block], self.backend.asarray(rows[block])
+        if (np.diff(own) < 0).any():
+            here = here[self.backend.index(np.argsort(own, kind="stable"))]
+        counts = np.bincount(own)
         present = np.flatnonzero(counts)
-        own = (np.cumsum(counts > 0) - 1)[groups[block]]
-        grouping = self.backend.grouping(own, len(present))
-        arranged = grouping.arranged(self.backend.asarray(rows[block]))
-        return arranged, grouping, [labels[i] for i in present]
+        return here, counts[present], [labels[i] for i in present]
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""

@@ -358,7 +358,7 @@ class Solver:
         counts = counts[order]
         anchors = choose_anchors(counts)
         anchor_means, anchor_weights = plain.of(order[anchors])
-        inner = backend.to_numpy(backend.widen(backend.linear(anchor_weights, anchor_means)))
+        inner = backend.to_numpy(backend.linear(anchor_weights, anchor_means), np.float64)
         inner = (inner + inner.T) / 2  # rounding made it uneven
         shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
         squares = counts * 0.0
@@ -381,7 +381,7 @@ class Solver:
         for part in class_blocks(leans.sum()):
             block = others[leans][part]
             means, own = plain.of(order[block])
-            turned = backend.to_numpy(backend.widen(own @ anchor_means.T))
+            turned = backend.to_numpy(own @ anchor_means.T, np.float64)
             lengths = self._lengths(means, own)
             combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
             weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
@@ -400,7 +400,7 @@ class Solver:
         )
 
     def _lengths(self, means: Array, weights: Array) -> np.ndarray:
-        return self.backend.to_numpy(self.backend.widen((weights * means).sum(1)))
+        return self.backend.to_numpy((weights * means).sum(1), np.float64)
 
     def _mixed(self, combination: np.ndarray, kept: np.ndarray, own: Array, others: Array) -> Array:
         """Return the weights of estimated means from the own ones and those of other classes."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, Grouping
+from klda.engine.arrays import Array, Backend
 from klda.labels import Label
 
 CLASSES_AT_ONCE = 4096  # so that passing over all means makes no second copy of them
@@ -187,8 +187,10 @@ class ClassStatistics:
         """Return the positions of known labels."""
         return np.array([self.positions[label] for label in labels], np.int64)
 
-    def change(self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int) -> Array:
-        """Add (``sign=+1``) or remove (``sign=-1``) samples, grouped in the order of ``labels``.
+    def change(self, rows: Array, batch: np.ndarray, labels: Sequence[Label], sign: int) -> Array:
+        """Add (``sign=+1``) or remove (``sign=-1``) samples that come class by class.
+
+        ``batch`` says how many there are of each class, in the order of ``labels``.
 
         All of it happens, or nothing if memory runs out. A class without samples left is dropped.
 
@@ -200,7 +202,7 @@ class ClassStatistics:
         known = len(self.labels)
         try:
             self._admit([label for label in labels if label not in self.positions])
-            self._change(rows, groups, self.locate(labels), sign)
+            self._change(rows, batch, self.locate(labels), sign)
         except BaseException:
             self._restore(self.labels[:known], self.counts[:known], self.means[:known])
             raise
@@ -208,12 +210,12 @@ class ClassStatistics:
             self.scatter.clear()  # zero by definition: leave no rounding errors
         return rows
 
-    def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
+    def _change(self, rows: Array, batch: np.ndarray, here: np.ndarray, sign: int) -> None:
         at, before = self.backend.index(here), self.counts[here]
         old = self.means[at]
-        moved, after, centres = self._moved(rows, groups, old, before, sign)
+        moved, after, centres = self._moved(rows, batch, old, before, sign)
         if self.scatter is not None:
-            groups.subtract(rows, centres)
+            self.backend.centre(rows, centres, batch)
         self.means[at], self.counts[here] = moved, after
         try:
             drop = self.prepare_drop([self.labels[i] for i in here[after == 0]])
@@ -222,34 +224,34 @@ class ClassStatistics:
         except BaseException:
             self.means[at], self.counts[here] = old, before
             raise
-        self.n_scattered += sign * len(groups)
+        self.n_scattered += sign * len(rows)
         drop()
 
     def _moved(
-        self, rows: Array, groups: Grouping, old: Array, before: np.ndarray, sign: int
+        self, rows: Array, batch: np.ndarray, old: Array, before: np.ndarray, sign: int
     ) -> tuple[Array, np.ndarray, Array]:
         """Compute a change of means and counts: the new ones, and what to centre rows on."""
-        batch = groups.counts
         after = before + sign * batch
         # Without the batch (n1 = before when adding, after when removing) and with it:
         without, whole = (before, after) if sign > 0 else (after, before)
         factors = [batch, sign * batch / np.maximum(after, 1), np.sqrt(without / whole)]
         size, weight, pull = self.backend.asarray(np.stack(factors)[:, :, None])
-        batch_means = groups.sums(rows)
+        batch_means = self.backend.class_sums(rows, batch)
         batch_means /= size
         gap = batch_means - old
         means = old + gap * weight
         distance = gap if sign > 0 else batch_means - means
         return means, after, batch_means - pull * distance
 
-    def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+    def rows_of_removal(self, rows: Array, batch: np.ndarray, labels: Sequence[Label]) -> Array:
         """Return the rows that removing samples would remove from the scatter.
 
         Nothing changes but ``rows``, which is overwritten.
         """
         here = self.locate(labels)
         old = self.means[self.backend.index(here)]
-        groups.subtract(rows, self._moved(rows, groups, old, self.counts[here], -1)[2])
+        centres = self._moved(rows, batch, old, self.counts[here], -1)[2]
+        self.backend.centre(rows, centres, batch)
         return rows
 
     def merge(self, other: ClassStatistics) -> None:
