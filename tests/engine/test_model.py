@@ -13,7 +13,7 @@ from klda.engine import solution as engine_solution
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.model import Member, Model, choose_backend
-from klda.engine.solve import Settings
+from klda.engine.rule import Settings
 from klda.labels import grouped
 from tests import reference
 from tests.reference import DEVICE
@@ -47,8 +47,7 @@ def remove(model, rows, y):
 
 
 def settings(model):
-    scatter = model.statistics.scatter
-    return Settings(ridge=1e-2, calibrated=True, nearest_mean=scatter is None)
+    return Settings(ridge=1e-2, calibrated=True, nearest_mean=not model.statistics.with_scatter)
 
 
 def solve(model):
@@ -65,8 +64,8 @@ def assert_same(model, expected, tolerance=1e-9):
         assert own.n_scattered == other.n_scattered
         means = [model.backend.to_numpy(each.means)[each.order] for each in (own, other)]
         np.testing.assert_allclose(*means, rtol=tolerance, atol=tolerance)
-        if own.scatter is not None:
-            found, wanted = own.scatter.dense(), other.scatter.dense()
+        if own.with_scatter:
+            found, wanted = own.scatter(), other.scatter()
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
     assert sorted(kept(model.waiting)) == sorted(kept(expected.waiting))
     assert sorted(kept(model.held)) == sorted(kept(expected.held))

@@ -28,8 +28,8 @@ from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.model import Model, choose_backend
+from klda.engine.rule import Settings
 from klda.engine.solution import Answer, Solution, softmax
-from klda.engine.solve import Settings
 from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
 

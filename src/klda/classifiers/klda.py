@@ -50,7 +50,7 @@ class KLDA(ContinualClassifier):
         they differ significantly.
     rule : {"auto", "lda"}
         ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
-        classes, from the same statistics; see `klda.engine.regression`.
+        classes, from the same statistics; see `klda.engine.rule`.
     blocks : tuple of int, optional
         Widths of the blocks that a row consists of, such as the layers of a network. While there
         are few samples, the blocks before the last are weighted by what the samples favour.

@@ -34,9 +34,10 @@ from klda.engine.few_evidence import (
 from klda.engine.hints import useful_hints
 from klda.engine.host_blas import product
 from klda.engine.model import Model
+from klda.engine.rule import RuleTerms, Settings, out_of_sample
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import RuleTerms, Settings, on_grid, out_of_sample, rising_ridges
+from klda.engine.solve import on_grid, rising_ridges
 from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.4  # of the blocks before the last

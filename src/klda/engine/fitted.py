@@ -16,8 +16,9 @@ from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_samples import solve_few
 from klda.engine.interrupts import held_back
 from klda.engine.model import HalfChangedError, Model
+from klda.engine.rule import Settings
 from klda.engine.solution import Solution
-from klda.engine.solve import Settings, solve
+from klda.engine.solve import solve
 from klda.errors import KldaError
 
 
@@ -151,8 +152,8 @@ class Fitted:
     def ensure_solved(self, settings: Settings) -> None:
         """Solve from the statistics unless that was done here: a stored solution is not enough."""
         with self._lock:
-            terms = [member.solver.terms for member in self.model.members]
-            if None in terms and not self.model.is_holding:
+            solved = [member.solved for member in self.model.members]
+            if None in solved and not self.model.is_holding:
                 self._solution = None
             self.solution(settings)
 
@@ -160,8 +161,8 @@ class Fitted:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
             model = self.model.folded()
-            scatters = [member.statistics.scatter for member in model.members]
-            found = [scatter.dense() for scatter in scatters if scatter is not None]
+            every = [member.statistics for member in model.members]
+            found = [each.scatter() for each in every if each.with_scatter]
         return [each / max(model.statistics.n_scattered, 1) for each in found]
 
     def pack(

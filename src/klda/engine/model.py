@@ -30,9 +30,10 @@ from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
 from klda.engine.held_rows import LabelledRows, Waiting
 from klda.engine.interrupts import held_back, let_interrupts_through
+from klda.engine.rule import RuleTerms
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
-from klda.engine.solve import Solver
+from klda.engine.solve import PlainWeights, Precision
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
@@ -74,12 +75,21 @@ class HalfChangedError(KldaError):
 
 
 class Member:
-    """A feature map with the statistics of what was learned through it, and their solver."""
+    """A feature map with the statistics of what was learned through it.
+
+    Attributes
+    ----------
+    precision : Precision or None
+        Their factor and the changes since; None until it is needed.
+    solved : tuple or None
+        What the last solution was made of; leaving samples out needs it.
+    """
 
     def __init__(self, own_map: FeatureMap, statistics: ClassStatistics) -> None:
         self.map = own_map
         self.statistics = statistics
-        self.solver = Solver(statistics)
+        self.precision: Precision | None = None
+        self.solved: tuple[PlainWeights, RuleTerms] | None = None
 
     def change(
         self, rows: Array, counts: np.ndarray, labels: list[Label], sign: int, room: Array | None
@@ -87,10 +97,13 @@ class Member:
         """Add or remove samples, all in memory at once; the room is for their lifted features."""
         known = len(self.statistics.labels)
         lifted = self.statistics.change(self.map.lift(rows, room), counts, labels, sign)
+        if self.precision is None:
+            return
         if sign < 0 and len(self.statistics.labels) < known:
-            self.solver.note_reorder()
+            self.precision.note_reorder()
             labels = [label for label in labels if label in self.statistics.positions]
-        self.solver.note_change(lifted, sign, labels)
+        if not self.precision.note_change(lifted, sign, labels):
+            self.precision = None
 
 
 class Model:
@@ -325,14 +338,15 @@ class Model:
         drops = [member.statistics.prepare_drop([label]) for member in self.members]
         for member, drop in zip(self.members, drops, strict=True):
             drop()
-            member.solver.note_reorder()
+            if member.precision is not None:
+                member.precision.note_reorder()
         self.evidence = self.evidence.drop({label: 1.0})
         self.waiting = self.waiting.drop({label})
         return gone
 
     def empty(self) -> Model:
         """Return a model with the same feature maps that has learned nothing."""
-        with_scatter = self.statistics.scatter is not None
+        with_scatter = self.statistics.with_scatter
         return Model.of_maps(self.maps, with_scatter=with_scatter, holds=self.holds)
 
     def copy(self) -> Model:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from klda.engine.arrays import Array, Backend, inside, under
 from klda.engine.evidence import USUAL_TEMPERATURE, Evidence, Scale
-from klda.engine.familiarity import Familiarity
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import FewEvidence, usual_temperature
+from klda.engine.rule import Familiarity, Settings
 from klda.errors import KldaError
 from klda.labels import Label
-
-if TYPE_CHECKING:
-    from klda.engine.solve import Settings
 
 BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
