@@ -6,8 +6,7 @@ from scipy import stats
 
 from klda import KLDA, KLDAEnsemble
 from klda.engine.arrays import NumpyBackend
-from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap
-from klda.engine.random_numbers import RandomStream
+from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap, RandomStream
 
 N = 400_000
 

@@ -14,11 +14,12 @@ diagonal of ones needs no memory. So a model at rest holds one square and nothin
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -67,6 +68,37 @@ def is_finite(array: np.ndarray) -> bool:
     if array.dtype.kind != "f":
         return True
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
+
+
+def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the product of two matrices in double precision, with SciPy's BLAS.
+
+    NumPy has a BLAS of its own, and the threads of each would wait for the other.
+    """
+    # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
+    return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread within this block.
+
+    Only in the main thread: OpenBLAS ignores limits set in other threads, and overlapping blocks
+    could not restore the previous limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _libraries().limit(limits=1):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    assert scipy.linalg.blas  # SciPy loads it when it is first asked for
+    return ThreadpoolController().select(user_api="blas")
 
 
 class NumpyBackend:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, T, is_torch
-from klda.engine.host_blas import one_blas_thread
+from klda.engine.arrays import Array, T, is_torch, one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Backend
+from klda.engine.arrays import Backend, product
 from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import (
@@ -31,8 +31,6 @@ from klda.engine.few_evidence import (
     refined_temperature,
     usual_temperature,
 )
-from klda.engine.hints import useful_hints
-from klda.engine.host_blas import product
 from klda.engine.model import Model
 from klda.engine.rule import RuleTerms, Settings, out_of_sample
 from klda.engine.shrinkage import Shrinkage
@@ -53,7 +51,7 @@ def solve_few(model: Model, settings: Settings) -> Solution:
 
     LDA's rule is the same with the inner products of random features in the place of the kernel.
     """
-    hints = useful_hints(model)
+    hints = model.useful_hints
     held = model.held.add(*hints.grouped()) if len(hints) else model.held
     is_sample = np.array(held.order) < len(model.held)
     held = held.in_order()

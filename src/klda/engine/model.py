@@ -28,7 +28,7 @@ from klda.engine.arrays import (
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
-from klda.engine.held_rows import LabelledRows, Waiting
+from klda.engine.held_rows import LabelledRows
 from klda.engine.interrupts import held_back, let_interrupts_through
 from klda.engine.rule import RuleTerms
 from klda.engine.shrinkage import MOST_ANCHORS
@@ -40,6 +40,9 @@ from klda.labels import Label
 
 # Rows on the device, class by class, how many there are of each class, and their labels.
 Batch = tuple[Array, np.ndarray, list[Label]]
+MOST_WAITING = 1024  # samples learned since evidence was last gathered
+ENOUGH_SAMPLES = 10  # of a class, from which on its hint does not count
+LEAST_HITS = 0.2  # of the hints, beyond those by chance
 MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked on are on a GPU
 
 
@@ -113,9 +116,9 @@ class Model:
         self,
         members: Sequence[Member],  # several for an ensemble; they share the classes and counts
         evidence: Evidence | None = None,  # what leaving samples out has told
-        waiting: Waiting | None = None,  # samples that are yet to be left out
+        waiting: LabelledRows | None = None,  # samples that are yet to be left out
         held: LabelledRows | None = None,  # samples that are not in the statistics
-        # One row per class, what its name says (`klda.engine.hints`); not among the counts.
+        # One row per class, what its name says; not among the counts.
         hints: LabelledRows | None = None,
         *,
         holds: bool = False,  # whether it consists of the samples while they are few
@@ -126,7 +129,7 @@ class Model:
         self.n_features = self.members[0].map.n_features
         self.evidence = Evidence() if evidence is None else evidence
         none = np.empty((0, self.n_features), self.backend.dtype)
-        self.waiting = waiting or Waiting(none)
+        self.waiting = waiting or LabelledRows(none)
         self.holds = holds
         self.held, self.hints = held or LabelledRows(none), hints or LabelledRows(none)
         self.is_half_changed = False  # and must not be used any more
@@ -191,6 +194,36 @@ class Model:
             return {"rows": len(self.held), "most_rows": self.statistics.n_components // 2}
         return {"waiting": len(self.waiting.labels)} if self.waiting.labels else {}
 
+    @property
+    def useful_hints(self) -> LabelledRows:
+        """The hints that count now: a function of what was learned alone.
+
+        A name such as ``card_arrival``, encoded like a text, is worth about a sample of its class:
+        much while there are none or few, nothing once there are ten. Names may also be codes that
+        say nothing. So hints count only where they have proved themselves. A class that has no
+        sample has its hint alone, whatever the others say. In a model that no longer holds its
+        samples, only the hints of such classes count: a hint does not help a few rare classes.
+        """
+        if not len(self.hints):
+            return self.hints
+        most = ENOUGH_SAMPLES if self.is_holding and self._hints_tell_classes_apart() else 1
+        return self.hints.drop({label for label, n in self.counts.items() if n >= most})
+
+    def _hints_tell_classes_apart(self) -> bool:
+        """Whether the class mean nearest to a hint is its own class's more often than by chance."""
+        known = self.hints.drop({label for label, n in self.counts.items() if not n})
+        if not len(known):
+            return True
+        held, groups, labels = self.held.in_order().grouped()
+        sums = np.add.reduceat(held, np.searchsorted(groups, np.arange(len(labels))), axis=0)
+        means = sums / np.bincount(groups)[:, None]
+        centred = means - means.mean(axis=0)
+        gaps = (centred**2).sum(axis=1) - 2 * (known.rows - means.mean(axis=0)) @ centred.T
+        nearest = [labels[at] for at in gaps.argmin(1)]
+        hits = np.mean([one == own for one, own in zip(nearest, known.labels, strict=True)])
+        chance = 1 / len(labels)
+        return bool(hits >= chance + LEAST_HITS * (1 - chance)) or len(labels) == 1
+
     # ---------------------------------------------------------------- verbs
 
     def add(
@@ -211,7 +244,9 @@ class Model:
                 held = held.empty()
         if rows.nbytes <= MOVED_AT_ONCE:
             rows = self.backend.asarray(rows)
-        waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
+        waiting = self.waiting
+        if gather:
+            waiting = waiting.add(rows, groups, labels, MOST_WAITING)
         self.change(rows, groups, labels, 1)
         self.waiting, self.held = waiting, held
 
@@ -239,7 +274,7 @@ class Model:
         fractions = {label: n / before[label] for label, n in pairs}
         evidence = self.evidence.drop(fractions)
         waiting = self.waiting.drop({label for label, part in fractions.items() if part >= 1})
-        waiting = waiting.remove(rows, [labels[group] for group in groups.tolist()])
+        waiting = waiting.discard(rows, [labels[group] for group in groups.tolist()])
         self.change(rows, groups, labels, -1)
         self.evidence, self.waiting = evidence, waiting
 
@@ -303,7 +338,8 @@ class Model:
         for member, added in zip(merged, other.members, strict=True):
             member.statistics.merge(added.statistics)
         theirs = other.waiting
-        waiting = self.waiting.add(theirs.rows, np.arange(len(theirs.rows)), theirs.labels)
+        at = np.arange(len(theirs))
+        waiting = self.waiting.add(theirs.rows, at, theirs.labels, MOST_WAITING)
         self.evidence = self.evidence.merge(other.evidence)
         self.members, self.waiting = merged, waiting
 
@@ -415,6 +451,6 @@ class Model:
         waiting = None
         labels = meta.get("waiting", {}).get("pending", [])
         if labels:
-            waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
+            waiting = LabelledRows(np.array(arrays["learn/pending"]), list(labels))
         evidence = Evidence.unpack(arrays, meta["classes"])
         return cls(members, evidence, waiting, held, hints, holds="held" in meta)

@@ -23,7 +23,6 @@ import numpy as np
 
 from klda.engine.arrays import Array, Backend
 from klda.engine.held_rows import LabelledRows
-from klda.engine.hints import useful_hints
 from klda.engine.interrupts import held_back
 from klda.engine.rule import RuleTerms, Settings, out_of_sample
 from klda.engine.shrinkage import Shrinkage, choose_anchors
@@ -232,7 +231,7 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        hints, statistics = useful_hints(model), model.statistics
+        hints, statistics = model.useful_hints, model.statistics
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
         jobs = [partial(solve_member, each, ridge, settings, hints) for each in model.members]
         with model.backend.small_work_on_host():
