@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -12,7 +12,7 @@ import numpy as np
 
 from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
-from klda.engine.feature_map import FeatureMap, KernelMap
+from klda.engine.feature_map import KernelMap
 from klda.engine.few_samples import solve_few
 from klda.engine.interrupts import held_back
 from klda.engine.model import HalfChangedError, Model
@@ -74,6 +74,11 @@ class Fitted:
         return self._model
 
     @property
+    def known(self) -> Model | Solution:
+        """What knows classes, counts and feature maps: a stored model is not read for these."""
+        return self._solution or self.model
+
+    @property
     def predicts_only(self) -> bool:
         """Whether there is no model to learn with."""
         return self._model is None and self._stored is None
@@ -85,24 +90,7 @@ class Fitted:
             return self._model.is_holding
         if self._stored is not None:
             return bool(self._stored[1].get("held"))
-        return isinstance(self.maps[0], KernelMap)
-
-    # A stored model is not read for these.
-
-    @property
-    def maps(self) -> Sequence[FeatureMap | KernelMap]:
-        """The feature maps."""
-        return (self._solution or self.model).maps
-
-    @property
-    def classes(self) -> np.ndarray:
-        """Labels, sorted."""
-        return (self._solution or self.model).classes
-
-    @property
-    def class_counts(self) -> np.ndarray:
-        """Samples of each class, in the order of ``classes``."""
-        return (self._solution or self.model).class_counts
+        return isinstance(self.known.maps[0], KernelMap)
 
     @contextmanager
     def changing(self) -> Iterator[Model]:
