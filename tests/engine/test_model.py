@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from klda.engine import solution as engine_solution
-from klda.engine.feature_map import FeatureMap
+from klda.engine.feature_map import Draw, FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.model import Member, Model, choose_backend
 from klda.engine.rule import Settings
@@ -29,8 +29,8 @@ def make(kind="KLDA", n_components=24):
     if kind in ("LDA", "means"):
         return Model.of_maps([FeatureMap(backend, 6, 6)], with_scatter=kind == "LDA")
     n_maps = 2 if kind == "ensemble" else 1
-    options = {"gamma": 0.05, "kind": "gaussian", "backend": backend}
-    maps = [FeatureMap.draw(6, n_components, **options, key=key) for key in range(n_maps)]
+    draws = [Draw("gaussian", key) for key in range(n_maps)]
+    maps = [FeatureMap(backend, 6, n_components, 0.05, draw) for draw in draws]
     return Model.of_maps(maps, holds=True)
 
 

@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
 from klda.engine.arrays import Array, Backend
-from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
+from klda.engine.feature_map import GAMMA_SCALE, Draw, FeatureMap, median_squared_distance
 from klda.errors import KldaError
 
 PAPER: dict[str, Any] = {
@@ -138,18 +138,9 @@ class KLDA(ContinualClassifier):
         if gamma == "auto":
             gamma = GAMMA_SCALE / median_squared_distance(samples)
             gamma = float(f"{gamma:.6g}")  # the same, whatever machine has rounded its last digits
-        return [
-            FeatureMap.draw(
-                width,
-                int(self.n_components),
-                gamma=float(gamma),
-                kind=self.random_features,
-                key=key,
-                backend=backend,
-                blocks=blocks,
-            )
-            for key in keys
-        ]
+        draws = [Draw(self.random_features, key) for key in keys]
+        size, gamma = int(self.n_components), float(gamma)
+        return [FeatureMap(backend, width, size, gamma, draw, blocks=blocks) for draw in draws]
 
 
 class KLDAEnsemble(KLDA):

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,12 +75,14 @@ class Evidence:
     """Probes of a model, never changed: each verb returns other evidence."""
 
     # The bucket of each probe, by the size that the model had; and its class.
-    buckets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    buckets: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     labels: list[Label] = field(default_factory=list)
     # How novel it looked, and ``-log`` of its class's probability at each temperature (a column
     # each), both without the model's `Scale`.
-    novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
-    losses: np.ndarray = field(default_factory=lambda: np.empty((0, len(TEMPERATURES)), np.float32))
+    novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
+    losses: np.ndarray = field(
+        default_factory=partial(np.empty, (0, len(TEMPERATURES)), np.float32)
+    )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -73,25 +73,6 @@ class FeatureMap:
     unit_length: bool = False
     blocks: tuple[int, ...] = ()
 
-    @classmethod
-    def draw(
-        cls,
-        n_features: int,
-        n_components: int,
-        *,
-        gamma: float,
-        kind: str,
-        key: int,
-        backend: Backend,
-        blocks: tuple[int, ...] = (),
-    ) -> FeatureMap:
-        """Return random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
-
-        The same key gives the same features on every device.
-        """
-        drawn = Draw(kind, key)
-        return cls(backend, n_features, n_components, float(gamma), drawn, blocks=blocks)
-
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Frequencies and phases."""
@@ -191,20 +172,6 @@ class KernelMap:
     scales: Array
     scaled_gamma: float
     gamma: float
-
-    @classmethod
-    def of(
-        cls,
-        backend: Backend,
-        rows: np.ndarray,
-        scales: np.ndarray,
-        scaled_gamma: float,
-        gamma: float,
-    ) -> KernelMap:
-        """Return the map of samples that are scaled already."""
-        centre = rows.mean(axis=0)
-        support, middle, factors = map(backend.asarray, (rows - centre, centre, scales))
-        return cls(backend, support, middle, factors, scaled_gamma, gamma)
 
     @property
     def n_features(self) -> int:

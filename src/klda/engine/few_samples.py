@@ -87,7 +87,10 @@ class Kernels:
     def map(self, weight: float, backend: Backend) -> KernelMap:
         """Return the map from an input to its kernel with each sample."""
         scales = np.repeat([weight, 1.0], [self.start, self.rows.shape[1] - self.start])
-        return KernelMap.of(backend, self.rows * scales, scales, self.gamma(weight), self._gamma)
+        scaled = self.rows * scales
+        centre = scaled.mean(axis=0)
+        support, middle, factors = map(backend.asarray, (scaled - centre, centre, scales))
+        return KernelMap(backend, support, middle, factors, self.gamma(weight), self._gamma)
 
     def gamma(self, weight: float) -> float:
         """Return the bandwidth that makes the kernel as wide, on average, as without weights."""
