@@ -51,21 +51,19 @@ def solve_few(model: Model, settings: Settings) -> Solution:
 
     LDA's rule is the same with the inner products of random features in the place of the kernel.
     """
-    hints = model.useful_hints
-    held = model.held.add(*hints.grouped()) if len(hints) else model.held
-    is_sample = np.array(held.order) < len(model.held)
-    held = held.in_order()
+    held = model.held.join(model.useful_hints)
     rows, groups, _ = held.grouped()
+    is_sample = held.order < len(model.held)
     backend, size = model.backend, model.statistics.n_components
     if settings.rule == "lda":
-        lifted = [backend.to_numpy(own_map.lift(rows)).astype(np.float64) for own_map in model.maps]
+        lifted = [backend.to_numpy(own_map.lift(rows), np.float64) for own_map in model.maps]
         fits = [ExactFit(product(z, z.T), groups, settings, size, is_sample) for z in lifted]
         rules = [fit.rule(backend, z) for fit, z in zip(fits, lifted, strict=True)]
         maps: tuple[FeatureMap | KernelMap, ...] = tuple(model.maps)
         combine = settings.combine
     else:
         kernels = Kernels(rows.astype(np.float64), model.maps[0])
-        weight = choose_weight(kernels, held.hashes, groups, is_sample, settings, size)
+        weight = choose_weight(kernels, held.hashes[held.order], groups, is_sample, settings, size)
         fits = [ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)]
         rules = [fits[0].rule(backend)]
         maps, combine = (kernels.map(weight, backend),), "scores"

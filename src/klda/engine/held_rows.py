@@ -56,24 +56,20 @@ class LabelledRows:
         """Samples of each class, sorted by label."""
         return dict(sorted(Counter(self.labels).items()))
 
-    @property
-    def order(self) -> list[int]:
+    @cached_property
+    def order(self) -> np.ndarray:
         """An order of the samples that follows from their content: by class, then by hash."""
         keys = zip(self.labels, self.hashes.tolist(), range(len(self)), strict=True)
-        return [i for _, _, i in sorted(keys)]
+        return np.array([i for _, _, i in sorted(keys)], np.int64)
 
     def empty(self) -> LabelledRows:
         """Return no rows, of the same width."""
         return self._at([])
 
-    def in_order(self) -> LabelledRows:
-        """Return the same samples in that order."""
-        return self._at(self.order)
-
-    def with_missing(self, other: LabelledRows) -> LabelledRows:
-        """Return these and, of the other's, those of classes that are not here."""
-        missing = other.drop(self.counts)
-        return self.add(*missing.grouped()) if len(missing) else self
+    def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
+        """Return rows in that order, the class of each as a position, and the classes."""
+        labels, groups = grouped(np.array(self.labels)[self.order])
+        return self.rows[self.order], groups, labels
 
     def add(
         self,
@@ -104,6 +100,10 @@ class LabelledRows:
         kept = self._at(old).add(rows[new], groups[new], labels)
         vars(kept)["hashes"] = hashes[chosen]  # known already
         return kept
+
+    def join(self, other: LabelledRows, most: int | None = None) -> LabelledRows:
+        """Return these samples and others; ``most`` as for `add`."""
+        return self.add(other.rows, np.arange(len(other)), other.labels, most)
 
     def discard(self, rows: Array, labels: Sequence[Label]) -> LabelledRows:
         """Return these samples but those given, as far as they are here."""
@@ -146,11 +146,6 @@ class LabelledRows:
     def by_label(self) -> dict[Label, np.ndarray]:
         """Return the row of each class, if there is one of each."""
         return dict(zip(self.labels, self.rows, strict=True))
-
-    def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
-        """Return rows, the class of each as a position, and the classes."""
-        labels, groups = grouped(np.array(self.labels))
-        return self.rows, groups, labels
 
     def _at(self, chosen: Sequence[int] | np.ndarray) -> LabelledRows:
         at = np.asarray(chosen, np.int64)

@@ -214,7 +214,7 @@ class Model:
         known = self.hints.drop({label for label, n in self.counts.items() if not n})
         if not len(known):
             return True
-        held, groups, labels = self.held.in_order().grouped()
+        held, groups, labels = self.held.grouped()
         sums = np.add.reduceat(held, np.searchsorted(groups, np.arange(len(labels))), axis=0)
         means = sums / np.bincount(groups)[:, None]
         centred = means - means.mean(axis=0)
@@ -240,7 +240,7 @@ class Model:
                 self.held = held.add(rows, groups, labels)
                 return
             if len(held):
-                rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
+                rows, groups, labels = held.add(rows, groups, labels).grouped()
                 held = held.empty()
         if rows.nbytes <= MOVED_AT_ONCE:
             rows = self.backend.asarray(rows)
@@ -261,7 +261,7 @@ class Model:
             return self
         twin = self.copy()
         twin.holds, twin.held = False, self.held.empty()
-        twin.add(*self.held.in_order().grouped())
+        twin.add(*self.held.grouped())
         twin.holds = True
         return twin
 
@@ -320,28 +320,21 @@ class Model:
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""
-        hints = self.hints.with_missing(other.hints)
-        self._merge(other)
-        self.hints = hints
-
-    def _merge(self, other: Model) -> None:
-        if other.is_holding:
-            if len(other.held):
-                self.add(*other.held.grouped())
-            return
-        if len(self.held):
+        hints = self.hints.join(other.hints.drop(self.hints.counts))
+        if len(other.held):
+            self.add(*other.held.grouped())
+        elif len(self.held) and not other.is_holding:
             folded = self.folded()
-            folded._merge(other)
+            folded.merge(other)
             vars(self).update(vars(folded))
-            return
-        merged = [Member(each.map, each.statistics.copy()) for each in self.members]
-        for member, added in zip(merged, other.members, strict=True):
-            member.statistics.merge(added.statistics)
-        theirs = other.waiting
-        at = np.arange(len(theirs))
-        waiting = self.waiting.add(theirs.rows, at, theirs.labels, MOST_WAITING)
-        self.evidence = self.evidence.merge(other.evidence)
-        self.members, self.waiting = merged, waiting
+        elif not other.is_holding:
+            merged = [Member(each.map, each.statistics.copy()) for each in self.members]
+            for member, added in zip(merged, other.members, strict=True):
+                member.statistics.merge(added.statistics)
+            waiting = self.waiting.join(other.waiting, MOST_WAITING)
+            self.evidence = self.evidence.merge(other.evidence)
+            self.members, self.waiting = merged, waiting
+        self.hints = hints
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
@@ -357,27 +350,20 @@ class Model:
 
         Returns the class alone, without scatter: merging it undoes the drop exactly.
         """
-        hint, hints = self.hints.only(label), self.hints.drop({label})
-        gone = self._drop(label)
-        gone.hints, self.hints = hint, hints
-        return gone
-
-    def _drop(self, label: Label) -> Model:
-        if label not in self.statistics.positions and not self.is_holding:
-            return self.empty()
+        gone, hint, hints = self.empty(), self.hints.only(label), self.hints.drop({label})
         if self.is_holding:
-            gone = self.empty()
             gone.held, self.held = self.held.only(label), self.held.drop({label})
-            return gone
-        parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
-        gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
-        drops = [member.statistics.prepare_drop([label]) for member in self.members]
-        for member, drop in zip(self.members, drops, strict=True):
-            drop()
-            if member.precision is not None:
-                member.precision.note_reorder()
-        self.evidence = self.evidence.drop({label: 1.0})
-        self.waiting = self.waiting.drop({label})
+        elif label in self.statistics.positions:
+            parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
+            gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
+            drops = [member.statistics.prepare_drop([label]) for member in self.members]
+            for member, drop in zip(self.members, drops, strict=True):
+                drop()
+                if member.precision is not None:
+                    member.precision.note_reorder()
+            self.evidence = self.evidence.drop({label: 1.0})
+            self.waiting = self.waiting.drop({label})
+        gone.hints, self.hints = hint, hints
         return gone
 
     def empty(self) -> Model:
