@@ -21,6 +21,7 @@ from klda.engine.arrays import Array, Backend, NumpyBackend, on_cpu
 MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
+RANDOM_FEATURES = ("gaussian", "orthogonal")
 KERNEL_ARRAYS = ("support", "centre", "scales")
 WORD = 1 << 64
 # SplitMix64's constants: what is added from word to word, and how bits are mixed.
@@ -35,7 +36,7 @@ UNIFORM = 53  # bits of a uniform number
 class Draw:
     """How random features are drawn; the same draw gives the same ones on every device."""
 
-    kind: str  # "gaussian" or "orthogonal"
+    kind: str  # one of RANDOM_FEATURES
     key: int
 
 
@@ -82,7 +83,9 @@ class FeatureMap:
             return self.drawn
         stream = RandomStream(self.drawn.key, self.backend)
         phases = self.backend.asarray(2 * np.pi * stream.uniform(self.n_components))
-        directions = _DIRECTIONS[self.drawn.kind](self.n_features, self.n_components, stream)
+        size = (self.n_features, self.n_components)
+        orthogonal = self.drawn.kind == "orthogonal"
+        directions = _orthogonal(*size, stream) if orthogonal else stream.normal(*size)
         directions *= float(np.sqrt(2 * self.gamma))
         return directions, phases
 
@@ -269,11 +272,7 @@ def _half_quantiles() -> np.ndarray:
     return scaled.astype(np.float32)
 
 
-def _gaussian_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
-    return stream.normal(n_features, n_components)
-
-
-def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+def _orthogonal(n_features: int, n_components: int, stream: RandomStream) -> Array:
     """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016).
 
     They are computed on the CPU: a factorisation rounds differently elsewhere.
@@ -286,10 +285,6 @@ def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStr
         lengths = np.linalg.norm(on_host.normal(n_features, n_features), axis=0)
         blocks.append(directions * lengths)
     return stream.backend.asarray(np.concatenate(blocks, axis=1)[:, :n_components])
-
-
-_DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_directions}
-RANDOM_FEATURES = tuple(_DIRECTIONS)
 
 
 def median_squared_distance(samples: Array) -> float:

@@ -47,8 +47,7 @@ class Fitted:
         stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
     ) -> None:
         self._model, self._solution, self._stored = model, solution, stored
-        self._solved_with = solved_with
-        self._judged_with = _judging(solved_with)
+        self._solved_with = self._judged_with = solved_with
         self._lock = threading.RLock()  # many threads may ask for the first answer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,9 +125,9 @@ class Fitted:
             solution, model = self.solution(settings), self._model
             if model is None or model.is_holding or not settings.calibrated:
                 return solution
-            if self._judged_with not in ((), _judging(settings)):  # with other settings
+            before, self._judged_with = self._judged_with, settings
+            if before is not None and _judging(before) != _judging(settings):
                 model.evidence = Evidence()
-            self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.ensure_solved(settings)
                 solution, nothing = self.solution(settings), model.waiting.empty()
@@ -203,8 +202,6 @@ def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Ba
         raise DamagedModelError(f"{type(error).__name__}: {error}") from error
 
 
-def _judging(settings: Settings | None) -> tuple:
+def _judging(settings: Settings) -> tuple:
     """Return what the user chose of all that the scores depend on."""
-    if settings is None:
-        return ()
     return (settings.ridge, settings.priors, settings.small_sample_correction, settings.rule)

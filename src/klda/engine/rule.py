@@ -82,8 +82,8 @@ class Settings:
     @classmethod
     def of(cls, parameters: Mapping[str, Any], *, nearest_mean: bool) -> Settings:
         """Take from a classifier's parameters those that a solution depends on."""
-        known = {each.name for each in fields(cls)} & parameters.keys()
-        return cls(nearest_mean=nearest_mean, **{name: parameters[name] for name in known})
+        chosen = {each.name: parameters.get(each.name, each.default) for each in fields(cls)}
+        return cls(**(chosen | {"nearest_mean": nearest_mean}))
 
     def relative_ridge(self, counts: np.ndarray, n_components: int) -> float:
         """Return the ridge relative to the mean diagonal of the covariance."""

@@ -258,6 +258,7 @@ def solve_member(
     member: Member, ridge: float, settings: Settings, hints: LabelledRows
 ) -> LinearRule:
     """Return the rule of a member's statistics; its factor is kept between small changes."""
+    member.solved = None  # frees what it holds before the next solution is made
     statistics, dtype = member.statistics, member.map.backend.dtype
     lifted = member.map.lift(hints.rows)
     means = statistics.means if statistics.labels else lifted
@@ -305,7 +306,6 @@ def _rule(member: Member, plain: PlainWeights, settings: Settings) -> LinearRule
     that size is held.
     """
     backend, counts = member.map.backend, plain.counts
-    member.solved = None  # frees what it holds before the next solution is made
     spread, inflation = 0.0, 1.0
     if settings.small_sample_correction:
         spread, inflation = plain.precision.spread()
