@@ -31,7 +31,7 @@ def make(kind="KLDA", n_components=24):
     n_maps = 2 if kind == "ensemble" else 1
     draws = [Draw("gaussian", key) for key in range(n_maps)]
     maps = [FeatureMap(backend, 6, n_components, 0.05, draw) for draw in draws]
-    return Model.of_maps(maps, holds=True)
+    return Model.of_maps(maps)
 
 
 def learn(model, rows, y):

@@ -96,9 +96,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _new_model(self, samples: Array, backend: Backend) -> Model:
-        with_scatter = not self.nearest_mean
         maps = self._maps(samples, backend)
-        return Model.of_maps(maps, with_scatter=with_scatter, holds=with_scatter)
+        return Model.of_maps(maps, with_scatter=not self.nearest_mean)
 
     def remove(self, X: Any, y: Any) -> Self:
         """Undo what learning these samples did, exactly; a class without samples left is dropped.

@@ -136,17 +136,18 @@ class Model:
         self._classes: tuple[Any, LabelledRows, np.ndarray] | None = None
 
     @classmethod
-    def of_maps(
-        cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True, holds: bool = False
-    ) -> Model:
-        """Return a model with these feature maps that has learned nothing."""
+    def of_maps(cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True) -> Model:
+        """Return a model with these feature maps that has learned nothing.
+
+        Without a scatter it is made of counts and means alone, and never holds samples.
+        """
         members = [
             Member(
                 each, ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter)
             )
             for each in maps
         ]
-        return cls(members, holds=holds)
+        return cls(members, holds=with_scatter)
 
     # ---------------------------------------------------------------- what it knows
 
@@ -368,8 +369,9 @@ class Model:
 
     def empty(self) -> Model:
         """Return a model with the same feature maps that has learned nothing."""
-        with_scatter = self.statistics.with_scatter
-        return Model.of_maps(self.maps, with_scatter=with_scatter, holds=self.holds)
+        twin = Model.of_maps(self.maps, with_scatter=self.statistics.with_scatter)
+        twin.holds = self.holds  # not in folders of old versions
+        return twin
 
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
