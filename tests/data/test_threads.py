@@ -8,7 +8,12 @@ import time
 import pytest
 
 from klda.data import threads
-from klda.data.threads import read_ahead, work_behind
+from klda.data.threads import map_behind, read_ahead
+
+
+def work_behind(work, items):
+    for _ in map_behind(work, items):
+        pass
 
 
 def helpers():
@@ -111,6 +116,19 @@ def test_working_behind_works_in_order_in_another_thread():
     done = []
     work_behind(lambda item: done.append((item, threading.current_thread().name)), range(100))
     assert done == [(i, "work behind_0") for i in range(100)]
+
+
+def test_working_behind_gives_what_the_work_returns():
+    assert list(map_behind(lambda item: item**2, range(9))) == [i**2 for i in range(9)]
+    assert list(map_behind(str, [])) == []
+
+
+def test_closing_what_works_behind_stops_it():
+    done = []
+    stream = map_behind(done.append, iter(int, 1))  # endless
+    next(stream)
+    stream.close()
+    assert 1 <= len(done) <= 3
 
 
 def test_working_behind_holds_no_more_than_it_is_told():

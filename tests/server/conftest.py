@@ -86,11 +86,22 @@ def text_model(text_origin: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
+def running(folder: Path, **changes) -> Iterator[Service]:
+    service = Service(replace(ServiceSettings(model=folder), **changes))
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+@contextmanager
 def serving(folder: Path, **changes) -> Iterator[TestClient]:
     """The real application in this process, through httpx."""
-    settings = replace(ServiceSettings(model=folder), **changes)
-    app = create_app(Service(settings))
-    with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
+    address = "http://127.0.0.1:8000"
+    with (
+        running(folder, **changes) as service,
+        TestClient(create_app(service), address, raise_server_exceptions=False) as client,
+    ):
         yield client
 
 
@@ -103,17 +114,17 @@ def client(features_model: Path) -> Iterator[TestClient]:
 @contextmanager
 def listening(folder: Path, **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
-    settings = replace(ServiceSettings(model=folder), **changes)
     listener = listen("127.0.0.1", 0)
-    server = uvicorn_server(create_app(Service(settings)))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert server.started
-    try:
-        yield address_of(listener)
-    finally:
-        server.should_exit = True
-        thread.join(30)
+    with running(folder, **changes) as service:
+        server = uvicorn_server(create_app(service))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not server.started and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert server.started
+        try:
+            yield address_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join(30)

@@ -9,14 +9,11 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from klda import NCM, Client
 from klda.learner import Learner
-from klda.server.app import create_app
 from klda.server.client import ServerError
-from klda.server.service import Service
-from klda.server.settings import ServiceSettings
+from klda.server.journal import Key
 
 from .conftest import ASK, KEYS, TEACH, fails, listening, serving
 from .test_service import Running, wait_for
@@ -32,16 +29,9 @@ def folder(tmp_path):
     return tmp_path / "bot"
 
 
-@contextmanager
-def new_service(folder):
-    app = create_app(Service(ServiceSettings(model=folder, new="minilm")))
-    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
-        yield client
-
-
 @pytest.fixture
 def client(folder):
-    with new_service(folder) as client:
+    with serving(folder, new="minilm") as client:
         yield client
 
 
@@ -197,7 +187,7 @@ def answers(client):
 def test_a_declared_class_survives_a_kill(folder, folds):
     Learner("minilm").learn(["where is my card?"], ["card_arrival"]).save(folder)
     running = Running(folder, fold_interval=0.0 if folds else 1e9)
-    running.declare(CLASSES, "key", "content")
+    running.declare(CLASSES, Key("key", "content"))
     running.learn(["it was stolen"], ["lost_card"])
     gone = running.forget(["refund"])
     running.declare({"top_up": "put money on the card"})
@@ -208,9 +198,9 @@ def test_a_declared_class_survives_a_kill(folder, folds):
         assert again.counts == counts == {"card_arrival": 1, "lost_card": 1, "top_up": 0}
         for was, now in zip(answers, again.predict(texts, 5)[1], strict=True):
             assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-4, abs=1e-6)
-        assert again.declare(CLASSES, "key", "content").repeated
+        assert again.declare(CLASSES, Key("key", "content")).repeated
         assert again.counts == counts
-        again.undo(gone.sequence)
+        again.undo(gone.version)
         assert again.counts == {**counts, "refund": 0}
     declared = Learner.load(folder).declared
     assert declared == {**CLASSES, "top_up": "put money on the card"}
@@ -238,7 +228,7 @@ def test_an_undo_keeps_what_was_declared_meanwhile(folder):
         gone = running.forget(["refund"])
         running.declare({"refund": "newer"})
         assert running.counts == {"refund": 0, "greeting": 1}
-        running.undo(gone.sequence)
+        running.undo(gone.version)
         assert running.counts == {"refund": 1, "greeting": 1}
     assert Learner.load(folder).declared == {"refund": "newer"}
 
@@ -311,7 +301,7 @@ def test_with_a_ledger_a_declared_class_comes_back(folder):
         before = running.predict([MONEY, "where is it?"], 3)[1]
         gone = running.forget(["refund", "card_arrival"])
         assert running.counts == {"lost_card": 1}
-        running.undo(gone.sequence)
+        running.undo(gone.version)
         assert running.counts == {"card_arrival": 0, "lost_card": 1, "refund": 1}
         for was, now in zip(before, running.predict([MONEY, "where is it?"], 3)[1], strict=True):
             assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-3, abs=1e-6)
@@ -325,6 +315,6 @@ def test_all_declared_classes_can_go_and_come_back(folder):
         assert running.counts == {}
         with fails(409):
             running.predict([MONEY], 1)
-        running.undo(gone.sequence)
+        running.undo(gone.version)
         assert running.counts == NONE
         assert running.predict([MONEY], 1)[1][0].top[0][0] == "refund"

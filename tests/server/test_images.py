@@ -20,7 +20,7 @@ from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.client import Client
 from klda.server.errors import ServerError
-from klda.server.images import read_images
+from klda.server.inputs import read_images
 
 from .conftest import listening, serving
 
@@ -72,7 +72,7 @@ def test_what_is_no_image_is_refused(folder, bad):
 
 
 def test_an_image_of_too_many_pixels_is_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.images.MAX_PIXELS", 1000)
+    monkeypatch.setattr("klda.server.inputs.MAX_PIXELS", 1000)
     with serving(folder) as client:
         answer = client.post("/v1/predict", json={"images": [encoded("red", 1)]})
         assert answer.status_code == 422
@@ -80,7 +80,7 @@ def test_an_image_of_too_many_pixels_is_refused(folder, monkeypatch):
 
 
 def test_images_of_too_many_pixels_together_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.images.MAX_PIXELS_TOGETHER", 3 * 48 * 48)
+    monkeypatch.setattr("klda.server.inputs.MAX_PIXELS_TOGETHER", 3 * 48 * 48)
     with serving(folder) as client:
         images = [encoded("red", i) for i in range(4)]
         assert client.post("/v1/predict", json={"images": images[:3]}).status_code == 200

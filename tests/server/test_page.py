@@ -9,7 +9,7 @@ from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServerError
-from klda.server.forms import pasted_rows
+from klda.server.inputs import pasted_rows
 from klda.server.journal import Tally
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
@@ -217,7 +217,7 @@ def test_a_table_refuses_texts_that_the_api_refuses():
 
 
 def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
-    monkeypatch.setattr("klda.server.forms.MOST_ROWS", 3)
+    monkeypatch.setattr("klda.server.inputs.MOST_ROWS", 3)
     assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
     with pytest.raises(ServerError, match="more than 3 rows"):
         pasted("text,label" + "\nhello,a" * 4)

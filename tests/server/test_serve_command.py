@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from klda.cli.app import app as klda
 from klda.cli.serve import _keys
 from klda.errors import KldaError
-from klda.server.logs import JsonFormatter
-from klda.server.run import serve
+from klda.server.run import JsonFormatter, serve
 from klda.server.settings import ServiceSettings, is_loopback, read_keys
 
 from .conftest import serving
@@ -55,7 +54,7 @@ def test_a_folder_that_another_service_holds(monkeypatch, features_model):
 @pytest.fixture
 def own_process(monkeypatch):
     """Leave the signals and the log of the tests alone."""
-    monkeypatch.setattr("klda.server.logs.configure", lambda quiet: None)
+    monkeypatch.setattr("klda.server.run.configure_logs", lambda quiet: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():

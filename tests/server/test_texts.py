@@ -9,9 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from klda.learner import Learner
-from klda.server.app import create_app
-from klda.server.service import Service
-from klda.server.settings import ServiceSettings
 
 from .conftest import serving
 
@@ -59,12 +56,9 @@ def test_strange_texts_are_answered(text_model):
 
 
 def test_requests_that_come_together_are_encoded_together(text_model):
-    service = Service(ServiceSettings(model=text_model, batch_wait=0.05))
-    app = create_app(service)
     sizes = []
-    from starlette.testclient import TestClient
-
-    with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(16) as pool:
+    with serving(text_model, batch_wait=0.05) as client, ThreadPoolExecutor(16) as pool:
+        service = client.app.state.service
         observe = service.batcher.on_batch
         service.batcher.on_batch = lambda size: (sizes.append(size), observe(size))
         texts = [f"question number {i} about my card" for i in range(48)]

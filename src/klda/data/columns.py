@@ -107,40 +107,34 @@ def _not_found(
     )
 
 
-def check_input(value: Any, table: Table, where: str) -> str | Path:
-    """Return the input in a cell; the path of an image is relative to the table."""
+def input_in_cell(value: Any, modality: str, folder: Path) -> str | Path:
+    """Return the input in a cell; the path of an image is relative to the table's folder."""
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise TableError(f"{table.path}, {where}: the {table.modality} is empty.")
+        raise KldaError(f"the {modality} is empty.")
     if isinstance(value, Path):
         return value
     if not isinstance(value, str):
-        raise TableError(
-            f"{table.path}, {where}: the {table.modality} is {value!r}; expected a string."
-        )
-    _check_unicode(value, table, where, table.modality)
-    return table.path.parent / value if table.modality == "image" else value
+        raise KldaError(f"the {modality} is {value!r}; expected a string.")
+    _check_unicode(value, modality)
+    return folder / value if modality == "image" else value
 
 
-def check_label(value: Any, table: Table, where: str) -> Label:
+def label_in_cell(value: Any, classes: Collection[Label]) -> Label:
     """Return the label in a cell, as `as_label` reads it."""
-    check_label_type(value, table, where)
-    _check_unicode(str(value), table, where, "label")
-    try:
-        label = as_label(str(value), table.classes)
-        check_lengths([label], "the row")
-    except KldaError as error:
-        raise TableError(f"{table.path}, {where}: {error}") from error
+    text = str(raw_label(value))
+    _check_unicode(text, "label")
+    label = as_label(text, classes)
+    check_lengths([label], "the row")
     return label
 
 
-def check_label_type(value: Any, table: Table, where: str) -> None:
-    """Raise if the value of a cell is missing, or neither a string nor an integer."""
+def raw_label(value: Any) -> Any:
+    """Return the label in a cell as it is; raise if it is neither a string nor an integer."""
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise TableError(f"{table.path}, {where}: the label is empty.")
+        raise KldaError("the label is empty.")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
-        raise TableError(
-            f"{table.path}, {where}: the label is {value!r}; expected a string or an integer."
-        )
+        raise KldaError(f"the label is {value!r}; expected a string or an integer.")
+    return value
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:
@@ -161,12 +155,12 @@ def as_label(text: str, classes: Collection[Label]) -> Label:
     return int(label)
 
 
-def _check_unicode(text: str, table: Table, where: str, what: str) -> None:
+def _check_unicode(text: str, what: str) -> None:
     """Refuse half of a surrogate pair, which JSON can contain but nothing can save or encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TableError(
-            f"{table.path}, {where}: the {what} is not valid Unicode: {text[error.start]!r} at "
-            f"character {error.start + 1}. Repair it or leave the row out."
+        raise KldaError(
+            f"the {what} is not valid Unicode: {text[error.start]!r} at character "
+            f"{error.start + 1}. Repair it or leave the row out."
         ) from error

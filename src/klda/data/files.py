@@ -108,7 +108,7 @@ def _suffix(path: Path) -> str:
     return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
 
 
-def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_folder(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
     classes = sorted(
         entry for entry in table.path.iterdir() if entry.is_dir() and not _is_hidden(entry)
@@ -131,7 +131,7 @@ def read_folder(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Ba
     if labels:
         # Mixed, because a bandwidth may be chosen from the first batch: it should show all classes.
         random.Random(0).shuffle(pairs)
-    for start in range(skip, len(pairs), rows):
+    for start in range(0, len(pairs), rows):
         block = pairs[start : start + rows]
         names = None if not classes else [label for _, label in block]
         yield Batch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ import numpy as np
 from klda.data.arrays import npz_modalities, read_npy, read_npz
 from klda.data.arrow import parquet_modalities, read_parquet
 from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
-from klda.data.columns import GUESSED, Columns, check_input, check_label
+from klda.data.columns import GUESSED, Columns, input_in_cell, label_in_cell
 from klda.data.files import find_files, kind_of, read_folder
 from klda.data.text_files import find_header, read_delimited, read_jsonl, read_text
 from klda.data.threads import read_ahead
+from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.labels import Label
@@ -39,16 +41,17 @@ class Table:
         """Read the file in batches of so many rows, by default what is usual for the modality.
 
         With `labels` each row must have one; without, labels are read where there are any. Rows to
-        skip at the beginning should be a multiple of `rows`, which leaves the batches after them as
-        they are. There is at least one batch, unless rows are skipped, and none is empty.
+        skip at the beginning are read but not checked, and leave the batches after them as they
+        are. There is at least one batch, unless rows are skipped, and none is empty.
         """
-        seen = skip
+        seen = 0
         try:
             size = rows or BATCH_ROWS[self.modality]
-            for raw in _READERS[self.kind](self, labels, size, skip):
-                batch = self.check(raw, seen)
-                seen = batch.end.rows
-                yield batch
+            for raw in _READERS[self.kind](self, labels, size):
+                before, seen = seen, seen + len(raw)
+                if seen > skip:
+                    skipped = max(skip - before, 0)
+                    yield self.check(raw.without_first(skipped), before + skipped)
         except OSError as error:
             raise TableError(f"{self.path}: {error.strerror or error}") from error
         if not seen:
@@ -56,20 +59,34 @@ class Table:
 
     def check(self, raw: Batch, before: int) -> Batch:
         """Return the rows that a reader found, each checked, after so many rows."""
-        end = before + len(raw.inputs)
-        where = (
-            [f"row {number}" for number in range(before + 1, end + 1)]
-            if raw.lines is None
-            else [f"line {number}" for number in raw.lines]
-        )
-        inputs, labels = raw.inputs, None
+        inputs, labels = raw.inputs, raw.labels
         if self.modality == "features":
+            inputs = np.array(inputs)
             _check_finite(self.path, inputs, before)
         elif isinstance(inputs, list):
-            inputs = [check_input(value, self, at) for value, at in zip(inputs, where, strict=True)]
-        if raw.labels is not None:
-            labels = [check_label(i, self, at) for i, at in zip(raw.labels, where, strict=True)]
-        return replace(raw, inputs=inputs, labels=labels, end=Position(0, end))
+            as_input = partial(input_in_cell, modality=self.modality, folder=self.path.parent)
+            inputs = self.each(as_input, inputs, before, raw.lines)
+        if labels is not None:
+            as_own_label = partial(label_in_cell, classes=self.classes)
+            labels = self.each(as_own_label, labels, before, raw.lines)
+        return replace(raw, inputs=inputs, labels=labels, end=Position(0, before + len(raw)))
+
+    def each(
+        self,
+        check: Callable[[Any], Any],
+        values: Sequence[Any],
+        before: int,
+        lines: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Check the values of a column after so many rows; an error names the row or the line."""
+        checked = []
+        for i, value in enumerate(values):
+            try:
+                checked.append(check(value))
+            except KldaError as error:
+                where = f"row {before + i + 1}" if lines is None else f"line {lines[i]}"
+                raise TableError(f"{self.path}, {where}: {error}") from error
+        return checked
 
 
 def open_table(
@@ -194,7 +211,7 @@ def _check_finite(path: Path, rows: Any, before: int) -> None:
         )
 
 
-_READERS: dict[str, Callable[[Table, bool, int, int], Iterator[Batch]]] = {
+_READERS: dict[str, Callable[[Table, bool, int], Iterator[Batch]]] = {
     ".csv": read_delimited,
     ".tsv": read_delimited,
     ".jsonl": read_jsonl,

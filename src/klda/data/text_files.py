@@ -12,12 +12,13 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zlib import error as zlib_error
 
 from klda.data.batch import BATCH_ROWS, Batch, TableError
-from klda.data.columns import LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
+from klda.data.columns import GUESSED, LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 LONGEST_FIELD = 1 << 24  # characters in a field; Python's own limit is 131,072
 DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
 WITHOUT_HEADER = ["text", "label"]
-# The number of a line, and what is in the input and the label column there.
-Cells = tuple[int, Any, Any]
+Record = tuple[int, Mapping[str, Any]]  # the line it begins on, and the cell in each column
 
 
 class TextFile:
@@ -90,30 +90,25 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
             ) from error
 
 
-def batched(
-    rows: Iterator[Cells], file: TextFile, has_labels: bool, size: int, skip: int
+def read_records(
+    file: TextFile, names: list[str], records: Iterator[Record], labels: bool, rows: int
 ) -> Iterator[Batch]:
-    """Put rows into batches."""
-    wanted = itertools.islice(rows, skip, None)
-    while part := list(itertools.islice(wanted, size)):
-        lines, inputs, labels = zip(*part, strict=True)
-        fraction = file.fraction if len(part) == size else 1.0
-        yield Batch(list(inputs), list(labels) if has_labels else None, fraction, lines=lines)
+    """Read the input and the label column, of those that are named, from records of cells."""
+    inputs, label = choose_columns(file.table, names, labels)
+    while part := list(itertools.islice(records, rows)):
+        lines, cells = zip(*part, strict=True)
+        fraction = file.fraction if len(part) == rows else 1.0
+        found = None if label is None else [values.get(label) for values in cells]
+        yield Batch([values.get(inputs) for values in cells], found, fraction, lines=lines)
 
 
-def read_jsonl(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_jsonl(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a JSONL file."""
     with TextFile(table) as file:
-        parsed = _objects(file)
-        first = next(parsed, None)
-        if first is None:
-            return
-        inputs, label = choose_columns(table, list(first[1]), labels)
-        cells = (
-            (line, values.get(inputs), None if label is None else values.get(label))
-            for line, values in itertools.chain([first], parsed)
-        )
-        yield from batched(cells, file, label is not None, rows, skip)
+        objects = _objects(file)
+        for line, first in itertools.islice(objects, 1):
+            records = itertools.chain([(line, first)], objects)
+            yield from read_records(file, list(first), records, labels, rows)
 
 
 def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -134,16 +129,17 @@ def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, values
 
 
-def read_text(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_text(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read a file of texts, one per line."""
     if labels:
         raise TableError(
             f"{table.path}: a .txt file has no labels. Give a CSV, TSV or JSONL file with a column "
             "of texts and a column of labels."
         )
-    with TextFile(table) as file:
-        cells = ((line, text.rstrip("\r\n"), None) for line, text in file if text.strip())
-        yield from batched(cells, file, False, rows, skip)
+    # There are no columns to choose from, whatever the other files have.
+    with TextFile(replace(table, columns=GUESSED)) as file:
+        texts = ((line, {"text": text.rstrip("\r\n")}) for line, text in file if text.strip())
+        yield from read_records(file, ["text"], texts, labels, rows)
 
 
 def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:
@@ -153,15 +149,13 @@ def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) ->
         yield Batch(batch, None)
 
 
-def read_delimited(table: Table, labels: bool, rows: int, skip: int) -> Iterator[Batch]:
+def read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a CSV or TSV file."""
     with TextFile(table) as file:
         lines = _rows(file)
         names = _header(table, next(lines, None)) if table.header else WITHOUT_HEADER
-        inputs, label = choose_columns(table, names, labels)
-        i, j = names.index(inputs), -1 if label is None else names.index(label)
-        cells = ((line, values[i], values[j]) for line, values in lines)
-        yield from batched(cells, file, label is not None, rows, skip)
+        records = ((line, dict(zip(names, cells, strict=True))) for line, cells in lines)
+        yield from read_records(file, names, records, labels, rows)
 
 
 def find_header(table: Table) -> bool:

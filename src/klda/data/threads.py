@@ -15,6 +15,7 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DEPTH = 2  # items that wait, at most
 PATIENCE = 2.0  # seconds to wait for a thread that may be stuck reading from a silent pipe
@@ -27,10 +28,25 @@ def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
     generator, the thread is stopped; it is not waited for longer than `PATIENCE`, which is why it
     is a daemon and not an executor's thread.
     """
-    waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)
+    waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)  # items, and in the end the error, or None
     stopped = threading.Event()
-    given = (items, waiting, stopped)
-    thread = threading.Thread(target=_hand_over, args=given, name="read ahead", daemon=True)
+
+    def hand_over() -> None:
+        failure = None
+        try:
+            iterator: Any = iter(items)
+            # Closed here, so that files are closed by the thread that opened them.
+            with closing(iterator) if hasattr(iterator, "close") else nullcontext():
+                for item in iterator:
+                    waiting.put((item, False))
+                    if stopped.is_set():
+                        break
+        except BaseException as error:
+            failure = error
+        if not stopped.is_set():
+            waiting.put((failure, True))
+
+    thread = threading.Thread(target=hand_over, name="read ahead", daemon=True)
     thread.start()
     try:
         while True:
@@ -48,58 +64,36 @@ def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
         thread.join(PATIENCE)
 
 
-def _hand_over(
-    items: Iterable[Any], waiting: Queue[tuple[Any, bool]], stopped: threading.Event
-) -> None:
-    """Put each item into a queue, and in the end the error that was raised, or None."""
-    failure = None
-    try:
-        iterator: Any = iter(items)
-        # Closed here, so that files are closed by the thread that opened them.
-        with closing(iterator) if hasattr(iterator, "close") else nullcontext():
-            for item in iterator:
-                waiting.put((item, False))
-                if stopped.is_set():
-                    break
-    except BaseException as error:
-        failure = error
-    if not stopped.is_set():
-        waiting.put((failure, True))
-
-
-def work_behind(work: Callable[[T], None], items: Iterable[T]) -> None:
+def map_behind(work: Callable[[T], U], items: Iterable[T]) -> Generator[U, None, None]:
     """Work on one item after another in a thread, while the caller's thread makes the next item.
 
     Of the errors in work and in making items, the one of the earliest item is raised. If the caller
-    is interrupted, the item at work is finished and those that wait are dropped.
+    stops early or is interrupted, the item at work is finished and those that wait are dropped.
     """
     failed = threading.Event()
 
-    def take(item: T) -> None:
+    def take(item: T) -> Any:
         if failed.is_set():
-            return
+            return None
         try:
-            work(item)
+            return work(item)
         except BaseException:
             failed.set()
             raise
 
-    given: deque[Future[None]] = deque()
+    given: deque[Future[U]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="work behind") as pool:
         try:
             for item in items:
                 if len(given) > 1:
-                    given.popleft().result()
+                    yield given.popleft().result()
                 given.append(pool.submit(take, item))
         except Exception:
-            _wait(given)  # an error of an earlier item is raised instead
+            for one in given:
+                one.result()  # an error of an earlier item is raised instead
             raise
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-        _wait(given)
-
-
-def _wait(given: Iterable[Future[None]]) -> None:
-    for one in given:
-        one.result()
+        while given:
+            yield given.popleft().result()

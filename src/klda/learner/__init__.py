@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klda.learner.inputs import FoundationModelError
     from klda.learner.learner import ForgetTraceWarning, Learner
-    from klda.learner.persistence import Detached
-    from klda.learner.prediction import UNKNOWN, UNKNOWN_INTEGER
+    from klda.learner.read_only import UNKNOWN, UNKNOWN_INTEGER, Detached
 
 __all__ = [
     "UNKNOWN",
@@ -22,9 +21,9 @@ __all__ = [
 
 # Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
 _MODULES = {
-    "UNKNOWN": "prediction",
-    "UNKNOWN_INTEGER": "prediction",
-    "Detached": "persistence",
+    "UNKNOWN": "read_only",
+    "UNKNOWN_INTEGER": "read_only",
+    "Detached": "read_only",
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",

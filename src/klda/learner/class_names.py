@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klda.engine.model import ENOUGH_SAMPLES
-from klda.engine.shrinkage import MOST_ANCHORS
 from klda.errors import KldaError
 from klda.labels import Label, check_labels, listed, plain
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from klda.classifiers import ContinualClassifier
     from klda.learner.inputs import InputEncoder
 
-MOST_NAMED = MOST_ANCHORS  # classes: with more, only declared ones are known by their names
 LONGEST_DESCRIPTION = 10_000  # characters
 
 
@@ -91,10 +89,15 @@ class ClassNames:
         """Return what says most about a class: its description, or else its name as words."""
         return self.declared.get(label) or readable(label)
 
-    def texts(self, counts: Mapping[Label, int]) -> dict[Label, str]:
-        """Return what to encode: of classes that have few samples, the name or description."""
-        named = {label for label in self.declared if counts.get(label, 0) < ENOUGH_SAMPLES}
-        if self.enabled and len(counts) <= MOST_NAMED:
+    def texts(self, classifier: ContinualClassifier) -> dict[Label, str]:
+        """Return what to encode: of classes that have few samples, the name or description.
+
+        Of classes that were not declared, only while the classifier holds its samples: names of
+        classes that have any do not count later.
+        """
+        counts = dict.fromkeys(self.declared, 0) | classifier.counts_
+        named = {label for label in self.declared if counts[label] < ENOUGH_SAMPLES}
+        if self.enabled and classifier.holds_samples:
             named |= {label for label, n in counts.items() if 0 < n < ENOUGH_SAMPLES}
         texts = {label: self.text(label) for label in sorted(named)}
         return {label: text for label, text in texts.items() if text}
@@ -128,7 +131,7 @@ class ClassNames:
         names = self.only(counts)
         if not can_read_names(classifier, inputs) or not classifier.__sklearn_is_fitted__():
             return names, ""
-        texts = names.texts(counts)
+        texts = names.texts(classifier)
         try:
             return names.give_to(classifier, texts, inputs), ""
         except Exception as error:  # rows may be learned where the foundation model is not at hand

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from klda.labels import Label
-from klda.learner.ledger import NearSample
+from klda.learner.ledger import Ledger, NearSample
+
+if TYPE_CHECKING:
+    from klda.classifiers import ContinualClassifier
 
 
 @dataclass(frozen=True)
@@ -44,32 +46,38 @@ class Explanation:
         content["margin"] = None if np.isnan(self.margin) else self.margin
         return content
 
-    @classmethod
-    def of(
-        cls,
-        labels: Sequence[Label],
-        scores: np.ndarray,
-        probabilities: np.ndarray,
-        *,
-        temperature: float,
-        novelty: float | None,
-        threshold: float | None,
-        samples: list[NearSample],
-        top: int,
-    ) -> Explanation:
-        """Put together what a classifier says of one input, from the scores of all its classes.
 
-        Differences of scores, divided by the temperature, are log odds.
-        """
-        scores = scores.astype(np.float64)
-        order = np.argsort(-scores, kind="stable")
-        behind = 2 * (scores[order[0]] - scores)
-        distances = behind + (0.0 if novelty is None else novelty)
+def explain_rows(
+    classifier: ContinualClassifier,
+    rows: np.ndarray,
+    ledger: Ledger | None,
+    threshold: float | None,
+    top: int,
+    samples: int,
+) -> list[Explanation]:
+    """Explain the answers for feature rows; differences of scores over temperature are log odds."""
+    labels, temperature = classifier.classes_.tolist(), classifier.temperature_
+    probabilities = classifier.predict_proba(rows)
+    knows_novelty = hasattr(classifier, "novelty")
+    novelties = classifier.novelty(rows).tolist() if knows_novelty else [0.0] * len(rows)
+    found = []
+    for i, scores in enumerate(classifier.scores(rows).astype(np.float64)):
+        order, novelty = np.argsort(-scores, kind="stable"), novelties[i]
+        distances = 2 * (scores[order[0]] - scores) + novelty
         classes = [
-            NearClass(labels[i], float(probabilities[i]), float(scores[i]), float(distances[i]))
-            for i in order[:top]
+            NearClass(labels[j], float(probabilities[i, j]), float(scores[j]), float(distances[j]))
+            for j in order[:top]
         ]
-        margin = (scores[order[0]] - scores[order[1]]) / temperature if len(order) > 1 else np.nan
-        known = None if novelty is None or threshold is None else bool(novelty <= threshold)
-        first = classes[0].label
-        return cls(first, classes, float(margin), novelty, threshold, known, samples)
+        lead = float(scores[order[0]] - scores[order[1]]) if len(order) > 1 else np.nan
+        found.append(
+            Explanation(
+                classes[0].label,
+                classes,
+                lead / temperature,
+                novelty if knows_novelty else None,
+                threshold,
+                novelty <= threshold if knows_novelty and threshold is not None else None,
+                [] if ledger is None else ledger.nearest(rows[i], samples),
+            )
+        )
+    return found

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import reprlib
+import shutil
 import stat
 import sys
 import uuid
@@ -105,10 +106,13 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
     process holds it, for the message that others get.
     """
     folder = Path(path)
-    created = _make_folder(folder)
-    _check_no_strangers(folder)
-    lock = FileLock(folder / LOCK, is_singleton=True)
+    if folder.is_file():
+        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder.")
+    created = not folder.exists()
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_no_strangers(folder)
+        lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
         raise ModelBusyError(
@@ -126,9 +130,10 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         if first:
             _note_holder(folder, "")
         lock.release()
-        if created:
-            with suppress(OSError):
-                _remove_empty(folder)
+        with suppress(OSError):  # another writer may have come
+            if created and {entry.name for entry in folder.iterdir()} <= {LOCK}:
+                (folder / LOCK).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def _note_holder(folder: Path, text: str) -> None:
@@ -142,26 +147,6 @@ def _holder(folder: Path) -> str:
     with suppress(OSError):
         holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
     return f" (process {holder})" if holder else ""
-
-
-def _make_folder(folder: Path) -> bool:
-    if folder.is_dir():
-        return False
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        if folder.is_dir():  # another writer created it just now
-            return False
-        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder.") from error
-    except OSError as error:
-        raise _write_error(folder, error) from error
-    return True
-
-
-def _remove_empty(folder: Path) -> None:
-    if {entry.name for entry in folder.iterdir()} <= {LOCK}:
-        (folder / LOCK).unlink(missing_ok=True)
-        folder.rmdir()
 
 
 # ---------------------------------------------------------------- save
@@ -215,22 +200,18 @@ def save(
 
 
 def remove(path: str | Path) -> None:
-    """Remove what `save` wrote to a folder, and the folder if nothing else is in it.
+    """Remove a model folder, which no one else writes to.
 
     The document goes first: after a kill at any moment the folder holds the model or none.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        return
-    with writer_lock(folder):
-        try:
-            (folder / DOCUMENT).unlink(missing_ok=True)
+    try:
+        (folder / DOCUMENT).unlink(missing_ok=True)
+        if folder.is_dir():
             _sync_folder(folder)
-        except OSError as error:
-            raise _write_error(folder, error) from error
-        _remove_unnamed(folder)
-    with suppress(OSError):
-        _remove_empty(folder)
+    except OSError as error:
+        raise _write_error(folder, error) from error
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_no_strangers(folder: Path) -> None:
@@ -351,42 +332,32 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     folder = Path(path)
     while True:
         document = _read_document(folder)
-        try:
-            with damage_named(folder):
-                arrays = _open_arrays(folder, document, verify)
-        except FileNotFoundError as error:
-            # Between reading model.json and opening the files, a save may have replaced them.
-            if _read_document(folder)["generation"] != document["generation"]:
-                continue
-            raise ModelFolderError(
-                f"The model in {folder} is incomplete: {Path(error.filename).name} is missing. "
-                "Restore the folder from a copy."
-            ) from error
-        except OSError as error:
-            file, reason = error.filename or folder, error.strerror or error
-            raise ModelFolderError(f"Reading {file} failed: {reason}.") from error
-        return StoredModel(document, arrays)
+        with damage_named(folder):
+            try:
+                return StoredModel(document, _open_arrays(folder, document, verify))
+            except FileNotFoundError as error:
+                # Between reading model.json and opening the files, a save may have replaced them.
+                if _read_document(folder)["generation"] == document["generation"]:
+                    raise ModelFolderError(
+                        f"The model in {folder} is incomplete: {Path(error.filename).name} is "
+                        "missing. Restore the folder from a copy."
+                    ) from error
 
 
 def _read_document(folder: Path) -> dict[str, Any]:
     file = folder / DOCUMENT
-    try:
-        status = file.stat()
+    with damage_named(folder):
+        try:
+            status = file.stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ModelFolderError(_no_model(folder)) from error
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
             raise damaged(file, "it is not a file")
         if status.st_size > LARGEST_DOCUMENT:
             raise damaged(file, f"it has {status.st_size:,} bytes")
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         _check_document(file, content)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ModelFolderError(_no_model(folder)) from error
-    except OSError as error:
-        raise ModelFolderError(f"Reading {file} failed: {error.strerror or error}.") from error
-    except KldaError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise damaged(file, error) from error
-    return dict(content)
+        return dict(content)
 
 
 def _refuse_constant(name: str) -> None:
@@ -401,14 +372,17 @@ def _no_model(folder: Path) -> str:
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn errors about what a folder holds into errors that name the folder and the fix.
+    """Turn errors in reading a folder into errors that name it and the fix.
 
     Checksums find damage of folders that this version wrote; those of older versions have none.
     """
     try:
         yield
-    except (KldaError, OSError):
+    except KldaError:
         raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise ModelFolderError(f"Reading {error.filename or path} failed: {reason}.") from error
     except Exception as error:  # values that can't be right may raise anything
         raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from klda import encoders
+from klda.data.threads import map_behind
 from klda.encoders.base import Modality
 from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
@@ -89,11 +89,11 @@ class InputEncoder:
         # Features are not encoded, and a stream may reuse the memory of this batch for the next.
         reused = self.modality == "features" and not isinstance(batches, Sequence)
         ready: Iterator[tuple] = map(self._checked, batches)
-        if hasattr(self.encoder, "prepare"):
-            ready = _one_ahead(self.encoder.prepare, ready)
+        prepare = getattr(self.encoder, "prepare", None)
+        if prepare is not None:
+            ready = map_behind(lambda batch: (prepare(batch[0]), *batch[1:]), ready)
         for inputs, labels, ids in ready:
             rows = self.encoder.encode(inputs, progress=progress)
-            check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
     def _checked(self, batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:
@@ -103,22 +103,10 @@ class InputEncoder:
                 "(inputs, labels) pairs."
             )
         ids = list(batch[2]) if len(batch) == 3 and batch[2] is not None else None
-        labels = plain_labels(batch[1])
-        return checked_inputs(batch[0], self.modality), labels, ids
-
-
-def _one_ahead(prepare: Callable[[Any], Any], batches: Iterable[tuple]) -> Iterator[tuple]:
-    """Prepare the inputs of the next batch in a thread while the caller uses those of one."""
-    waiting: list[tuple[Future, Any, Any]] = []
-    with ThreadPoolExecutor(1, "prepare") as pool:
-        for inputs, labels, ids in batches:
-            # A copy: the caller may use its list again for the next batch.
-            waiting.append((pool.submit(prepare, list(inputs)), labels, ids))
-            if len(waiting) > 1:
-                done, *others = waiting.pop(0)
-                yield done.result(), *others
-        for done, *others in waiting:
-            yield done.result(), *others
+        inputs, labels = checked_inputs(batch[0], self.modality), plain_labels(batch[1])
+        check_one_each(inputs, labels)
+        # A copy: the caller may use its list again for the next batch.
+        return list(inputs) if self.modality == "text" else inputs, labels, ids
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:

@@ -23,11 +23,10 @@ from scipy.special import ndtr
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner.ledger import Ledger
-from klda.learner.plane_layout import arranged, principal_axes, turned_to
+from klda.learner.plane_layout import arranged, principal_axes
 
 FEW_SAMPLES = 10
 MOST_CLASSES = 2000  # on a map, in a table of pairs: the largest ones
-FEW_CLASSES = 12  # two principal axes are enough for a map of these
 PULL_TO_AXES = 2.0  # of 0.1 to 2, the steadiest on made-up classes, and as good at neighbours
 PULL_TO_EARLIER = 10.0  # a class moves by 0.1 of a map's half width for a gain of 0.1 in divergence
 SMALLEST_SPLIT = 20  # samples below which two groups in a class tell nothing
@@ -180,31 +179,17 @@ class Neighbourhood:
     def map(self, before: ClassMap | None = None) -> ClassMap:
         """Place the classes in a plane so that neighbours are those that are easily confused.
 
-        With an earlier map of the same model, they stay about where they were in it.
-
-        A few classes are placed by their principal axes in the whitened space (classical scaling).
-        Of many, two axes show next to nothing (of CLINC150's classes 7% of the spread), so these
-        start from there and are arranged as t-SNE does it, which keeps neighbours together.
+        They start from their principal axes in the whitened space (classical scaling), or from an
+        earlier map of the same model, in which new ones start at the nearest of the others.
         """
-        few = len(self.labels) <= FEW_CLASSES
-        axes = principal_axes(self.squared)
-        earlier, known = self._places_in(before)
-        if not known.any():
-            places = axes if few else arranged(self.squared, axes, PULL_TO_AXES)
-        elif few:
-            places = turned_to(earlier, axes)
-        else:
-            places = arranged(self.squared, earlier, np.where(known, PULL_TO_EARLIER, 0.0))
-        return ClassMap(self.labels, self.counts, places)
-
-    def _places_in(self, before: ClassMap | None) -> tuple[np.ndarray, np.ndarray]:
-        """Find classes where they were, new ones at the nearest of those; and which were there."""
+        start, pull = principal_axes(self.squared), np.full(len(self.labels), PULL_TO_AXES)
         places = {} if before is None else dict(zip(before.labels, before.places, strict=True))
         known = np.array([label in places for label in self.labels])
-        if not known.any():
-            return np.empty((0, 2)), known
-        nearest = np.where(known, self.squared, np.inf).argmin(axis=1)
-        return np.array([places[self.labels[i]] for i in nearest]), known
+        if known.any():
+            nearest = np.where(known, self.squared, np.inf).argmin(axis=1)
+            start = np.array([places[self.labels[i]] for i in nearest])
+            pull = np.where(known, PULL_TO_EARLIER, 0.0)
+        return ClassMap(self.labels, self.counts, arranged(self.squared, start, pull))
 
 
 def confusable(

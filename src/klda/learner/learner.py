@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,22 +16,16 @@ from sklearn.base import clone
 from klda import encoders
 from klda.classifiers import KLDA, ContinualClassifier
 from klda.classifiers.validation import check_label_kind, check_labels_known
-from klda.data.threads import work_behind
+from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
 from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
 from klda.labels import Label, check_one_each, listed, plain
 from klda.learner.class_names import ClassNames, can_read_names, carry_hints
-from klda.learner.inputs import (
-    EncodedBatch,
-    InputEncoder,
-    Labels,
-    check_same_features,
-    open_encoder,
-)
+from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.persistence import Detached, StoredLearner
+from klda.learner.read_only import Detached, ReadOnlyLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -42,7 +35,7 @@ class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(StoredLearner):
+class Learner(ReadOnlyLearner):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -147,30 +140,26 @@ class Learner(StoredLearner):
         progress : bool
             Show a progress bar if standard error is a terminal.
         """
-        if labels is None and ids is not None:
+        if labels is not None:
+            (batch,) = self._inputs.batches([(inputs, labels, ids)], progress=progress)
+            return self.learn_rows(*batch, source=source)
+        if ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
-        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels, ids)]
-        encoded = self._inputs.batches(batches, progress=progress)
-        first = list(itertools.islice(encoded, 2))
-        if not first:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        if len(first) == 1:
-            rows, own_labels, own_ids = first[0]
-            return self.learn_rows(rows, own_labels, ids=own_ids, source=source)
         draft = self.copy()
-        work_behind(lambda batch: draft._learn(*batch), itertools.chain(first, encoded))
+        draft.take(inputs, progress=progress)
+        if draft.samples == self.samples:
+            raise KldaError("inputs is empty: there is nothing to learn.")
         return self.take_over(draft, source)
 
     def learn_rows(
         self,
         rows: np.ndarray,
         labels: Labels,
-        *,
         ids: Sequence[str | None] | None = None,
+        *,
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        check_one_each(rows, labels)
         with self.changing("learn", source):
             self._learn(rows, labels, ids)
         return self
@@ -187,18 +176,25 @@ class Learner(StoredLearner):
         self.classifier.partial_fit(rows, labels)
         self._ledger = ledger
 
-    def take(self, batches: Iterable[Any], *, after: Callable[[], None] | None = None) -> None:
+    def take(
+        self,
+        batches: Iterable[Any],
+        *,
+        after: Callable[[], None] | None = None,
+        progress: bool = False,
+    ) -> None:
         """Learn batches as :meth:`learn` does, without an entry in the history, as a draft.
 
         `after` is called after each batch. An error leaves the batches before it learned.
         """
 
-        def learn(batch: EncodedBatch) -> None:
+        def learn(batch: tuple) -> None:
             self._learn(*batch)
             if after is not None:
                 after()
 
-        work_behind(learn, self._inputs.batches(batches))
+        for _ in map_behind(learn, self._inputs.batches(batches, progress=progress)):
+            pass
 
     def take_over(self, draft: Learner, source: str | Path | None = None, **noted: Any) -> Self:
         """Become what a draft, a copy of this learner, has become by learning.
@@ -249,10 +245,10 @@ class Learner(StoredLearner):
                 "Classes can be declared for texts only, with a KLDA classifier whose rule is "
                 f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
             )
-        names, known = self._names.declare(classes), self.classes
-        check_label_kind(np.array(list(known)), list(names.declared), "classes")
-        texts = names.texts(dict.fromkeys(names.declared, 0) | known)
+        names = self._names.declare(classes)
+        check_label_kind(np.array(list(self.classes)), list(names.declared), "classes")
         with self.changing("declare"):
+            texts = names.texts(self.classifier)
             self._names = names.give_to(self.classifier, texts, self._inputs)
         return self
 
@@ -293,7 +289,10 @@ class Learner(StoredLearner):
                     "ids can't be used: this learner keeps no ledger. Make it with "
                     "keep='features', or give labels and the inputs that were learned."
                 )
-            return self._forget_positions(self._ledger.of_ids(listed(ids)), source)
+            positions = self._ledger.of_ids(listed(ids))
+            with self.changing("forget", source):
+                self._remove(positions)
+            return self
         if labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
         names = listed(labels)
@@ -320,30 +319,22 @@ class Learner(StoredLearner):
         could change the verdict of the statistics.
         """
         check_one_each(rows, labels)
-        if self._ledger is not None:
-            return self._forget_positions(self._ledger.find(rows, labels), source)
-        if verify:
+        found = None if self._ledger is None else self._ledger.find(rows, labels)
+        if found is None and verify:
             self.classifier.check_learned(rows, labels)
         with self.changing("forget", source):
-            self.classifier.remove(rows, labels)
+            if found is None:
+                self.classifier.remove(rows, labels)
+            else:
+                self._remove(found)
         return self
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
         known, declared = self.classes, self._names.only([label]).pack()
         check_labels_known(np.array([*known]), [label], "label")
-        if self._ledger is not None and self._ledger.counts.get(label) == known[label]:
-            at = self._ledger.of_class(label)
-            rows, ids = self._ledger.rows_at(at), self._ledger.ids_at(at)
-            self._forget_classes([label], None)
-            return Detached(label, known[label], {"rows": rows}, {"ids": ids, "names": declared})
         with self.changing("forget"):
-            part = self.classifier.detach(label)
-            try:
-                arrays, meta = part.pack(maps=False)
-            except BaseException:
-                self.classifier.attach(part)
-                raise
+            arrays, meta = self._drop(label)
         return Detached(label, known[label], arrays, {**meta, "names": declared})
 
     def attach(self, detached: Detached) -> Self:
@@ -365,10 +356,46 @@ class Learner(StoredLearner):
             self._names = self._names.merge(names)
         return self
 
-    def _forget_positions(self, positions: np.ndarray, source: str | Path | None) -> Self:
+    def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
+        if not names:
+            raise KldaError("labels is empty: name at least one class to forget.")
+        known, names = self.classes, list(dict.fromkeys(names))
+        check_labels_known(np.array([*known]), names, "labels")
+        held = {} if self._ledger is None else self._ledger.counts
+        traces = [name for name in names if known[name] and held.get(name) != known[name]]
+        if self.classifier.leaves_trace and traces:
+            # Before anything changes: if warnings are errors, nothing is forgotten.
+            some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
+            warnings.warn(
+                f"{some}: dropped from the answers, but the covariance that all classes share "
+                "keeps a trace of what was learned. To leave none, give the inputs that were "
+                "learned, or keep a ledger: Learner(..., keep='features').",
+                ForgetTraceWarning,
+                stacklevel=3,
+            )
+        draft = self.copy() if len(names) > 1 else self
         with self.changing("forget", source):
-            self._remove(positions)
+            for name in names:
+                draft._drop(name)
+            self.classifier, self._ledger = draft.classifier, draft._ledger
         return self
+
+    def _drop(self, label: Label) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Forget a class; return arrays and values that bring it back."""
+        ledger = self._ledger
+        if ledger is not None and ledger.counts.get(label) == self.classes[label]:
+            at = ledger.of_class(label)
+            rows, ids = ledger.rows_at(at), ledger.ids_at(at)
+            self._remove(at)
+            if label in self.classifier.counts_:  # still known by its name
+                self.classifier.forget(label)
+            return {"rows": rows}, {"ids": ids}
+        part = self.classifier.detach(label)
+        try:
+            return part.pack(maps=False)
+        except BaseException:
+            self.classifier.attach(part)
+            raise
 
     def _remove(self, positions: np.ndarray) -> None:
         """Undo what samples in the ledger did, and take them out of it."""
@@ -377,34 +404,6 @@ class Learner(StoredLearner):
         left = ledger.without(positions)
         self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
         self._ledger = left
-
-    def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
-        if not names:
-            raise KldaError("labels is empty: name at least one class to forget.")
-        known, names = self.classes, list(dict.fromkeys(names))
-        check_labels_known(np.array([*known]), names, "labels")
-        held = self._ledger.counts if self._ledger is not None else {}
-        exact = [name for name in names if held.get(name) == known[name]]
-        dropped = [name for name in names if name not in exact]
-        if self.classifier.leaves_trace and any(known[name] for name in dropped):
-            # Before anything changes: if warnings are errors, nothing is forgotten.
-            some = ", ".join(map(repr, dropped[:3])) + (", ..." if len(dropped) > 3 else "")
-            warnings.warn(
-                f"{some}: dropped from the answers, but the covariance that all classes share "
-                "keeps a trace of what was learned. To leave none, give the inputs that were "
-                "learned, or keep a ledger: Learner(..., keep='features').",
-                ForgetTraceWarning,
-                stacklevel=3,
-            )
-        draft = self.copy() if len(dropped) + bool(exact) > 1 else self
-        with self.changing("forget", source):
-            if exact and self._ledger is not None:
-                draft._remove(np.concatenate([self._ledger.of_class(name) for name in exact]))
-            known_by_name = [name for name in exact if name in draft.classifier.counts_]
-            for name in dropped + known_by_name:
-                draft.classifier.forget(name)
-            self.classifier, self._ledger = draft.classifier, draft._ledger
-        return self
 
     # ---------------------------------------------------------------- other changes
 
@@ -460,24 +459,20 @@ class Learner(StoredLearner):
         **parameters
             Parameters of the classifier to change: ``n_components``, ``gamma``, ``ridge`` ...
         """
-        if self._ledger is None or not len(self._ledger):
+        ledger, learned = self._ledger, {label: n for label, n in self.classes.items() if n}
+        if ledger is None or not learned or ledger.counts != learned:
             raise KldaError(
-                "There is no ledger to rebuild from: make the learner with keep='features' and "
-                "let it learn."
+                "There is no ledger of all that was learned to rebuild from: make the learner with "
+                "keep='features' and let it learn."
             )
-        if self._ledger.counts != {label: n for label, n in self.classes.items() if n}:
-            raise KldaError("The ledger does not hold all that was learned: it can't be rebuilt.")
         fresh = clone(self.classifier if classifier is None else classifier)
-        unknown = sorted(set(parameters) - set(fresh.get_params()))
-        if unknown:
-            raise KldaError(
-                f"{unknown[0]!r} is not a parameter of {type(fresh).__name__}; it has: "
-                f"{', '.join(fresh.get_params())}."
-            )
         if classifier is None and hasattr(fresh, "gamma"):
             fresh.set_params(gamma=self.classifier.gamma_)
-        fresh.set_params(**parameters)
-        for rows, labels in self._ledger.batches():
+        try:
+            fresh.set_params(**parameters)
+        except ValueError as error:  # names the parameters there are
+            raise KldaError(str(error)) from error
+        for rows, labels in ledger.batches():
             fresh.partial_fit(rows, labels)
         carry_hints(self.classifier, fresh, self._inputs)
         with self.changing("rebuild"):

@@ -10,6 +10,7 @@ A ledger never changes: each change returns a new one, which shares what stayed 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -51,14 +52,13 @@ class NearSample:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The samples learned, in the order they were learned."""
+    """The samples learned, in the order they were learned: columns with one entry per sample."""
 
     chunks: tuple[np.ndarray, ...] = ()  # features of a few thousand samples each, as `halve` does
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
-    labels: tuple[Label, ...] = ()  # the classes
-    codes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # places in labels
+    labels: np.ndarray = field(default_factory=lambda: np.empty(0, object))
     numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # running, ascending
-    names: dict[str, int] = field(default_factory=dict)  # ids that were given, and their numbers
+    given: np.ndarray = field(default_factory=lambda: np.empty(0, object))  # ids; None without
     next_number: int = 0  # what the next sample gets; no number is given twice
 
     def __len__(self) -> int:
@@ -72,26 +72,27 @@ class Ledger:
     @cached_property
     def counts(self) -> dict[Label, int]:
         """Samples of each class."""
-        found = np.bincount(self.codes, minlength=len(self.labels)).tolist()
-        return {label: n for label, n in zip(self.labels, found, strict=True) if n}
+        return dict(Counter(self.labels.tolist()))
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """Ids that were given to samples, and their running numbers."""
+        pairs = zip(self.given.tolist(), self.numbers.tolist(), strict=True)
+        return {name: number for name, number in pairs if name is not None}
 
     @property
     def ids(self) -> list[SampleId]:
         """Id of each sample: the one it was given, or its running number."""
         return self.ids_at(np.arange(len(self)))
 
-    @cached_property
-    def _names_by_number(self) -> dict[int, str]:
-        return {number: name for name, number in self.names.items()}
-
     def ids_at(self, positions: np.ndarray) -> list[SampleId]:
         """Ids of samples given by their positions."""
-        names = self._names_by_number
-        return [names.get(number, number) for number in self.numbers[positions].tolist()]
+        pairs = zip(self.given[positions].tolist(), self.numbers[positions].tolist(), strict=True)
+        return [number if name is None else name for name, number in pairs]
 
     def labels_at(self, positions: np.ndarray) -> list[Label]:
         """Classes of samples given by their positions."""
-        return [self.labels[code] for code in self.codes[positions].tolist()]
+        return list(self.labels[positions].tolist())
 
     def rows_at(self, positions: np.ndarray) -> np.ndarray:
         """Features ``(n, d)`` of samples given by their positions, float32, as learned."""
@@ -114,9 +115,7 @@ class Ledger:
 
     def of_class(self, label: Label) -> np.ndarray:
         """Positions of the samples of a class."""
-        if label not in self.labels:
-            return np.empty(0, np.int64)
-        return np.flatnonzero(self.codes == self.labels.index(label))
+        return np.flatnonzero(self.labels == label)
 
     def of_ids(self, ids: Sequence[SampleId]) -> np.ndarray:
         """Positions of samples given by their ids or running numbers, in the order of `ids`."""
@@ -182,20 +181,9 @@ class Ledger:
         It is these features that are to be learned. A sample without an id goes by its number.
         """
         halves, exponents = halve(rows)
-        given = np.asarray(labels).tolist()
-        classes = tuple(dict.fromkeys(given))
-        place = {label: i for i, label in enumerate(classes)}
-        codes = np.array([place[label] for label in given], np.int32)
-        names = enumerate([] if ids is None else self._check_ids(ids, len(rows)))
-        batch = Ledger(
-            (halves,),
-            exponents,
-            classes,
-            codes,
-            np.arange(len(rows)),
-            {one: number for number, one in names if one is not None},
-            len(rows),
-        )
+        given = [None] * len(rows) if ids is None else self._check_ids(ids, len(rows))
+        names, numbers = _column(np.asarray(labels).tolist()), np.arange(len(rows))
+        batch = Ledger((halves,), exponents, names, numbers, _column(given), len(rows))
         chunks = _appended(self.chunks, halves)
         return replace(self.merge(batch), chunks=chunks), restore(halves, exponents)
 
@@ -211,21 +199,19 @@ class Ledger:
                 chunks.append(chunk)
             elif stays.any():
                 chunks.append(chunk[stays])
-        present, codes = np.unique(self.codes[kept], return_inverse=True)
-        gone = set(self.numbers[~kept].tolist())
         return Ledger(
             tuple(chunks),
             self.exponents[kept],
-            tuple(self.labels[i] for i in present),
-            codes.astype(np.int32),
+            self.labels[kept],
             self.numbers[kept],
-            {name: number for name, number in self.names.items() if number not in gone},
+            self.given[kept],
             self.next_number,
         )
 
     def rename(self, old: Label, new: Label) -> Ledger:
         """Return a ledger in which a class has another name."""
-        labels = tuple(new if label == old else label for label in self.labels)
+        labels = self.labels.copy()
+        labels[self.of_class(old)] = new
         return replace(self, labels=labels)
 
     def merge(self, other: Ledger) -> Ledger:
@@ -239,18 +225,13 @@ class Ledger:
                     f"other has a sample with the id {name!r}, and so has this learner: two "
                     "samples can't have one id. Forget one of them first."
                 )
-        labels = tuple(dict.fromkeys([*self.labels, *other.labels]))
-        place = {label: i for i, label in enumerate(labels)}
-        translate = np.array([place[label] for label in other.labels], np.int32)
-        shift = self.next_number
         return Ledger(
             (*self.chunks, *other.chunks),
             np.concatenate([self.exponents, other.exponents]),
-            labels,
-            np.concatenate([self.codes, translate[other.codes]]),
-            np.concatenate([self.numbers, other.numbers + shift]),
-            self.names | {name: number + shift for name, number in other.names.items()},
-            shift + other.next_number,
+            np.concatenate([self.labels, other.labels]),
+            np.concatenate([self.numbers, other.numbers + self.next_number]),
+            np.concatenate([self.given, other.given]),
+            self.next_number + other.next_number,
         )
 
     def _check_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
@@ -271,8 +252,10 @@ class Ledger:
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values."""
         arrays = {f"ledger/features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
+        places = {label: i for i, label in enumerate(self.counts)}
+        codes = [places[label] for label in self.labels.tolist()]
         arrays["ledger/exponents"] = self.exponents
-        arrays["ledger/labels"] = self.codes
+        arrays["ledger/labels"] = np.array(codes, np.int32)
         arrays["ledger/numbers"] = self.numbers
         if self.names:
             text = json.dumps(list(self.names), ensure_ascii=False).encode()
@@ -281,42 +264,41 @@ class Ledger:
         meta = {
             "samples": len(self),
             "chunks": len(self.chunks),
-            "labels": list(self.labels),
+            "labels": list(places),
             "next_number": self.next_number,
         }
         return arrays, meta
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Ledger:
-        """Return the ledger that `pack` described; chunks may be lazy mappings of files."""
-        names: dict[str, int] = {}
-        if "ledger/names" in arrays:
-            texts = json.loads(np.asarray(arrays["ledger/names"]).tobytes())
-            names = dict(zip(texts, np.asarray(arrays["ledger/named"]).tolist(), strict=True))
-        ledger = cls(
-            tuple(arrays[f"ledger/features/{i:06}"] for i in range(meta["chunks"])),
-            np.asarray(arrays["ledger/exponents"]),
-            tuple(meta["labels"]),
-            np.asarray(arrays["ledger/labels"]),
-            np.asarray(arrays["ledger/numbers"]),
-            names,
-            meta["next_number"],
-        )
-        ledger._check_parts()
-        return ledger
+        """Return the ledger that `pack` described; chunks may be lazy mappings of files.
 
-    def _check_parts(self) -> None:
-        """Raise `ValueError` if the parts can't belong together."""
-        lengths = {len(self), len(self.exponents), len(self.codes), sum(map(len, self.chunks))}
-        steps = np.diff(self.numbers, prepend=-1, append=self.next_number)
-        codes = np.clip(self.codes, 0, len(self.labels) - 1)
+        Raises `ValueError` if the parts can't belong together.
+        """
+        chunks = tuple(arrays[f"ledger/features/{i:06}"] for i in range(meta["chunks"]))
+        parts = (arrays[f"ledger/{name}"] for name in ("exponents", "labels", "numbers"))
+        exponents, codes, numbers = map(np.asarray, parts)
+        given = np.full(len(numbers), None)
+        named = np.asarray(arrays.get("ledger/named", np.empty(0, np.int64)))
+        if len(named):
+            texts = json.loads(np.asarray(arrays["ledger/names"]).tobytes())
+            given[np.searchsorted(numbers, named)] = texts
         if (
-            len(lengths) > 1
-            or not (steps > 0).all()
-            or not np.array_equal(codes, self.codes)
-            or not np.isin(list(self.names.values()), self.numbers).all()
+            len({len(numbers), len(exponents), len(codes), sum(map(len, chunks))}) > 1
+            or not (np.diff(numbers, prepend=-1, append=meta["next_number"]) > 0).all()
+            or not np.isin(codes, np.arange(len(meta["labels"]))).all()
+            or not np.isin(named, numbers).all()
         ):
             raise ValueError("the parts of the ledger do not agree with each other")
+        labels = _column(meta["labels"])[codes]
+        return cls(chunks, exponents, labels, numbers, given, meta["next_number"])
+
+
+def _column(values: Sequence[Any]) -> np.ndarray:
+    """Return values of any kind as an array."""
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
 
 
 def _appended(chunks: tuple[np.ndarray, ...], rows: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -1,7 +1,7 @@
 """Places in a plane for points of which only the distances are known.
 
-A few points are placed by their two principal axes. Of many points two axes show next to nothing,
-so these are arranged as t-SNE arranges them (van der Maaten and Hinton 2008): of the divergence
+Two principal axes of many points show next to nothing (of CLINC150's classes 7% of the spread), so
+points are arranged as t-SNE does it (van der Maaten and Hinton 2008): of the divergence
 
     KL(P || Q) = sum_ij p_ij log(p_ij / q_ij),  q_ij proportional to 1 / (1 + |y_i - y_j|^2),
 
@@ -24,12 +24,10 @@ from __future__ import annotations
 import unicodedata
 
 import numpy as np
-from scipy.linalg import orthogonal_procrustes
 from scipy.optimize import minimize
 
-PERPLEXITY = 8.0  # neighbours that stay together
+NEIGHBOURS = 16  # of each point, that attract it
 SPREAD = 1.25  # of the plane's half width, in units of t-SNE, over the root of the points
-BISECTIONS = 50
 MOST_STEPS = 300
 TIED = 1e-6  # lengths that differ by less than this fraction count as equal
 
@@ -52,21 +50,15 @@ def principal_axes(squared: np.ndarray) -> np.ndarray:
     return np.asarray(places / max(float(lengths.max()), 1e-300))
 
 
-def turned_to(earlier: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Rotate or mirror places about the origin to where they were, as nearly as that gets."""
-    rotation, _ = orthogonal_procrustes(places, earlier)
-    turned = places @ rotation
-    return np.asarray(turned / max(1.0, float(np.abs(turned).max())))
-
-
-def arranged(squared: np.ndarray, start: np.ndarray, pull: np.ndarray | float) -> np.ndarray:
+def arranged(squared: np.ndarray, start: np.ndarray, pull: np.ndarray) -> np.ndarray:
     """Arrange points so that neighbours are together, and none far from its start without need.
 
-    Distances are squared, ``(M, M)``; places, ``(M, 2)``, are between -1 and 1. ``pull`` is what it
-    costs a point to be at a distance of 1 from its start.
+    Distances are squared, ``(M, M)``; places, ``(M, 2)``, are between -1 and 1. ``pull``, ``(M,)``,
+    is what it costs a point to be at a distance of 1 from its start.
     """
-    neighbours = affinities(squared)
-    strength = np.broadcast_to(pull, len(start))[:, None] / len(start)
+    if len(start) < 3:
+        return start
+    neighbours, strength = affinities(squared), pull[:, None] / len(start)
 
     def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
         places = flat.reshape(start.shape)
@@ -86,32 +78,17 @@ def arranged(squared: np.ndarray, start: np.ndarray, pull: np.ndarray | float) -
 
 
 def affinities(squared: np.ndarray) -> np.ndarray:
-    """Tell how much of a neighbour each point is to each: the P of t-SNE, which adds up to 1."""
-    weights = conditional_affinities(squared)
-    return np.asarray((weights + weights.T) / (2 * len(weights)))
+    """Tell how much of a neighbour each point is to each: the P of t-SNE, which adds up to 1.
 
-
-def conditional_affinities(squared: np.ndarray) -> np.ndarray:
-    """Weight the neighbours of each point by a normal density; each row adds up to 1.
-
-    The density is as wide as gives the row the entropy of `PERPLEXITY` equal weights.
+    The weight of a neighbour falls evenly with its squared distance: to 0 at the last of the
+    `NEIGHBOURS` nearest. This keeps as many neighbours together as weights of a given entropy do.
     """
-    size = len(squared)
-    apart = squared + np.diag(np.full(size, np.inf))
-    apart -= apart.min(axis=1, keepdims=True)
-    np.fill_diagonal(apart, 0.0)
-    apart /= np.maximum(apart.mean(axis=1, keepdims=True), 1e-300)
-    wanted = np.log(min(PERPLEXITY, (size - 1) / 3))
-    low, high = np.full((size, 1), -20.0), np.full((size, 1), 20.0)  # logarithms of precisions
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        weights = np.exp(-np.exp(middle) * apart)
-        np.fill_diagonal(weights, 0.0)
-        total = weights.sum(axis=1, keepdims=True)
-        mean = (weights * apart).sum(axis=1, keepdims=True) / total
-        too_wide = np.log(total) + np.exp(middle) * mean > wanted
-        low, high = np.where(too_wide, middle, low), np.where(too_wide, high, middle)
-    return np.asarray(weights / total)
+    apart = squared + np.diag(np.full(len(squared), np.inf))
+    near = np.sort(apart, axis=1)[:, : min(NEIGHBOURS, len(squared) - 1)]
+    reach = np.maximum(near[:, -1:] - near[:, :1], np.maximum(TIED * near[:, -1:], 1e-300))
+    weights = np.maximum(1 - (apart - near[:, :1]) / reach, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray((weights + weights.T) / (2 * len(weights)))
 
 
 def cross_entropy(neighbours: np.ndarray, places: np.ndarray) -> tuple[float, np.ndarray]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda import __version__, encoders
+from klda import __version__
 from klda.classifiers.validation import stored_parameters
 from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
@@ -46,8 +46,7 @@ class Progress:
 
     run: str  # names the learn
     base: str | None  # generation of the model that it adds to
-    paths: list[str]  # all its files
-    files: list[dict[str, Any]]  # what shows whether they have changed
+    files: list[dict[str, Any]]  # all its files: the path, and what shows whether one has changed
     columns: list[str | None]  # names of the columns of inputs and labels
     file: int = 0  # it has learned this many files,
     rows: int = 0  # and this many rows of the next
@@ -56,6 +55,18 @@ class Progress:
     def __str__(self) -> str:
         name = Path(self.paths[self.file]).name
         return f"{self.samples:,} rows, up to row {self.rows:,} of {name}"
+
+    @property
+    def named(self) -> str:
+        """The names of its files, or of the first few."""
+        names = [Path(path).name for path in self.paths]
+        more = len(names) - NAMED_FILES
+        return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
+
+    @property
+    def paths(self) -> list[str]:
+        """Where its files are."""
+        return [file["path"] for file in self.files]
 
     @property
     def digest(self) -> str:
@@ -85,25 +96,23 @@ class ResumableLearn:
     ) -> None:
         if not every >= 0:
             raise KldaError(f"every={every!r} can't be used; give seconds, or 0 for none.")
-        self.folder = Path(folder)
-        self.tables = list(tables)
-        self.every = every
+        self.folder, self.tables = Path(folder), list(tables)
         self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
         stored = folders.load(self.folder) if folders.exists(self.folder) else None
         self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
         identities = [identity(table.path) for table in tables]
-        paths = [str(table.path.resolve()) for table in tables]
         self._progress = Progress(
             uuid.uuid4().hex,
             stored.generation if stored else None,
-            paths,
-            [{"path": path, **own} for path, own in zip(paths, identities, strict=True)],
+            [
+                {"path": str(table.path.resolve()), **own}
+                for table, own in zip(tables, identities, strict=True)
+            ],
             [tables[0].columns.input, tables[0].columns.label],
         )
         repeatable = all(identities)  # what came through a pipe can't be read again
-        if not repeatable:
-            self.every = 0.0
+        self.every = every if repeatable else 0.0
         learned = {entry.get("files") for entry in self._history}
         # Whether the model has learned the same files, unchanged, in one go before.
         self.learned_before = repeatable and self._progress.digest in learned
@@ -132,48 +141,50 @@ class ResumableLearn:
             folders.remove(self._at)
             self.complete = resume and self.learned_before
             return
-        progress, stored = self._load()
-        finished = any(entry.get("run") == progress.run for entry in self._history)
-        # Killed after its save, before it could tidy up.
-        if finished and progress.paths != self._progress.paths:
-            folders.remove(self._at)
-            return
-        if not resume:
-            raise CheckpointError(_in_the_way(self.folder, progress, finished))
-        self.complete = finished
-        if not finished:
-            self._check_resumable(progress, stored.document["klda_version"])
-            self._stored = stored
-            self._progress = replace(progress, files=self._progress.files)
-
-    def _load(self) -> tuple[Progress, folders.StoredModel]:
         try:  # verified: hours of learning may follow
-            return Progress.load(self._at, verify=True)
+            progress, stored = Progress.load(self._at, verify=True)
         except folders.ModelFolderError as error:
             raise CheckpointError(
                 f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
                 "it with --restart; the model is not affected."
             ) from error
+        # Killed after its save, before it could tidy up.
+        finished = any(entry.get("run") == progress.run for entry in self._history)
+        if finished and progress.paths != self._progress.paths:
+            folders.remove(self._at)
+        elif not resume:
+            state = "all of it was learned" if finished else progress
+            raise CheckpointError(
+                f"{self.folder} holds an unfinished learn of {progress.named}: {state}. Give the "
+                "same files and --resume to complete it, or --restart to drop it."
+            )
+        elif finished:
+            self.complete = True
+        else:
+            self._check_unchanged(progress, stored.document["klda_version"])
+            self._stored = stored
+            self._progress = replace(progress, files=self._progress.files)
 
-    def _check_resumable(self, progress: Progress, version: str) -> None:
+    def _check_unchanged(self, progress: Progress, version: str) -> None:
         ours = self._progress
-        if version != __version__:
-            raise self._refused(f"it was begun with klda {version}, this is {__version__}")
         if progress.paths != ours.paths:
-            raise self._refused(
-                f"it learns {_named(progress.paths)}, not {_named(ours.paths)}. Name the same files"
-            )
-        if progress.columns != ours.columns:
-            raise self._refused(
-                f"it reads the columns {_columns(progress.columns)}, not "
-                f"{_columns(ours.columns)}. Name the same columns"
-            )
+            raise self._refused(f"it learns {progress.named}, not {ours.named}")
+        self._check_same(
+            {"klda": version, "columns": progress.columns},
+            {"klda": __version__, "columns": ours.columns},
+        )
+        begun = zip(progress.files[: progress.file + 1], ours.files, strict=False)
+        changed = [now["path"] for then, now in begun if then != now]  # the others may change
         if progress.base != ours.base:
-            raise self._refused("the model was changed since")
-        begun = progress.files[: progress.file + 1]  # the others may change
-        for then, now in zip(begun, ours.files, strict=False):
-            if then != now:
-                raise self._refused(f"{now['path']} was changed since")
+            changed.append("the model")
+        if changed:
+            raise self._refused(f"{changed[0]} was changed since")
+
+    def _check_same(self, then: dict[str, Any], now: dict[str, Any]) -> None:
+        for name in then | now:
+            old, new = then.get(name), now.get(name)
+            if old != new:
+                raise self._refused(f"it was begun with {name}={old!r}, not {new!r}: give the same")
 
     def _refused(self, reason: str) -> CheckpointError:
         return CheckpointError(
@@ -197,17 +208,16 @@ class ResumableLearn:
         if self._stored is None:
             draft = learner.copy()
         else:
-            self._check_same_learner(learner)
             device = learner.classifier.device
             with folders.damage_named(self._at):
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
+            self._check_same(_options(draft), _options(learner))
         self._due = time.monotonic() + self.every
         draft.take(self._noted(batches), after=lambda: self._note(draft))
-        if not self.samples:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        source = _named([str(table.path) for table in self.tables])
         progress = self._progress
-        learner.take_over(draft, source, run=progress.run, files=progress.digest)
+        if not progress.samples:
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        learner.take_over(draft, progress.named, run=progress.run, files=progress.digest)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
@@ -230,30 +240,6 @@ class ResumableLearn:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
         end = time.monotonic()
         self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
-
-    def _check_same_learner(self, learner: Learner) -> None:
-        """Refuse a new learner that is made in another way than the one that was cut off."""
-        assert self._stored is not None
-        document = self._stored.document
-        if not encoders.same_features(learner.foundation, document["foundation_model"]):
-            name = document["foundation_model"]["name"]
-            raise self._refused(f"it was begun with another foundation model, {name}. Give that")
-        if ("ledger" in document) != (learner.ledger is not None):
-            raise self._refused("it was begun with another choice of what to keep. Give the same")
-        then = document["classifier"]["parameters"]
-        now = stored_parameters(learner.classifier)
-        kinds = document["classifier"]["kind"], type(learner.classifier).__name__
-        differing = [
-            (name, then.get(name), now.get(name))
-            for name in sorted((set(then) | set(now)) - {"device"})
-            if then.get(name) != now.get(name)
-        ]
-        if kinds[0] != kinds[1]:
-            differing = [("classifier", *kinds)]
-        for name, old, new in differing[:1]:
-            raise self._refused(
-                f"it was begun with {name}={old!r}, not {new!r}. Give the same options"
-            )
 
     # ---------------------------------------------------------------- after
 
@@ -278,24 +264,9 @@ def unfinished(folder: str | Path) -> str | None:
     return str(Progress.load(at)[0])
 
 
-def _in_the_way(folder: Path, progress: Progress, finished: bool) -> str:
-    files = _named(progress.paths)
-    if finished:
-        return (
-            f"{folder}: {files} had been learned completely before the last run stopped. Use "
-            "--resume to remove the checkpoint, or --restart to learn the files again."
-        )
-    return (
-        f"{folder} holds an unfinished learn of {files}: {progress}. Give the same "
-        "files and --resume to continue from there, or --restart to drop it."
-    )
-
-
-def _named(paths: Sequence[str]) -> str:
-    names = ", ".join(Path(path).name for path in paths[:NAMED_FILES])
-    more = len(paths) - NAMED_FILES
-    return f"{names} and {more:,} more" if more > 0 else names
-
-
-def _columns(names: Sequence[str | None]) -> str:
-    return " and ".join("(guessed)" if name is None else repr(name) for name in names)
+def _options(learner: Learner) -> dict[str, Any]:
+    """Return what a learner was made with, but for the device, which may be another one."""
+    keep = None if learner.ledger is None else "features"
+    parameters = stored_parameters(learner.classifier)
+    del parameters["device"]
+    return {"classifier": type(learner.classifier).__name__, "keep": keep} | parameters

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
@@ -14,7 +13,8 @@ from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import STATUSES, ServerError
-from klda.server.images import read_images
+from klda.server.inputs import inputs_of
+from klda.server.journal import Key, digest
 from klda.server.service import Service
 
 
@@ -30,13 +30,22 @@ def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def service_of(request: Request) -> Service:
     """Return the service that an application serves."""
     service: Service = request.app.state.service
-    if not service.ready:
-        raise ServerError("The service is starting or stopping: try again in a moment.", 503)
     return service
 
 
 The = Annotated[Service, Depends(service_of)]
-Key = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
+GivenKey = Annotated[str | None, Header(alias="Idempotency-Key", **schemas.IDEMPOTENCY_KEY)]
+
+
+async def key_of(request: Request, idempotency_key: GivenKey = None) -> Key | None:
+    """Return the idempotency key of a request, and what tells another request with it."""
+    if idempotency_key is None:
+        return None
+    content = request.scope["path"].encode() + await request.body()
+    return Key(idempotency_key, digest(content))
+
+
+MaybeKey = Annotated[Key | None, Depends(key_of)]
 router = APIRouter(prefix="/v1")
 # For the OpenAPI document only: `klda.server.gate` checks the key before the body is read.
 keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))]
@@ -46,16 +55,16 @@ keyed = [Depends(HTTPBearer(auto_error=False, description="An API key. Also as X
 async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAnswer:
     """Answer for texts, images or features, with probabilities."""
     snapshot, answers = await service.predict(await inputs_of(service, *body.inputs()), body.top)
-    predictions = [
-        schemas.Prediction.of(
-            *answer.top[0],
-            known=answer.known,
-            novelty=answer.novelty,
-            top=[schemas.Ranked.of(*one) for one in answer.top],
-        )
-        for answer in answers
-    ]
-    return schemas.PredictAnswer.model_construct(predictions=predictions, version=snapshot.version)
+    predictions = []
+    for answer in answers:
+        top = [
+            {"label": label, "probability": min(1.0, max(0.0, round(probability, 6)))}
+            for label, probability in answer.top
+        ]
+        predictions.append({**top[0], "known": answer.known, "novelty": answer.novelty, "top": top})
+    return schemas.PredictAnswer.model_validate(
+        {"predictions": predictions, "version": snapshot.version}
+    )
 
 
 @router.post("/explain", dependencies=keyed, responses=_errors(409), tags=["ask"])
@@ -66,26 +75,20 @@ async def explain(body: schemas.ExplainBody, service: The) -> schemas.ExplainAns
 
 
 @router.post("/learn", dependencies=keyed, responses=_errors(409), tags=["teach"])
-async def learn(
-    body: schemas.LearnBody, service: The, idempotency_key: Key = None
-) -> schemas.LearnAnswer:
+async def learn(body: schemas.LearnBody, service: The, key: MaybeKey = None) -> schemas.LearnAnswer:
     """Learn samples of new classes, or more of old ones.
 
     When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
-    inputs = await inputs_of(service, *body.inputs())
-    done = await service.learn(inputs, body.labels, idempotency_key or "", body)
-    return schemas.LearnAnswer.of(
-        done,
-        learned=0 if done.repeated else len(body.labels),
-        new_classes=list(done.new_classes),
-    )
+    done = await service.learn(await inputs_of(service, *body.inputs()), body.labels, key)
+    learned = 0 if done.repeated else len(body.labels)
+    return schemas.LearnAnswer(**asdict(done), learned=learned)
 
 
 @router.post("/forget", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def forget(
-    body: schemas.ForgetBody, service: The, idempotency_key: Key = None
+    body: schemas.ForgetBody, service: The, key: MaybeKey = None
 ) -> schemas.ForgetAnswer:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
@@ -93,44 +96,37 @@ async def forget(
     because they are few, or was taught none of them.
     """
     inputs = await inputs_of(service, *body.inputs()) if body.given() else None
-    done = await service.forget(body.labels, inputs, idempotency_key or "", body)
-    return schemas.ForgetAnswer.of(
-        done,
-        forgotten=list(dict.fromkeys(body.labels)),
-        undo=done.sequence if inputs is None else None,
-        exact=done.exact,
-    )
+    done = await service.forget(body.labels, inputs, key)
+    forgotten, undo = list(dict.fromkeys(body.labels)), done.version if inputs is None else None
+    return schemas.ForgetAnswer(**asdict(done), forgotten=forgotten, undo=undo)
 
 
 @router.post("/undo", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
-async def undo(
-    body: schemas.UndoBody, service: The, idempotency_key: Key = None
-) -> schemas.ChangeAnswer:
+async def undo(body: schemas.UndoBody, service: The, key: MaybeKey = None) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
-    return schemas.ChangeAnswer.of(await service.undo(body.undo, idempotency_key or "", body))
+    return schemas.ChangeAnswer(**asdict(await service.undo(body.undo, key)))
 
 
 @router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
 async def rename(
-    body: schemas.RenameBody, service: The, idempotency_key: Key = None
+    body: schemas.RenameBody, service: The, key: MaybeKey = None
 ) -> schemas.ChangeAnswer:
     """Rename a class."""
-    done = await service.rename(body.old, body.new, idempotency_key or "", body)
-    return schemas.ChangeAnswer.of(done)
+    return schemas.ChangeAnswer(**asdict(await service.rename(body.old, body.new, key)))
 
 
 @router.post("/declare", dependencies=keyed, responses=_errors(409), tags=["teach"])
 async def declare(
-    body: schemas.DeclareBody, service: The, idempotency_key: Key = None
+    body: schemas.DeclareBody, service: The, key: MaybeKey = None
 ) -> schemas.DeclareAnswer:
     """Make classes of texts known by their names, before anything is taught of them.
 
     A name is read as words: `card_arrival` as "card arrival". A description says more.
     """
-    labels = _labels_of(body.classes, service.snapshot.counts)
-    classes = dict(zip(labels, body.classes.values(), strict=True))
-    done = await service.declare(classes, idempotency_key or "", body)
-    return schemas.DeclareAnswer.of(done, new_classes=list(done.new_classes))
+    known = service.snapshot.counts  # names in a JSON object are texts, also if labels are integers
+    integers = isinstance(next(iter(known), ""), int)
+    named = {as_label(x, known) if integers else x: about for x, about in body.classes.items()}
+    return schemas.DeclareAnswer(**asdict(await service.declare(named, key)))
 
 
 @router.get("/classes", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -149,26 +145,23 @@ async def classes(
 @router.get("/map", dependencies=keyed, responses=_errors(), tags=["look"])
 async def class_map(service: The) -> schemas.MapAnswer:
     """Return a map of the classes and the pairs that are easily confused."""
-    found = await service.class_overview()
+    drawn, pairs = await service.class_overview()
     places = []
-    if found.map is not None:
-        at = found.map.places.round(4).tolist()
+    if drawn is not None:
+        at = drawn.places.round(4).tolist()
         places = [
             schemas.PlaceAnswer(label=label, samples=int(count), x=x, y=y)
-            for label, count, (x, y) in zip(found.map.labels, found.map.counts, at, strict=True)
+            for label, count, (x, y) in zip(drawn.labels, drawn.counts, at, strict=True)
         ]
-    return schemas.MapAnswer(places=places, pairs=found.pairs)
+    return schemas.MapAnswer(places=places, pairs=pairs)
 
 
 @router.get("/scores", dependencies=keyed, responses=_errors(), tags=["look"])
 async def scores(service: The) -> schemas.ScoresAnswer:
     """Return how the model answered on every sample just before it learned it."""
     tallies = await service.tallies()
-    correct, wrong = sum(t.correct for t in tallies), sum(t.wrong for t in tallies)
-    accuracy = correct / (correct + wrong) if correct + wrong else None
-    return schemas.ScoresAnswer(
-        tallies=[schemas.TallyAnswer.of(tally) for tally in tallies], accuracy=accuracy
-    )
+    right, asked = sum(t.right for t in tallies), sum(t.right + t.wrong for t in tallies)
+    return schemas.ScoresAnswer(tallies=tallies, accuracy=right / asked if asked else None)
 
 
 @router.get("/model", dependencies=keyed, responses=_errors(), tags=["look"])
@@ -217,21 +210,3 @@ def search_classes(service: Service, search: str) -> list[tuple[Label, int]]:
     wanted = search.casefold().strip()
     counts = service.snapshot.counts
     return [(x, n) for x, n in counts.items() if wanted in str(x).casefold()]
-
-
-async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
-    """Return the inputs of a request: texts, image files, or an array of features."""
-    wanted = {"text": "texts", "image": "images", "features": "features"}[service.modality]
-    if kind != wanted:
-        raise ServerError(f"This model takes {wanted}, not {kind}.")
-    if kind == "features":
-        if len({len(row) for row in values}) > 1:
-            raise ServerError("features has rows of different lengths.")
-        return np.array(values, np.float32)
-    return await service.prepare(read_images, values) if kind == "images" else values
-
-
-def _labels_of(names: Iterable[str], known: Mapping[Label, int]) -> list[Label]:
-    """Return the labels that the names in a JSON object, always texts, stand for."""
-    integers = isinstance(next(iter(known), ""), int)
-    return [as_label(name, known) if integers else name for name in names]

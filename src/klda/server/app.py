@@ -7,30 +7,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import klda
-from klda.errors import KldaError
+from klda.errors import KldaError, require
 from klda.learner.folder import ModelFolderError
 from klda.server import api, page, uploads
 from klda.server.errors import INTERNAL, ServerError
-from klda.server.gate import Gate
+from klda.server.gate import Gate, Keys
 from klda.server.journal import JournalError
-from klda.server.keys import Keys
-from klda.server.metrics import Metrics
 from klda.server.service import Service
 from klda.server.settings import STOP_SECONDS
 
 log = logging.getLogger("klda.server")
 
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 MALFORMED = "The body is not valid JSON."
 
 
 def create_app(service: Service) -> Gate:
-    """Return the ASGI application of a service, which starts and stops with it."""
+    """Return the ASGI application of a service."""
     app = FastAPI(
         title="klda",
         version=klda.__version__,
@@ -56,15 +55,9 @@ def create_app(service: Service) -> Gate:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service = app.state.service
-    await run_in_threadpool(service.start)
-    log.info("ready", extra={"classes": len(service.snapshot.counts)})
-    try:
-        yield
-    finally:
-        await app.state.uploads.finish(STOP_SECONDS)
-        await run_in_threadpool(service.stop)
-        log.info("stopped")
+    log.info("ready", extra={"classes": len(app.state.service.snapshot.counts)})
+    yield
+    await app.state.uploads.finish(STOP_SECONDS)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
@@ -100,3 +93,44 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
         return ServerError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
     return ServerError(INTERNAL, 500)
+
+
+class Metrics:
+    """Counters of a service, and gauges that are computed when the metrics are read."""
+
+    def __init__(self, service: Service) -> None:
+        self._prometheus = prometheus = require("prometheus_client", "server")
+        self._registry = prometheus.CollectorRegistry()
+        own = {"registry": self._registry}
+        labels = ["method", "path", "status"]
+        self._requests = prometheus.Counter("klda_requests", "Requests answered.", labels, **own)
+        self._seconds = prometheus.Histogram(
+            "klda_request_seconds", "Seconds per request.", ["path"], buckets=_SECONDS, **own
+        )
+        batches = prometheus.Histogram(
+            "klda_batch_inputs", "Inputs encoded together.", buckets=_SIZES, **own
+        )
+        service.batcher.on_batch = batches.observe
+        for name, meaning, value in (
+            ("klda_classes", "Classes known.", lambda: len(service.snapshot.counts)),
+            ("klda_samples", "Samples learned.", lambda: service.snapshot.samples),
+            ("klda_version", "Number of the last change.", lambda: service.snapshot.version),
+            ("klda_unfolded", "Changes only in the journal.", lambda: service.writer.unfolded),
+        ):
+            prometheus.Gauge(name, meaning, **own).set_function(value)
+        healthy = prometheus.Gauge("klda_healthy", "Whether a part works.", ["part"], **own)
+        for part in ("inference", "writer", "journal"):
+            healthy.labels(part).set_function(lambda part=part: not service.trouble[part])
+        queue = prometheus.Gauge("klda_queue", "Requests that wait.", ["kind"], **own)
+        queue.labels("inference").set_function(lambda: service.batcher.waiting)
+        queue.labels("changes").set_function(lambda: service.writer.waiting)
+
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(method, path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def response(self) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        headers = {"Content-Type": self._prometheus.CONTENT_TYPE_LATEST}
+        return Response(self._prometheus.generate_latest(self._registry), headers=headers)

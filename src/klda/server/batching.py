@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from klda.server.errors import ServerError
+from klda.server.settings import MAX_WAITING
 from klda.server.snapshot import Snapshot
-from klda.server.threads import settle
+from klda.server.workers import settle
 
 SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
 
@@ -63,11 +64,8 @@ class Batcher:
     every change acknowledged before its request came.
     """
 
-    def __init__(
-        self, snapshot: Callable[[], Snapshot], *, max_batch: int, wait: float, max_queue: int
-    ) -> None:
-        self._snapshot = snapshot
-        self._max_batch, self._wait, self._max_queue = max_batch, wait, max_queue
+    def __init__(self, snapshot: Callable[[], Snapshot], *, max_batch: int, wait: float) -> None:
+        self._snapshot, self._max_batch, self._wait = snapshot, max_batch, wait
         self._jobs: dict[Encoding, None] = {}  # unfinished, the oldest first
         self._wake = threading.Condition()
         self._stopping = False
@@ -113,7 +111,7 @@ class Batcher:
         with self._wake:
             if self._stopping:
                 raise ServerError("The service is stopping: try again in a moment.", 503)
-            if len(self._queued(asked=job.top > 0)) >= self._max_queue:
+            if len(self._queued(asked=job.top > 0)) >= MAX_WAITING:
                 raise ServerError("Too many requests are waiting: try again in a moment.", 503)
             self._jobs[job] = None
             self._wake.notify()

@@ -92,9 +92,9 @@ def chart(tallies: Sequence[Tally]) -> Chart:
     """Draw how often the model was right just before it was taught."""
     outcomes: list[float] = []
     for tally in tallies:
-        outcomes += [1.0] * tally.correct + [0.0] * tally.wrong
+        outcomes += [1.0] * tally.right + [0.0] * tally.wrong
     outcomes = outcomes[-LATEST:]
-    new = sum(tally.new_rows for tally in tallies)
+    new = sum(tally.new for tally in tallies)
     if not outcomes:
         return Chart("", None, 0, new)
     window = max(5, len(outcomes) // 8)

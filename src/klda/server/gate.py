@@ -5,10 +5,14 @@ A request is refused here before its body is read: FastAPI would parse the body 
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
+import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from fastapi import FastAPI, HTTPException, Request
 from starlette.datastructures import MutableHeaders
@@ -16,20 +20,27 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from klda.server.errors import ServerError
-from klda.server.keys import SESSION_COOKIE, RateLimit, secret_of
-from klda.server.settings import is_loopback
+from klda.server.settings import ApiKey, is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = READS | {"POST", "PUT", "PATCH", "DELETE"}
 READS_BY_POST = frozenset({"/v1/predict", "/v1/explain", "/page/ask", "/page/why"})
 HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
+SESSION_COOKIE = "klda_session"
+SESSION_SECONDS = 12 * 3600
+_MAX_CLIENTS = 10_000  # and sessions
 MAX_SIGN_IN = 4096  # bytes of a form with a key
 # Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
 # number of values, not on bytes: a body of empty lists would take seconds.
-MAX_CHARACTERS = {b"[{": 200_000, b",": 2_000_000}
+MAX_VALUES = 2_000_000
+COST = {b",": 1, b"[": 10, b"{": 10}
 
 TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
+TOO_MANY_VALUES = (
+    f"The body has more than {MAX_VALUES} values (a list or an object counts as 10): send fewer "
+    "inputs at a time."
+)
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -158,7 +169,7 @@ class _Exchange:
         self.status = 0
         self._scope, self._receive, self._send = scope, receive, send
         self._max_body, self._length = max_body, 0
-        self._counts = dict.fromkeys(MAX_CHARACTERS if scope["path"].startswith("/v1/") else (), 0)
+        self._is_json, self._values = scope["path"].startswith("/v1/"), 0
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -166,14 +177,9 @@ class _Exchange:
         self._length += len(body)
         if self._length > self._max_body:
             raise HTTPException(413, TOO_LARGE.format(self._max_body))
-        for characters, before in self._counts.items():
-            count = self._counts[characters] = before + sum(map(body.count, characters))
-            if count > MAX_CHARACTERS[characters]:
-                raise HTTPException(
-                    422,
-                    f"The body has {count} of the characters {characters.decode()!r}; at most "
-                    f"{MAX_CHARACTERS[characters]} are allowed: send fewer inputs at a time.",
-                )
+        self._values += sum(body.count(mark) * cost for mark, cost in COST.items())
+        if self._is_json and self._values > MAX_VALUES:
+            raise HTTPException(422, TOO_MANY_VALUES)
         return message
 
     async def send(self, message: Message) -> None:
@@ -191,3 +197,91 @@ class _Exchange:
         """Respond, unless a response has started."""
         if not self.status:
             await response(self._scope, self._receive, self.send)
+
+
+class Keys:
+    """Keys and what they allow; only their digests are held. Without any, everyone may teach."""
+
+    def __init__(self, keys: tuple[ApiKey, ...]) -> None:
+        self._digests = [(_digest(key.secret), key.role) for key in keys]
+        self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+
+    @property
+    def required(self) -> bool:
+        """Whether a key is needed at all."""
+        return bool(self._digests)
+
+    def role(self, secret: str | None) -> str | None:
+        """Return the role of a key, or None if it is unknown."""
+        if not self._digests:
+            return "teach"
+        given, found = _digest(secret or ""), None
+        for digest, role in self._digests:  # all of them: the time taken must reveal nothing
+            if hmac.compare_digest(given, digest):
+                found = role
+        return found
+
+    def client(self, secret: str | None, address: str) -> str:
+        """Return the client that a request counts for: a known key, or an address."""
+        known = secret and self.required and self.role(secret)
+        return _digest(secret).hex() if secret and known else address
+
+    def open_session(self, secret: str) -> str | None:
+        """Return a token for the page's cookie in exchange for a key; None if it is unknown."""
+        role = self.role(secret)
+        if role is None:
+            return None
+        token = secrets.token_urlsafe(32)
+        self._sessions[_digest(token)] = (role, time.monotonic() + SESSION_SECONDS)
+        while len(self._sessions) > _MAX_CLIENTS:
+            self._sessions.popitem(last=False)
+        return token
+
+    def session_role(self, token: str | None) -> str | None:
+        """Return the role of a session, or None if there is none."""
+        if not self._digests:
+            return "teach"
+        role, until = self._sessions.get(_digest(token or ""), (None, 0.0))
+        return role if time.monotonic() < until else None
+
+    def close_session(self, token: str | None) -> None:
+        """End a session."""
+        self._sessions.pop(_digest(token or ""), None)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def secret_of(headers: Mapping[str, str]) -> str | None:
+    """Return the key that a request's headers carry, or None."""
+    if "x-api-key" in headers:
+        return headers["x-api-key"]
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else None
+
+
+class RateLimit:
+    """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> None:
+        """Count a request; raise if it is one too many."""
+        if not self._rate:
+            return
+        now = time.monotonic()
+        tokens, since = self._buckets.pop(client, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - since) * self._rate)
+        allowed = tokens >= 1
+        self._buckets[client] = (tokens - allowed, now)
+        while len(self._buckets) > _MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            raise ServerError(
+                f"Too many requests: at most {self._rate:g} per second. Wait a moment, or send "
+                "more inputs in one request.",
+                429,
+            )

@@ -1,20 +1,22 @@
 """The journal: a SQLite database in the model folder with what the model file does not hold yet.
 
-It stores the changes that are not folded into the model folder, the idempotency keys, the classes
-that a forget dropped, and how the model answered before it was taught. One transaction makes a
-group of changes durable, and its commit (synchronous=FULL) is the acknowledgement. The model folder
-records the number of the last change in it, so a replay applies every change exactly once.
+It has a row for each of the latest changes, with the idempotency key, the answer, and how the
+model answered before it was taught; what was changed is erased once the model folder has it.
+Classes that a forget dropped are kept for an undo. One transaction makes a group of changes
+durable, and its commit (synchronous=FULL) is the acknowledgement. The model folder records the
+number of the last change in it, so a replay applies every change exactly once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -23,43 +25,84 @@ from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
-from klda.server.changes import Acknowledgement, Change
 
-MAX_KEYS = 10_000
+MAX_ROWS = 10_000  # of folded changes
 MAX_TALLIES = 2_000
-VERSION = 1
+VERSION = 2
+OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
 
+_STORED = ("kind", "labels", "target", "descriptions", "when")  # of a change, as JSON
 _SCHEMA = f"""
-CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE changes (
-    sequence INTEGER PRIMARY KEY, header TEXT NOT NULL, features BLOB NOT NULL,
-    refused TEXT  -- why it could not be replayed; such a change is kept, but no longer applied
-);
-CREATE TABLE keys (
-    sequence INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, digest TEXT NOT NULL,
-    acknowledgement TEXT NOT NULL
+    sequence INTEGER PRIMARY KEY,
+    header TEXT, features BLOB,  -- NULL once the model folder has the change
+    refused TEXT,  -- why it could not be replayed; such a change is kept, but no longer applied
+    key TEXT UNIQUE, digest TEXT, answer TEXT,
+    at REAL, correct INTEGER, wrong INTEGER, new INTEGER  -- the tally of a learn
 );
 CREATE TABLE forgotten (
     sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
     arrays BLOB NOT NULL, meta TEXT NOT NULL,
-    name_reused INTEGER NOT NULL DEFAULT 0,
+    name_reused INTEGER NOT NULL,
     restored INTEGER,  -- number of the change that undid the forget
     PRIMARY KEY (sequence, label)
 );
-CREATE TABLE tallies (at REAL, correct INTEGER, wrong INTEGER, new INTEGER);
-INSERT INTO state VALUES ('last', 0), ('folded', 0), ('probe', 0);
 PRAGMA user_version = {VERSION};
 """
 
 
+class Key(NamedTuple):
+    """An idempotency key, and the digest of the request that uses it."""
+
+    name: str
+    digest: str
+
+
 @dataclass(frozen=True)
 class Tally:
-    """How the model answered just before it was taught."""
+    """How the model answered just before it was taught; `new` are samples of unknown classes."""
 
     when: float
-    correct: int
+    right: int
     wrong: int
-    new_rows: int  # of classes that it did not know
+    new: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change to a model.
+
+    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
+    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
+    ``labels[1]``; ``declare`` has a description, or None, for each class in `labels`.
+    """
+
+    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare"]
+    labels: Sequence[Label] = ()
+    rows: np.ndarray | None = None  # float32
+    target: int = 0
+    descriptions: Sequence[str | None] = ()
+    key: Key | None = None
+    tally: tuple[int | None, ...] = (None, None, None)  # right, wrong, new samples before a learn
+    sequence: int = 0  # assigned by the writer
+    when: float = 0.0  # seconds since 1970
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """The answer to a change."""
+
+    version: int  # number of the change
+    classes: int  # that the model had after it, and samples
+    samples: int
+    new_classes: Sequence[Label] = ()
+    exact: bool = False  # it forgot, and left no trace
+    repeated: bool = False  # an earlier request with the same key had made the change already
+
+
+def digest(content: bytes) -> str:
+    """Return a short fingerprint: 32 hex digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 class JournalError(KldaError):
@@ -69,44 +112,43 @@ class JournalError(KldaError):
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
-    Only the process that holds the folder's lock may use its journal.
+    Only the process that holds the folder's lock may open its journal.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
         self.trouble = ""  # why it could not be read or written, until a write succeeds
-        self._db: sqlite3.Connection | None = None
-
-    def open(self) -> None:
-        """Open the file."""
-        with self._reporting("open"):
+        old = [file for file in self.path.parent.glob(OLD_FILES) if file.stat().st_size]
+        if old:
+            raise JournalError(
+                f"{old[0]} holds changes that the service of klda 0.1.0 has not folded into the "
+                "model. Start and stop klda serve of that version once, which folds them, or move "
+                "the file away to continue without them."
+            )
+        with self._reporting():
             # Transactions are explicit; one thread at a time uses the connection, but not always
             # the same.
-            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            self._db = db
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                db.close()
-                self._db = None
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            ((version,),) = self._run("PRAGMA user_version")
+            if version not in (0, VERSION):
+                self._db.close()
                 raise JournalError(
-                    f"{self.path} has version {version} of the journal, written by a newer version "
-                    f"of klda; this one reads versions up to {VERSION}. Upgrade klda."
+                    f"{self.path} has version {version} of the journal; this version of klda uses "
+                    f"{VERSION}. Upgrade klda if a newer one wrote it; otherwise start and stop "
+                    "the service once with the version that wrote it, then delete the file."
                 )
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA secure_delete = ON")
+            self._run("PRAGMA journal_mode = WAL")
+            self._run("PRAGMA synchronous = FULL")
+            self._run("PRAGMA secure_delete = ON")
             if not version:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
-        """Close the file, if it is open; one that no change was ever stored in is removed."""
-        if self._db is None:
-            return
+        """Close the file; one that no change was ever stored in is removed."""
         is_empty = False
         with suppress(JournalError):
             is_empty = not self.last
         self._db.close()
-        self._db = None
         if is_empty:
             self.path.unlink()
 
@@ -129,50 +171,52 @@ class Journal:
         """Find out whether writing works again after it failed."""
         if self.trouble:
             with suppress(JournalError), self.transaction():  # `trouble` says why
-                self._run("UPDATE state SET value = value + 1 WHERE name = 'probe'")
+                self._run(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
-    def _reporting(self, verb: str) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"could not {verb} the journal: {error}"
-            raise JournalError(f"Could not {verb} the journal {self.path}: {error}.") from error
+            self.trouble = f"could not read or write the journal: {error}"
+            raise JournalError(f"Could not read or write {self.path}: {error}.") from error
 
-    def _run(self, statement: str, values: Iterable[Any] = ()) -> None:
-        assert self._db is not None
-        with self._reporting("write"):
-            self._db.execute(statement, tuple(values))
-
-    def _select(self, what: str, values: Iterable[Any] = ()) -> list[Any]:
-        assert self._db is not None
-        with self._reporting("read"):
-            return self._db.execute(f"SELECT {what}", tuple(values)).fetchall()
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        with self._reporting():
+            return self._db.execute(statement, values).fetchall()
 
     # ------------------------------------------------------------------ changes
 
     @property
     def last(self) -> int:
         """Number of the last change ever made."""
-        return self._state("last")
+        ((number,),) = self._run("SELECT ifnull(max(sequence), 0) FROM changes")
+        return int(number)
 
-    def set_last(self, number: int) -> None:
-        """Continue counting after a number."""
-        self._run("UPDATE state SET value = max(value, ?) WHERE name = 'last'", (number,))
+    def add(self, change: Change, answer: Acknowledgement) -> None:
+        """Store a change that has a number, and the answer to it."""
+        header = json.dumps({name: getattr(change, name) for name in _STORED})
+        rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
+        keyed = (*change.key, json.dumps(asdict(answer))) if change.key else (None,) * 3
+        values = (change.sequence, header, rows, *keyed, change.when, *change.tally)
+        self._run("INSERT INTO changes VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)", *values)
 
-    def _state(self, name: str) -> int:
-        ((value,),) = self._select("value FROM state WHERE name = ?", (name,))
-        return int(value)
+    def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
+        """Return the key of an earlier change as it was used then, and the answer to it."""
+        for *used, answer in self._run(
+            "SELECT key, digest, answer FROM changes WHERE key = ?", key.name
+        ):
+            return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
+        return None
 
-    def add(self, change: Change) -> None:
-        """Store a change that has a number."""
-        number, rows = change.sequence, change.rows
-        content = b"" if rows is None else np.ascontiguousarray(rows, "<f4").tobytes()
-        values = (number, json.dumps(change.header()), content)
-        self._run("INSERT INTO changes (sequence, header, features) VALUES (?, ?, ?)", values)
-        self.set_last(number)
-        if change.correct or change.wrong or change.new_rows:
-            self.add_tally(Tally(change.when, change.correct, change.wrong, change.new_rows))
+    def tallies(self) -> list[Tally]:
+        """Return how the model answered just before it was taught lately, oldest first."""
+        newest = self._run(
+            "SELECT at, correct, wrong, new FROM changes WHERE correct NOTNULL "
+            "ORDER BY sequence DESC LIMIT ?",
+            MAX_TALLIES,
+        )
+        return [Tally(*row) for row in newest[::-1]]
 
     def start_at(self, position: int | None) -> int:
         """Remove the changes that the model folder has; return the last of them.
@@ -180,7 +224,9 @@ class Journal:
         The model has the changes up to `position`. None if it does not say, because another program
         replaced it; then the changes still in the journal are taken as missing from it.
         """
-        folded = self._state("folded")
+        ((folded,),) = self._run(
+            "SELECT ifnull(max(sequence), 0) FROM changes WHERE header IS NULL"
+        )
         if position is None:
             position = folded
         if position < folded:
@@ -196,53 +242,42 @@ class Journal:
 
     def missing(self, position: int) -> list[Change]:
         """Return the changes after a position, oldest first."""
-        found = self._select(
-            "header, features FROM changes WHERE sequence > ? AND refused IS NULL "
-            "ORDER BY sequence",
-            (position,),
-        )
-        return [Change.of(json.loads(header), content) for header, content in found]
+        changes = []
+        for sequence, header, content in self._run(
+            "SELECT sequence, header, features FROM changes "
+            "WHERE sequence > ? AND header NOTNULL AND refused IS NULL ORDER BY sequence",
+            position,
+        ):
+            change = Change(**json.loads(header), sequence=sequence)
+            if content:
+                rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
+                change = replace(change, rows=rows)
+            changes.append(change)
+        return changes
 
     def refuse(self, change: Change, reason: str) -> None:
         """Keep a change that can't be replayed, but don't apply it again."""
         with self.transaction():
-            values = (reason, change.sequence)
-            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", values)
+            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", reason, change.sequence)
 
     def mark_folded(self, position: int) -> None:
-        """Remove the changes that the model folder has, and leave no trace of them on disk."""
+        """Erase the changes that the model folder has; their keys, answers and tallies stay."""
         with self.transaction():
-            self._run("DELETE FROM changes WHERE sequence <= ? AND refused IS NULL", (position,))
-            self._run("DELETE FROM forgotten WHERE restored <= ?", (position,))
-            self._run("UPDATE state SET value = ? WHERE name = 'folded'", (position,))
-            self.set_last(position)
-            self._run(_trim("keys", MAX_KEYS))
-            self._run(_trim("tallies", MAX_TALLIES))
+            self._run(
+                "UPDATE changes SET header = NULL, features = NULL "
+                "WHERE sequence <= ? AND header NOTNULL AND refused IS NULL",
+                position,
+            )
+            self._run("INSERT OR IGNORE INTO changes (sequence) VALUES (?)", position)
+            self._run(
+                "DELETE FROM changes WHERE sequence <= ? AND header IS NULL", position - MAX_ROWS
+            )
+            self._run("DELETE FROM forgotten WHERE restored <= ?", position)
         self._truncate()
 
     def _truncate(self) -> None:
         """Empty the write-ahead log, which still has what was deleted."""
         self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    # ------------------------------------------------------------------ idempotency keys
-
-    def add_key(self, key: str, digest: str, acknowledgement: Acknowledgement) -> None:
-        """Remember the answer to a request."""
-        a = acknowledgement
-        answer = json.dumps([a.sequence, a.classes, a.samples, list(a.new_classes), a.exact])
-        self._run(
-            "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?)", (a.sequence, key, digest, answer)
-        )
-
-    def answered(self, key: str) -> tuple[str, Acknowledgement] | None:
-        """Return the digest of the request that used a key, and the answer to it."""
-        found = self._select("digest, acknowledgement FROM keys WHERE key = ?", (key,))
-        if not found:
-            return None
-        ((digest, answer),) = found
-        # Answers stored before `exact` was known end without it.
-        sequence, classes, samples, new, *exact = json.loads(answer)
-        return digest, Acknowledgement(sequence, classes, samples, tuple(new), *exact)
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -250,17 +285,15 @@ class Journal:
         """Keep the classes that a forget dropped, for an undo."""
         for one in classes:
             content = save({name: np.ascontiguousarray(a) for name, a in one.arrays.items()})
-            self._run(
-                "INSERT OR REPLACE INTO forgotten (sequence, label, count, at, arrays, meta) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (sequence, json.dumps(one.label), one.count, when, content, json.dumps(one.meta)),
-            )
+            label, meta = json.dumps(one.label), json.dumps(one.meta)
+            values = (sequence, label, one.count, when, content, meta)
+            self._run("REPLACE INTO forgotten VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", *values)
 
     def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts that each forget dropped, where it can be undone."""
         found: dict[int, dict[Label, int]] = {}
-        for number, label, count in self._select(
-            "sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
+        for number, label, count in self._run(
+            "SELECT sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
         ):
             found.setdefault(number, {})[json.loads(label)] = count
         return found
@@ -270,10 +303,11 @@ class Journal:
 
         With each, whether another class was given its name since.
         """
-        found = self._select(
-            "label, count, arrays, meta, name_reused FROM forgotten "
+        found = self._run(
+            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
-            (number, by),
+            number,
+            by,
         )
         return [
             (Detached(json.loads(label), count, load(arrays), json.loads(meta)), bool(reused))
@@ -282,35 +316,18 @@ class Journal:
 
     def reuse_name(self, label: Label) -> None:
         """Note that a class was given a name that forgotten classes had."""
-        self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", (json.dumps(label),))
+        self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", json.dumps(label))
 
     def mark_restored(self, number: int, by: int) -> None:
         """Note that a change undid a forget; its classes stay until that change is folded."""
-        self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", (by, number))
+        self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", by, number)
 
     def purge(self, before: float) -> bool:
         """Delete the classes forgotten before a time; return whether there were any."""
         expired = "FROM forgotten WHERE at < ? AND restored IS NULL"
-        if not self._select(f"1 {expired} LIMIT 1", (before,)):
+        if not self._run(f"SELECT 1 {expired} LIMIT 1", before):
             return False
         with self.transaction():
-            self._run(f"DELETE {expired}", (before,))
+            self._run(f"DELETE {expired}", before)
         self._truncate()
         return True
-
-    # ------------------------------------------------------------------ answers before teaching
-
-    def add_tally(self, tally: Tally) -> None:
-        """Store how the model answered just before it was taught."""
-        self._run("INSERT INTO tallies VALUES (?, ?, ?, ?)", astuple(tally))
-
-    def tallies(self) -> list[Tally]:
-        """Return the latest tallies, oldest first."""
-        newest = self._select("* FROM tallies ORDER BY rowid DESC LIMIT ?", (MAX_TALLIES,))
-        return [Tally(*row) for row in newest[::-1]]
-
-
-def _trim(table: str, most: int) -> str:
-    """Return the statement that leaves the newest rows of a table."""
-    newest = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT 1 OFFSET {most}"
-    return f"DELETE FROM {table} WHERE rowid <= ({newest})"

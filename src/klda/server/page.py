@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, File, Form, Query, Request, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, forms
-from klda.server.changes import digest
+from klda.server import api, drawing, inputs
+from klda.server.api import The
 from klda.server.errors import ServerError
-from klda.server.keys import SESSION_COOKIE, SESSION_SECONDS
+from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
+from klda.server.journal import digest
 from klda.server.service import Service
 
 SHOWN_CLASSES = 300
@@ -41,7 +42,7 @@ _environment = Environment(
 )
 # A menu stays open while the list around it is updated: htmx recognises it by its id, which has to
 # be a plain word.
-_environment.filters["menu_id"] = lambda label: "menu-" + digest("menu", str(label))
+_environment.filters["menu_id"] = lambda label: "menu-" + digest(str(label).encode())
 _templates = Jinja2Templates(env=_environment)
 
 router = APIRouter(include_in_schema=False)
@@ -54,7 +55,6 @@ def _role(request: Request) -> str | None:
     return request.app.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
 
 
-The = Annotated[Service, Depends(api.service_of)]
 Field = Annotated[str, Form()]
 
 
@@ -154,7 +154,7 @@ async def teach_one(
 ) -> Response:
     """Teach one input, with a class that was chosen or a label that was typed."""
     known = service.snapshot.counts
-    name = forms.chosen_class(chosen, known) if chosen else forms.typed_class(label, known)
+    name = inputs.chosen_class(chosen, known) if chosen else inputs.typed_class(label, known)
     done = await service.learn(await _input(service, value), [name])
     note = f"Taught: this is {name}." + (" A new class." if done.new_classes else "")
     if chosen and said == chosen:
@@ -185,16 +185,16 @@ async def _answer(request: Request, service: Service, value: str, note: str = ""
 async def _input(service: Service, value: str) -> Any:
     """Return a form's value as the model takes it."""
     if service.modality == "text":
-        return [forms.typed_text(value)]
+        return [inputs.typed_text(value)]
     if service.modality == "image":
-        return await api.inputs_of(service, "images", [value])
+        return await inputs.inputs_of(service, "images", [value])
     try:
-        row = np.array([float(part) for part in value.replace(",", " ").split()], np.float32)
+        row = [float(part) for part in value.replace(",", " ").split()]
     except ValueError as error:
         raise ServerError("Give numbers, separated by commas or spaces.") from error
-    if not len(row) or not np.isfinite(row).all():
+    if not row or not np.isfinite(np.array(row, np.float32)).all():
         raise ServerError("Give finite numbers, separated by commas or spaces.")
-    return row[None, :]
+    return await inputs.inputs_of(service, "features", [row])
 
 
 # ------------------------------------------------------------------ many at once
@@ -216,9 +216,9 @@ async def upload(
         content, name = await file.read(), file.filename
     known = service.snapshot.counts
     # What was previewed is what is taught: other rows have another mark.
-    mark = digest("table", content.hex())
+    mark = digest(content)
     skip = int(confirmed == f"{mark}:skip")
-    table = await asyncio.to_thread(forms.pasted_rows, content, name, known, skip=skip)
+    table = await asyncio.to_thread(inputs.pasted_rows, content, name, known, skip=skip)
     new = [label for label in dict.fromkeys(table.labels) if label not in known]
     if not skip and confirmed != mark and len(new) > (MANY_NEW if table.has_header else 0):
         return _render(request, "preview.html", mark=mark, **_preview(table, new))
@@ -226,7 +226,7 @@ async def upload(
     return _render(request, "progress.html", job=job)
 
 
-def _preview(table: forms.PastedRows, new: list[Label]) -> dict[str, Any]:
+def _preview(table: inputs.PastedRows, new: list[Label]) -> dict[str, Any]:
     first = zip(table.texts[:PREVIEWED], table.labels[:PREVIEWED], strict=True)
     return {
         "rows": [(text, str(label), label in new) for text, label in first],
@@ -266,8 +266,8 @@ async def overview(request: Request, service: The) -> Response:
 async def declare(request: Request, service: The, name: Field, description: Field = "") -> Response:
     """Add a class by its name."""
     known = service.snapshot.counts
-    label = forms.typed_class(name, known)
-    about = forms.typed_description(description)
+    label = inputs.typed_class(name, known)
+    about = inputs.typed_description(description)
     if label in known and about is None:
         raise ServerError(f"There is a class {label} already: describe it, or give another name.")
     await service.declare({label: about})
@@ -278,18 +278,18 @@ async def declare(request: Request, service: The, name: Field, description: Fiel
 async def rename(request: Request, service: The, old: Field, new: Field) -> Response:
     """Rename a class."""
     known = service.snapshot.counts
-    label = forms.typed_class(new, known)
-    await service.rename(forms.chosen_class(old, known), label)
+    label = inputs.typed_class(new, known)
+    await service.rename(inputs.chosen_class(old, known), label)
     return _message(request, f"Renamed {old} to {label}.")
 
 
 @router.post("/page/forget")
 async def forget(request: Request, service: The, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    done = await service.forget([forms.chosen_class(label, service.snapshot.counts)])
+    done = await service.forget([inputs.chosen_class(label, service.snapshot.counts)])
     trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
-    return _message(request, text, undo=done.sequence)
+    return _message(request, text, undo=done.version)
 
 
 @router.get("/page/forgotten")
@@ -313,10 +313,10 @@ async def undo(request: Request, service: The, number: Annotated[int, Form()]) -
 @router.get("/page/map")
 async def class_map(request: Request, service: The) -> Response:
     """Show a map of the classes and the pairs that are easily confused."""
-    found = await service.class_overview()
-    placed = drawing.dots(found.map)
+    drawn, pairs = await service.class_overview()
+    placed = drawing.dots(drawn)
     at = {dot.label: dot for dot in placed}
-    both = [pair for pair in found.pairs[:12] if pair.first in at and pair.second in at]
+    both = [pair for pair in pairs[:12] if pair.first in at and pair.second in at]
     return _render(
         request,
         "map.html",
@@ -324,7 +324,7 @@ async def class_map(request: Request, service: The) -> Response:
         names=drawing.names(placed, drawing.FONT_SIZE),
         phone_names=drawing.names(placed, drawing.PHONE_FONT_SIZE),
         lines=[(at[pair.first], at[pair.second]) for pair in both],
-        pairs=found.pairs[:10],
+        pairs=pairs[:10],
         n_classes=len(service.snapshot.counts),
         width=drawing.WIDTH,
         height=drawing.HEIGHT,

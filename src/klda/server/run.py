@@ -1,16 +1,23 @@
-"""Runs the service with Uvicorn until a signal ends it."""
+"""Runs the service with Uvicorn until a signal ends it; logs are JSON, one object per line."""
 
 from __future__ import annotations
 
+import json
+import logging
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from klda.errors import KldaError, require
-from klda.server import logs
 from klda.server.settings import STOP_SECONDS, ServiceSettings
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+log = logging.getLogger("klda.server")
 
 
 def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
@@ -21,10 +28,9 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
     from klda.server.app import create_app
     from klda.server.service import Service
 
-    logs.configure(settings.quiet)
-    service = Service(settings)
+    configure_logs(settings.quiet)
     with listen(settings.host, settings.port) as listener:
-        service.start()  # before Uvicorn, which would print a stack trace if the folder is busy
+        service = Service(settings)
         try:
             on_listen(address_of(listener))
             # Uvicorn sends itself the signal again once it has stopped; by then there is nothing to
@@ -35,8 +41,8 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
             with suppress(SystemExit):  # how newer versions of Uvicorn say that they can't start
                 server.run(sockets=[listener])
         finally:
-            if service.ready:  # Uvicorn, which stops the application, did not start it
-                service.stop()
+            service.stop()
+            log.info("stopped")
     if not server.started:
         raise KldaError("The service could not start; the log above says why.")
 
@@ -72,3 +78,33 @@ def uvicorn_server(app: Any) -> Any:
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+class JsonFormatter(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        extra = {k: v for k, v in vars(record).items() if k not in _STANDARD and k[0] != "_"}
+        entry |= {k: v for k, v in extra.items() if k != "color_message"}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def configure_logs(quiet: bool) -> None:
+    """Send the logs of klda and Uvicorn to standard error as JSON; `quiet`: no info messages."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    for name in ("klda", "uvicorn", "py.warnings"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.captureWarnings(True)

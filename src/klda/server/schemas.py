@@ -6,12 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from klda.labels import MAX_LABEL_LENGTH, Label, check_one_each
+from klda.labels import MAX_LABEL_LENGTH, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
 from klda.learner.ledger import NearSample
-from klda.server.changes import Acknowledgement
 from klda.server.journal import Tally
 from klda.server.settings import (
     MAX_FEATURES,
@@ -173,12 +172,6 @@ class Ranked(BaseModel):
     label: str | int
     probability: float = Field(ge=0, le=1)
 
-    @classmethod
-    def of(cls, label: Label, probability: float, **more: Any) -> Self:
-        """Return a class with its probability, rounded; not validated again."""
-        rounded = min(1.0, max(0.0, round(probability, 6)))
-        return cls.model_construct(label=label, probability=rounded, **more)
-
 
 class Prediction(Ranked):
     """The answer for one input."""
@@ -204,17 +197,6 @@ class ChangeAnswer(BaseModel):
     samples: int
     version: int
     repeated: bool = Field(description="The key was used before: nothing was changed again.")
-
-    @classmethod
-    def of(cls, done: Acknowledgement, **more: Any) -> Self:
-        """Return the response to a change that was made."""
-        return cls(
-            classes=done.classes,
-            samples=done.samples,
-            version=done.sequence,
-            repeated=done.repeated,
-            **more,
-        )
 
 
 class DeclareAnswer(ChangeAnswer):
@@ -309,24 +291,10 @@ class MapAnswer(BaseModel):
     pairs: list[ConfusablePair]
 
 
-class TallyAnswer(BaseModel):
-    """How the model answered just before it was taught."""
-
-    when: float
-    right: int
-    wrong: int
-    new: int = Field(description="Samples of classes that it did not know.")
-
-    @classmethod
-    def of(cls, tally: Tally) -> Self:
-        """Return a tally as the API names its parts."""
-        return cls(when=tally.when, right=tally.correct, wrong=tally.wrong, new=tally.new_rows)
-
-
 class ScoresAnswer(BaseModel):
     """Live accuracy: the model predicts every sample before it learns it."""
 
-    tallies: list[TallyAnswer]
+    tallies: list[Tally]
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 

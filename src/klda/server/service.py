@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,11 @@ from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Acknowledgement, Change, digest
-from klda.server.encoder_process import EncoderProcess
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, Tally
+from klda.server.journal import Acknowledgement, Change, Journal, Key, Tally
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import divide_processors, limit_blas_threads
+from klda.server.workers import EncoderProcess, divide_processors, limit_blas_threads
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
@@ -32,55 +29,39 @@ MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
 
 
-@dataclass(frozen=True)
-class ClassOverview:
-    """A map of the classes (None if there is nothing to draw) and the most confusable pairs."""
-
-    map: ClassMap | None = None
-    pairs: list[ConfusablePair] = field(default_factory=list)
+# A map of the classes (None if there is nothing to draw) and the most confusable pairs.
+ClassOverview = tuple[ClassMap | None, list[ConfusablePair]]
 
 
 class Service:
-    """Answers from snapshots of a model, and changes it; see `klda.server.run.serve`."""
+    """Answers from snapshots of a model, and changes it, from its construction to a stop.
+
+    It loads the model, replays the journal and opens the foundation model.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
-        self._processes: list[EncoderProcess] = []
         self.writer = Writer(settings)
-        self.batcher = Batcher(
-            lambda: self.snapshot,
-            max_batch=settings.max_batch,
-            wait=settings.batch_wait,
-            max_queue=settings.max_queue,
-        )
-        self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
-        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
-        self._explaining = 0
-        self._overview: tuple[int, ClassOverview] | None = None
-        self.modality = "text"
-        self.foundation: dict[str, Any] = {}
-        self.ready = False
-
-    def start(self) -> None:
-        """Load the model, replay the journal, open the foundation model, unless done. Blocks."""
-        if self.ready:
-            return
-        self.writer.start()
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        workers = self.settings.workers
-        encoders: list[Encode] = [learner.encoder.encode] * workers
-        if workers > 1 and self.modality != "features":
-            divide_processors(workers)
-            self._processes = [EncoderProcess(self.settings) for _ in range(workers)]
+        self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
+        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
+        self._explaining = 0
+        self._overview: tuple[int, ClassOverview] = (-1, (None, []))  # and its version
+        self._processes: list[EncoderProcess] = []
+        encoders: list[Encode] = [learner.encoder.encode] * settings.workers
+        if settings.workers > 1 and self.modality != "features":
+            divide_processors(settings.workers)
+            self._processes = [EncoderProcess(settings) for _ in encoders]
             encoders = [process.encode for process in self._processes]
+        self.batcher = Batcher(
+            lambda: self.snapshot, max_batch=settings.max_batch, wait=settings.batch_wait
+        )
         self.batcher.start(encoders)
-        self.ready = True
 
     def stop(self) -> None:
         """Finish the waiting requests and fold the journal. Blocks."""
-        self.ready = False
         self.batcher.stop()
         for process in self._processes:
             process.stop()
@@ -102,49 +83,30 @@ class Service:
 
     async def prepare(self, function: Callable[..., Any], *values: Any) -> Any:
         """Prepare a request in a thread, for few requests at a time."""
-        return await self._in_thread(self._preparing, function, *values)
-
-    async def _in_thread(
-        self, pool: ThreadPoolExecutor, function: Callable[..., Any], *values: Any
-    ) -> Any:
-        if not self.ready:
-            raise ServerError("The service is stopping: try again in a moment.", 503)
-        return await asyncio.get_running_loop().run_in_executor(pool, function, *values)
+        return await asyncio.wrap_future(self._preparing.submit(function, *values))
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
-        return await asyncio.wrap_future(self.batcher.ask(self._checked(inputs), top))
+        return await asyncio.wrap_future(self.batcher.ask(inputs, top))
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
-        if isinstance(value, np.ndarray):
-            self._checked(value[None, :])
         if self._explaining >= MAX_EXPLAINING:
             raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
-            return await self._in_thread(self._background, self.snapshot.explain, value)
+            return await asyncio.wrap_future(self._background.submit(self.snapshot.explain, value))
         finally:
             self._explaining -= 1
-
-    def _checked(self, inputs: Any) -> Any:
-        """Refuse rows of another length before they are batched with others."""
-        width = self.snapshot.width
-        if isinstance(inputs, np.ndarray) and width and inputs.shape[1] != width:
-            raise ServerError(
-                f"features has rows of {inputs.shape[1]} numbers; this model expects {width}."
-            )
-        return inputs
 
     # ------------------------------------------------------------------ looking
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
-        version = self.snapshot.version
-        if self._overview is None or self._overview[0] != version:
+        version, (before, _) = self.snapshot.version, self._overview[1]
+        if self._overview[0] != version:
             classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
-            before = None if self._overview is None else self._overview[1].map
-            drawn = await self._in_thread(self._background, _draw, classes, before)
+            drawn = await asyncio.wrap_future(self._background.submit(_draw, classes, before))
             self._overview = (version, drawn)
         return self._overview[1]
 
@@ -162,54 +124,49 @@ class Service:
     # ------------------------------------------------------------------ changes
 
     async def learn(
-        self, inputs: Any, labels: Sequence[Label], key: str = "", content: Any = None
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None
     ) -> Acknowledgement:
         """Learn; on disk and in the answers when this returns.
 
-        A second change with the same idempotency key counts once; `content` is what the key stands
-        for, as `digest` takes it.
+        A second change with the same idempotency key counts once.
         """
         rows = await self._encode(inputs)
-        correct, wrong, new = await self.prepare(self.snapshot.compare, rows, labels)
-        change = Change("learn", tuple(labels), rows, correct=correct, wrong=wrong, new_rows=new)
-        return await self._submit(change, key, content)
+        tally = await self.prepare(self.snapshot.compare, rows, labels)
+        return await self._submit(Change("learn", labels, rows, key=key, tally=tally))
 
     async def forget(
-        self, labels: Sequence[Label], inputs: Any = None, key: str = "", content: Any = None
+        self, labels: Sequence[Label], inputs: Any = None, key: Key | None = None
     ) -> Acknowledgement:
         """Forget classes, or with `inputs`: exactly these samples, with one label each.
 
-        The number of the acknowledgement undoes the forgetting of classes.
+        The version of the acknowledgement undoes the forgetting of classes.
         """
-        change = Change("forget", tuple(labels))
-        if inputs is not None:
-            change = Change("remove", tuple(labels), await self._encode(inputs))
-        return await self._submit(change, key, content)
+        if inputs is None:
+            return await self._submit(Change("forget", labels, key=key))
+        return await self._submit(Change("remove", labels, await self._encode(inputs), key=key))
 
-    async def undo(self, number: int, key: str = "", content: Any = None) -> Acknowledgement:
+    async def undo(self, number: int, key: Key | None = None) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
-        return await self._submit(Change("restore", target=number), key, content)
+        return await self._submit(Change("restore", target=number, key=key))
 
-    async def rename(
-        self, old: Label, new: Label, key: str = "", content: Any = None
-    ) -> Acknowledgement:
+    async def rename(self, old: Label, new: Label, key: Key | None = None) -> Acknowledgement:
         """Give a class a name that no other class has."""
-        return await self._submit(Change("rename", (old, new)), key, content)
+        return await self._submit(Change("rename", (old, new), key=key))
 
     async def declare(
-        self, classes: Mapping[Label, str | None], key: str = "", content: Any = None
+        self, classes: Mapping[Label, str | None], key: Key | None = None
     ) -> Acknowledgement:
         """Make classes known by their names or descriptions, before anything is taught of them."""
         ClassNames().declare(classes)  # refuses what no model takes
-        change = Change("declare", tuple(classes), descriptions=tuple(classes.values()))
-        return await self._submit(change, key, content)
+        descriptions = list(classes.values())
+        return await self._submit(
+            Change("declare", list(classes), descriptions=descriptions, key=key)
+        )
 
     async def _encode(self, inputs: Any) -> np.ndarray:
-        return await asyncio.wrap_future(self.batcher.encode(self._checked(inputs)))
+        return await asyncio.wrap_future(self.batcher.encode(inputs))
 
-    async def _submit(self, change: Change, key: str, content: Any) -> Acknowledgement:
-        if key:
-            change = replace(change, key=key, digest=digest(change.kind, content))
+    async def _submit(self, change: Change) -> Acknowledgement:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
@@ -226,5 +183,5 @@ def _neighbourhood(learner: Learner) -> Neighbourhood | None:
 
 def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOverview:
     if classes is None:
-        return ClassOverview()
-    return ClassOverview(classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS))
+        return None, []
+    return classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS)

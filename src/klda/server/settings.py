@@ -17,6 +17,7 @@ MAX_TOP = 100
 MAX_KEY_LENGTH = 200
 
 MIN_API_KEY_LENGTH = 16
+MAX_WAITING = 2000  # requests of a kind; more get status 503
 STOP_SECONDS = 30  # for requests and tables under way when the service stops
 
 
@@ -45,9 +46,7 @@ class ServiceSettings:
     batch_wait: float = 0.003  # seconds that a predict waits for others to be encoded with
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
     fold_interval: float = 30.0  # seconds between folds of the journal into the model folder
-    fold_rows: int = 5000  # samples in the journal that trigger a fold at once
     undo_seconds: float = 600.0  # how long a forget can be undone
-    max_queue: int = 2000  # requests that may wait; more get status 503
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.
     allowed_hosts: tuple[str, ...] = ()
@@ -55,7 +54,7 @@ class ServiceSettings:
 
     def check(self) -> None:
         """Raise if a value can't be used, or if the service would be open to everyone."""
-        for name in ("workers", "burst", "max_body", "max_batch", "fold_rows", "max_queue"):
+        for name in ("workers", "burst", "max_body", "max_batch"):
             check_count(name, getattr(self, name))
         for name in ("rate", "batch_wait", "fold_interval", "undo_seconds"):
             if not getattr(self, name) >= 0:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -13,9 +14,8 @@ from klda.classifiers.validation import check_label_kind
 from klda.errors import KldaError
 from klda.labels import Label, check_labels
 from klda.learner import Learner
-from klda.server.changes import Acknowledgement, Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, JournalError
+from klda.server.journal import Acknowledgement, Change, Journal, JournalError, Key
 
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
 ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learner makes, or refuses
@@ -32,7 +32,6 @@ class Update:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
         self._counts = Counter(learner.classes)  # with the pending learns
-        self.made: list[Change] = []  # and stored
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
@@ -51,26 +50,19 @@ class Update:
             if change.kind not in ONE_STEP:
                 raise
             return ServerError(str(error), 409)  # the learner has not changed
-        self._journal.add(change)
-        self.made.append(change)
+        self._journal.add(change, acknowledgement)
         return acknowledgement
 
     def make(self, change: Change) -> Acknowledgement:
-        """Apply a change, and remember the answer to it; a learn waits for the next ones."""
+        """Apply a change, and return the answer to it; a learn waits for the next ones."""
         added = change.labels if change.kind in ("learn", "declare") else ()
         new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
-        exact = False
-        if change.kind == "learn":
-            self._learn(change)
-        else:
+        if change.kind != "learn":
             self.finish()
-            exact = self._forgets_exactly(change)
-            getattr(self, f"_{change.kind}")(change)
+        exact = bool(getattr(self, f"_{change.kind}")(change))
+        if change.kind != "learn":
             self._counts = Counter(self._learner.classes)
-        done = Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
-        if change.key:
-            self._journal.add_key(change.key, change.digest, done)
-        return done
+        return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
 
     def finish(self) -> None:
         """Apply the learns that wait."""
@@ -85,12 +77,12 @@ class Update:
         self._counts.update(change.labels)
         self._pending.append(change)
 
-    def _remove(self, change: Change) -> None:
+    def _remove(self, change: Change) -> Literal[True]:
         self._check_known(change.labels)
         assert change.rows is not None
-        self._learner.forget_rows(
-            change.rows, list(change.labels), source=SERVICE, verify=self._verify
-        )
+        labels = list(change.labels)
+        self._learner.forget_rows(change.rows, labels, source=SERVICE, verify=self._verify)
+        return True
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
@@ -103,19 +95,14 @@ class Update:
         self._check_kind(change.labels)
         self._learner.declare(dict(zip(change.labels, change.descriptions, strict=True)))
 
-    def _forget(self, change: Change) -> None:
-        labels: dict[Label, None] = dict.fromkeys(change.labels)
-        self._check_known(labels)
-        gone = [self._learner.detach(label) for label in labels]
-        self._journal.keep(change.sequence, change.when, gone)
-
-    def _forgets_exactly(self, change: Change) -> bool:
-        """Return whether a change forgets and leaves no trace in the model as it is now."""
-        if change.kind != "forget":
-            return change.kind == "remove"
+    def _forget(self, change: Change) -> bool:
+        """Forget classes; return whether that leaves no trace."""
+        self._check_known(change.labels)
         learner = self._learner
         has_samples = learner.ledger is not None or not learner.classifier.leaves_trace
-        return has_samples or not any(self._counts[label] for label in change.labels)
+        gone = [learner.detach(label) for label in dict.fromkeys(change.labels)]
+        self._journal.keep(change.sequence, change.when, gone)
+        return has_samples or not any(one.count for one in gone)
 
     def _restore(self, change: Change) -> None:
         number = change.target
@@ -159,9 +146,9 @@ class Update:
             raise ServerError(str(error)) from error
 
 
-def _repeated(change: Change, digest: str, earlier: Acknowledgement) -> Acknowledgement:
-    if change.digest != digest:
+def _repeated(change: Change, used: Key, earlier: Acknowledgement) -> Acknowledgement:
+    if change.key != used:
         raise ServerError(
             "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
-    return replace(earlier, repeated=True)
+    return earlier

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server.changes import Acknowledgement, digest
 from klda.server.errors import INTERNAL, ServerError
-from klda.server.forms import PastedRows
+from klda.server.inputs import PastedRows
+from klda.server.journal import Acknowledgement, Key, digest
 from klda.server.service import Service
 
 CHUNK = 64
@@ -48,8 +48,7 @@ class Upload:
         try:
             for start in range(0, self.total, CHUNK):
                 part = slice(start, start + CHUNK)
-                content = [start, self.texts[part], self.labels[part]]
-                done = await self._teach_once(service, content, absent)
+                done = await self._teach_once(service, part, absent)
                 self.new.update(done.new_classes)
                 self.done += len(self.labels[part])
         except KldaError as error:
@@ -59,28 +58,28 @@ class Upload:
             self.error = INTERNAL
 
     async def _teach_once(
-        self, service: Service, content: list[Any], absent: set[Label]
+        self, service: Service, part: slice, absent: set[Label]
     ) -> Acknowledgement:
         """Teach some rows, but only once if a table is sent again because it was interrupted.
 
         Rows of classes in `absent` that were taught before were forgotten: they are taught again.
         """
-        _, texts, labels = content
-        key = digest("table", content)
-        done = await service.learn(texts, labels, key, content)
+        texts, labels = self.texts[part], self.labels[part]
+        key = digest(json.dumps([part.start, texts, labels]).encode())
+        done = await service.learn(texts, labels, Key(key, key))
         again = [i for i, label in enumerate(labels) if label in absent] if done.repeated else []
         if again:
             some, theirs = [texts[i] for i in again], [labels[i] for i in again]
-            done = await service.learn(some, theirs, f"{key}-{self.id}", content)
+            done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
         return done
 
 
 class Uploads:
-    """The uploads of an application, the latest last."""
+    """The uploads of an application, the latest last; one is taught at a time."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, Upload] = {}
-        self._task: asyncio.Task | None = None  # of the latest: one table at a time
+        self._task: asyncio.Task | None = None  # of the latest
 
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
@@ -88,18 +87,14 @@ class Uploads:
             raise ServerError("There is no such upload.", 404)
         return self._uploads[upload_id]
 
-    @property
-    def all_finished(self) -> bool:
-        """Whether none is under way."""
-        return self._task is None or self._task.done()
-
     def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start teaching a table."""
-        if not self.all_finished:
+        if self._task is not None and not self._task.done():
             raise ServerError("Another table is being taught: wait until it is done.")
         upload = Upload(table.texts, table.labels)
-        latest = [*self._uploads.items(), (upload.id, upload)][-MAX_UPLOADS:]
-        self._uploads = dict(latest)
+        self._uploads[upload.id] = upload
+        if len(self._uploads) > MAX_UPLOADS:
+            del self._uploads[next(iter(self._uploads))]
         self._task = asyncio.create_task(upload.teach(service))
         return upload
 
@@ -107,8 +102,7 @@ class Uploads:
         """Wait until a table is taught; after some seconds, cancel what is left of it."""
         if self._task is None:
             return
-        _, left = await asyncio.wait([self._task], timeout=seconds)
-        if left:
-            self._task.cancel()
+        try:
+            await asyncio.wait_for(self._task, seconds)
+        except TimeoutError:
             log.warning("a table was interrupted: send it again, rows already taught count once")
-            await asyncio.wait(left)

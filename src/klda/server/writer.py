@@ -21,14 +21,12 @@ from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
-from klda.server import legacy
-from klda.server.changes import Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, JournalError
-from klda.server.settings import ServiceSettings
+from klda.server.journal import Change, Journal, JournalError
+from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.threads import lower_priority, settle
 from klda.server.update import SERVICE, Update
+from klda.server.workers import lower_priority, open_learner, settle
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
@@ -42,55 +40,43 @@ Request = tuple[Change, Future]
 log = logging.getLogger("klda.server")
 
 
-def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
-    """Load the model of a service's folder, or make a new one if it has none."""
-    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
-    if settings.new is None or storage.exists(settings.model):
-        return Learner.load(settings.model, model=encoder, **options)
-    return Learner(encoder or settings.new, **options)
-
-
 class Writer:
-    """The thread that changes the model."""
+    """The thread that changes the model.
+
+    It locks the folder, loads the model and replays the journal; a stop folds it.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        self._journal = Journal(settings.model)
         self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
         # The lock of a model folder belongs to a thread: this one locks it and saves to it.
         self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
-        self._lock = ExitStack()
+        self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
         self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
-        self._next_fold = 0.0
-        self._unfolded_rows = 0
         self._folded = 0  # number of the last change in the model folder
         self._trouble = ""
         self._retry_at = 0.0
         self._entrance = threading.Lock()
         self._stopped = threading.Event()
         self._encoder: Encoder | None = None
-        self.learner: Learner  # for the writer's thread, and before it starts
+        self.learner: Learner  # for the writer's thread only, once it has changes to make
         self.snapshot: Snapshot
-
-    # ------------------------------------------------------------------ from other threads
-
-    def start(self) -> None:
-        """Lock the folder, load the model, replay the journal, start the thread."""
-        folder = self._settings.model
-        if self._settings.new is None:
-            storage.load(folder)  # raises the error that says how to make a model
-        lock = storage.writer_lock(folder, timeout=2.0)
+        if settings.new is None:
+            storage.load(settings.model)  # raises the error that says how to make a model
         try:
-            self._disk.submit(self._lock.enter_context, lock).result()
-            self._journal.open()
-            legacy.migrate(folder, self._journal)
+            lock = storage.writer_lock(settings.model, timeout=2.0)
+            self._disk.submit(self._held.enter_context, lock).result()
+            self._journal = Journal(settings.model)
+            self._held.callback(self._journal.close)
             self._load()
         except BaseException:
             self._release()
             raise
-        self._next_fold = time.monotonic() + self._settings.fold_interval
+        self._next_fold = time.monotonic() + settings.fold_interval
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
+
+    # ------------------------------------------------------------------ from other threads
 
     def stop(self) -> None:
         """Make the waiting changes, fold the journal, release the folder."""
@@ -101,8 +87,7 @@ class Writer:
         self._release()
 
     def _release(self) -> None:
-        self._journal.close()
-        self._disk.submit(self._lock.close).result()
+        self._disk.submit(self._held.close).result()
         self._disk.shutdown()
 
     def submit(self, change: Change) -> Future:
@@ -110,7 +95,7 @@ class Writer:
         future: Future = Future()
         with self._entrance:
             self._check_open()
-            if len(self._waiting) >= self._settings.max_queue:
+            if len(self._waiting) >= MAX_WAITING:
                 raise ServerError("Too many changes are waiting: try again in a moment.", 503)
             self._waiting.append((change, future))
             self._thread.submit(self._serve)
@@ -170,11 +155,10 @@ class Writer:
                 self._journal.refuse(change, str(error))
                 log.error(
                     "change refused: it does not fit the model in the folder",
-                    extra={"change": change.header(), "error": str(error)},
+                    extra={"change": change.sequence, "kind": change.kind, "error": str(error)},
                 )
             size = 1
             missing = self._open()
-        self._unfolded_rows = _count_labels(missing)
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
 
     def _open(self) -> list[Change]:
@@ -262,11 +246,10 @@ class Writer:
             update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
-            if not update.made:
+            last = self._journal.last
+            if last == self.snapshot.version:
                 return outcomes, self.snapshot
-            snapshot = Snapshot.of(self.learner, self._journal.last)
-        self._unfolded_rows += _count_labels(update.made)
-        return outcomes, snapshot
+            return outcomes, Snapshot.of(self.learner, last)
 
     # ------------------------------------------------------------------ folding
 
@@ -278,8 +261,7 @@ class Writer:
     def _fold_if_due(self) -> None:
         if self._saving is not None and self._saving[0].done():
             self._end_fold()
-        due = self._unfolded_rows >= self._settings.fold_rows or time.monotonic() >= self._next_fold
-        if self._saving is None and self.unfolded and due:
+        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
             self._begin_fold()
 
     def _fold(self) -> None:
@@ -296,7 +278,6 @@ class Writer:
         if not self.learner.classes:
             return  # a folder can't hold a model without classes: the journal keeps the change
         position = self._journal.last
-        self._unfolded_rows = 0
         arrays, document = self.learner.pack()
         extras = {**self.learner.extras, SERVICE: {"position": position}}
         document = {**document, "extras": extras}
@@ -327,10 +308,6 @@ class Writer:
                     self._fold()
         except Exception:
             log.exception("stop")
-
-
-def _count_labels(changes: list[Change]) -> int:
-    return sum(len(change.labels) for change in changes)
 
 
 def _troubled() -> ServerError:

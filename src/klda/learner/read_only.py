@@ -1,20 +1,25 @@
-"""Everything a learner answers: classes, probabilities, what is unknown, why, and how well."""
+"""A learner as it is: what it holds, what it answers, and how it is kept in a model folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 
-from klda import encoders
-from klda.classifiers import ContinualClassifier
+from klda import classifiers, encoders
+from klda.engine.fitted import PredictionOnlyError
 from klda.engine.solution import Answer
 from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
+from klda.learner import folder
 from klda.learner.class_names import ClassNames
 from klda.learner.evaluation import Evaluation
-from klda.learner.explanation import Explanation
+from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels
 from klda.learner.ledger import Ledger
 
@@ -24,13 +29,33 @@ UNKNOWN = "unknown"
 UNKNOWN_INTEGER = -1
 
 
-class AnsweringLearner:
-    """What a learner answers from, and all its answers; nothing here changes it."""
+@dataclass(frozen=True)
+class Detached:
+    """A class that was forgotten, with all that `Learner.attach` needs to bring it back."""
 
-    classifier: ContinualClassifier
+    label: Label
+    count: int  # its samples
+    # A packed model of the class alone, or ``rows`` if a ledger had its samples.
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]  # what came with them, JSON-able
+
+
+class ReadOnlyLearner:
+    """What a learner holds, and all that can be asked of it; nothing here changes what it knows.
+
+    Attributes
+    ----------
+    extras : dict
+        JSON-able values of others, saved in the folder beside the model and kept by later saves.
+    """
+
+    classifier: classifiers.ContinualClassifier
+    extras: dict[str, Any]
     _inputs: InputEncoder
     _ledger: Ledger | None
     _names: ClassNames
+    _history: list[dict[str, Any]]
+    _origin: tuple[Path, str] | None
 
     @property
     def encoder(self) -> encoders.Encoder:
@@ -72,6 +97,16 @@ class AnsweringLearner:
         """Features, labels and ids of the samples learned, if it keeps them."""
         return self._ledger
 
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was learned, forgotten and merged, and when; the latest last."""
+        return [dict(entry) for entry in self._history]
+
+    @property
+    def origin(self) -> Path | None:
+        """The model folder that this learner was loaded from or last saved to."""
+        return None if self._origin is None else self._origin[0]
+
     def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Turn inputs into the feature rows that the row-level verbs take.
 
@@ -98,9 +133,21 @@ class AnsweringLearner:
                 "compute them with the same foundation model."
             )
 
-    def _asked(self, inputs: Any, progress: bool = False) -> np.ndarray:
-        """Encode what is asked about, if there is anything to answer with."""
+    def _asked(self, inputs: Any, progress: bool = False, **fractions: float | None) -> np.ndarray:
+        """Encode what is asked about, if there is anything to answer with.
+
+        Fractions, by their names, are of known inputs that may be taken for unknown.
+        """
         self._check_has_classes()
+        for parameter, fraction in fractions.items():
+            if fraction is None:
+                continue
+            check_fraction(parameter, fraction)
+            if not hasattr(self.classifier, "novelty"):
+                raise KldaError(
+                    f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; "
+                    "use a KLDA, KLDAEnsemble or LDA."
+                )
         return self.encode(inputs, progress=progress)
 
     def _check_has_classes(self) -> None:
@@ -135,11 +182,11 @@ class AnsweringLearner:
         ndarray of shape (n,)
             Labels.
         """
-        rows = self._asked(inputs, progress)
+        rows = self._asked(inputs, progress, reject=reject)
         answers = self.classifier.predict(rows)
         if reject is None:
             return answers
-        known = self._is_known(rows, reject, by_class, "reject")
+        known = self.classifier.is_known(rows, refused=reject, by_class=by_class)
         return np.where(known, answers, UNKNOWN if answers.dtype.kind == "U" else UNKNOWN_INTEGER)
 
     def predict_top(
@@ -151,7 +198,7 @@ class AnsweringLearner:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        rows = self._asked(inputs, progress)
+        rows = self._asked(inputs, progress, reject=reject)
         labels, probabilities = self.classifier.predict_top(rows, k)
         answers = [
             list(zip(names, values, strict=True))
@@ -160,7 +207,7 @@ class AnsweringLearner:
         if reject is None:
             return answers
         refusal = (UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER, float("nan"))
-        known = self._is_known(rows, reject, False, "reject")
+        known = self.classifier.is_known(rows, refused=reject)
         return [
             answer if is_known else [refusal, *answer[: k - 1]]
             for answer, is_known in zip(answers, known, strict=True)
@@ -191,9 +238,7 @@ class AnsweringLearner:
 
         The distance from the nearest class, less that from all classes together.
         """
-        rows = self._asked(inputs, progress)
-        self._check_knows_novelty()
-        return self.classifier.novelty(rows)
+        return self.classifier.novelty(self._asked(inputs, progress, refused=REFUSED))
 
     def threshold(self, refused: float = REFUSED) -> float | None:
         """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
@@ -230,21 +275,8 @@ class AnsweringLearner:
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
-        return self._is_known(self._asked(inputs, progress), refused, by_class, "refused")
-
-    def _is_known(
-        self, rows: np.ndarray, refused: float, by_class: bool, parameter: str
-    ) -> np.ndarray:
-        self._check_knows_novelty()
-        check_fraction(parameter, refused)
-        return self.classifier.is_known(rows, refused=float(refused), by_class=by_class)
-
-    def _check_knows_novelty(self) -> None:
-        if not hasattr(self.classifier, "novelty"):
-            raise KldaError(
-                f"{type(self.classifier).__name__} can't tell known inputs from unknown ones; use "
-                "a KLDA, KLDAEnsemble or LDA."
-            )
+        rows = self._asked(inputs, progress, refused=refused)
+        return self.classifier.is_known(rows, refused=refused, by_class=by_class)
 
     # ---------------------------------------------------------------- why, and how well
 
@@ -277,25 +309,8 @@ class AnsweringLearner:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
         check_count("top", top)
         check_count("samples", samples, least=0)
-        rows = self._asked(inputs)
-        classifier, threshold = self.classifier, self.threshold(refused)
-        labels = classifier.classes_.tolist()
-        scores, probabilities = classifier.scores(rows), classifier.predict_proba(rows)
-        knows = hasattr(classifier, "novelty")
-        novelty = classifier.novelty(rows).tolist() if knows else [None] * len(rows)
-        return [
-            Explanation.of(
-                labels,
-                scores[i],
-                probabilities[i],
-                temperature=classifier.temperature_,
-                novelty=novelty[i],
-                threshold=threshold,
-                samples=self._ledger.nearest(row, samples) if self._ledger is not None else [],
-                top=top,
-            )
-            for i, row in enumerate(rows)
-        ]
+        rows, threshold = self._asked(inputs), self.threshold(refused)
+        return explain_rows(self.classifier, rows, self._ledger, threshold, top, samples)
 
     def evaluate(
         self, inputs: Any, labels: Labels | None = None, *, progress: bool = False
@@ -323,3 +338,152 @@ class AnsweringLearner:
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
         return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
+
+    # ---------------------------------------------------------------- in a model folder
+
+    def pack(
+        self, *, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and the document that :meth:`save` writes.
+
+        Later changes leave them alone, so another thread can write them with
+        `klda.learner.folder.save`. With ``solved=False`` they hold only what learning needs, and
+        nothing is solved.
+        """
+        arrays, meta = self.classifier.pack(compact=compact, solved=solved)
+        counts = self.classes
+        document = {
+            "compact": compact,
+            "foundation_model": dict(self._inputs.fingerprint),
+            "samples": sum(counts.values()),
+            "classes": {str(label): count for label, count in counts.items()},
+            "classifier": meta,
+            "history": list(self._history),
+            "names": self._names.pack(),
+        }
+        if self._ledger is not None and not compact:
+            pages, document["ledger"] = self._ledger.pack()
+            arrays |= pages
+        return arrays, document
+
+    @classmethod
+    def unpack(
+        cls,
+        stored: folder.StoredModel,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the learner that `pack` described; parameters as for :meth:`load`."""
+        document, learner = stored.document, object.__new__(cls)
+        fingerprint = dict(document["foundation_model"])
+        learner._history = [{**entry} for entry in document["history"]]
+        learner._ledger = None
+        if "ledger" in document:
+            learner._ledger = Ledger.unpack(stored.arrays, document["ledger"])
+        meta, device = document["classifier"], options.get("device")
+        learner.classifier = classifiers.unpack(stored.arrays, meta, device=device)
+        counts = learner.classes
+        named = {str(label): count for label, count in counts.items()}
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), meta["compact"]) or not meta["members"]:
+            raise ValueError("its parts do not agree with each other")
+        learner.extras = dict(document.get("extras", {}))
+        learner._origin = None
+        learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
+        learner._names = ClassNames.unpack(document.get("names"), meta.get("hints", ()))
+        return learner
+
+    def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
+        """Save to a model folder, atomically.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder; created if it does not exist.
+        compact : bool
+            Write only what answering needs: small, but it can't learn any more. A ledger is left
+            out too. Not to a folder that holds a model that can learn.
+        overwrite : bool
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
+        """
+        at = Path(path).resolve()
+        if not self.classes:
+            raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
+            raise folder.ModelExistsError(
+                f"compact=True: {at} holds a model that can learn, and a compact one in its place "
+                "could not. Save the compact one to another folder."
+            )
+        from_here = self.origin == at
+        replaces = None if overwrite else folder.NOTHING
+        if self._origin and from_here and not overwrite:
+            replaces = self._origin[1]
+        folder.check_replaceable(at, replaces)
+        arrays, document = self.pack(compact=compact)
+        if from_here and not compact and self.extras:
+            document["extras"] = self.extras
+        stored = folder.save(at, arrays, document, replaces=replaces)
+        if compact:
+            return
+        if not from_here:  # what others keep in the folder that it came from stays there
+            self.extras = {}
+        self._origin = (at, stored.generation)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        verify: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Load a model folder. Fast: arrays are mapped, the foundation model is opened when used.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        model : str, Path or Encoder, optional
+            Where to find the foundation model, if not where the model folder says. It must be the
+            same one: its weights are compared.
+        verify : bool
+            Read every file and compare its checksum; by default files of up to 1 MiB only.
+        **options
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``, ``cache``,
+            ``trust_remote_code`` (never taken from the model folder).
+
+        Returns
+        -------
+        Learner
+            As it was saved.
+        """
+        stored = folder.load(path, verify=verify)
+        with folder.damage_named(Path(path)):
+            learner = cls.unpack(stored, model=model, **options)
+            if not stored.has_checksum:
+                learner._try_out()
+        learner._origin = (Path(path).resolve(), stored.generation)
+        return learner
+
+    def _try_out(self) -> None:
+        """Use all that was stored, in copies, so that values that can't be right raise here."""
+        label, width = self.classifier.classes_.tolist()[0], self.classifier.n_features_in_
+        row, rows = np.zeros((1, width), np.float32), np.zeros((2, width), np.float32)
+        check_random_state(getattr(self.classifier, "random_state", None))
+        frozen = self.classifier.frozen()
+        for some in (row, rows):  # an array of a wrong shape may fit one of them
+            frozen.answer(some)
+            frozen.predict_proba(some)
+            if hasattr(frozen, "novelty"):
+                frozen.novelty(some)
+        with suppress(PredictionOnlyError):
+            twin = self.classifier.copy().partial_fit(rows, [label] * 2)
+            twin.answer(rows)
+            twin.forget(label)
+        if self._ledger:
+            self._ledger.rows_at(np.arange(len(self._ledger)))
+            self._ledger.of_ids(self._ledger.ids)
+            self._ledger.add(row, [label])

@@ -1,0 +1,133 @@
+"""Threads and processes: how they encode, share the processors, and hand over results."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from klda.encoders import Encoder
+from klda.engine.cpus import usable_cpus
+from klda.learner import Learner
+from klda.learner import folder as storage
+from klda.server.errors import ServerError
+from klda.server.settings import ServiceSettings
+
+LOW_PRIORITY = 5
+STOP_SECONDS = 10
+
+log = logging.getLogger("klda.server")
+
+
+def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
+    """Load the model of a service's folder, or make a new one if it has none."""
+    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
+    if settings.new is None or storage.exists(settings.model):
+        return Learner.load(settings.model, model=encoder, **options)
+    return Learner(encoder or settings.new, **options)
+
+
+class EncoderProcess:
+    """Encodes inputs in another process (``klda serve --workers N``), for one thread.
+
+    A process that dies is replaced.
+    """
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = replace(settings, keys=())  # secrets, not needed there
+        self._start()
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_work, args=(theirs, self._settings), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def encode(self, inputs: Any) -> np.ndarray:
+        """Return the feature rows of inputs."""
+        for _ in range(2):
+            try:
+                self._connection.send(inputs)
+                outcome = self._connection.recv()
+            except (EOFError, OSError):
+                log.error("worker ended", extra={"code": self._process.exitcode})
+                self._start()
+                continue
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        raise ServerError("A worker process died while encoding: try again in a moment.", 503)
+
+    def stop(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.join(STOP_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def _work(connection: Connection, settings: ServiceSettings) -> None:
+    """Encode inputs until the other end is closed, by a stop or because it was killed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
+    encoder = open_learner(settings).encoder
+    try:
+        while True:
+            inputs = connection.recv()
+            try:
+                outcome: Any = encoder.encode(inputs)
+            except Exception as error:
+                outcome = error
+            connection.send(outcome)
+    except (EOFError, OSError):
+        return
+
+
+def lower_priority() -> None:
+    """Let the other threads of this process run first, where the system can do that."""
+    if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+
+
+def divide_processors(workers: int) -> None:
+    """Let each process that is started from now on use an equal part of the processors.
+
+    With more threads than processors they would mostly wait for each other.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // workers)))
+
+
+def limit_blas_threads() -> None:
+    """Keep learning from holding up answers inside the linear algebra libraries.
+
+    OpenBLAS lets one caller at a time use its threads. NumPy and SciPy bring a copy each: NumPy's
+    gets one thread, which waits for nobody, and SciPy's, which factorises, leaves one processor
+    free.
+    """
+    spare = max(1, usable_cpus() - 1)
+    for library in ThreadpoolController().lib_controllers:
+        if library.user_api == "blas":
+            most = 1 if "numpy" in library.filepath else spare
+            library.set_num_threads(min(most, library.num_threads))
+
+
+def settle(future: Future, outcome: Any) -> None:
+    """Give a future its result or its error, unless it was cancelled."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
