@@ -389,7 +389,8 @@ def rising_ridges(rho: float, scale: float, least: float, why: str) -> Iterator[
 
 def _probes(size: int, backend: Backend) -> Array:
     """Return what the trace of a matrix is found with: exactly if it is small."""
-    return backend.asarray(np.eye(size) if size <= EXACT_TRACE_BELOW else _random_signs(size))
+    exact = size <= EXACT_TRACE_BELOW
+    return backend.asarray(np.eye(size, dtype=backend.dtype) if exact else _random_signs(size))
 
 
 @lru_cache(maxsize=4)
