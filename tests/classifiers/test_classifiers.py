@@ -18,7 +18,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
 from klda.classifiers import KINDS, unpack
 from klda.engine.fitted import PredictionOnlyError
-from klda.engine.solve import RidgeRaisedWarning, Settings, solve
+from klda.engine.rule import Settings
+from klda.engine.solve import RidgeRaisedWarning, solve
 from tests import reference
 from tests.reference import DEVICE
 
@@ -176,8 +177,7 @@ def count_factorisations(model):
         backend = copy.copy(member.map.backend)
         original = backend.factorise
         backend.factorise = lambda *a, original=original: calls.append(1) or original(*a)
-        member.statistics.backend = member.statistics.scatter.backend = backend
-        member.solver.backend = backend
+        member.statistics.backend = backend
     return calls
 
 
@@ -458,9 +458,9 @@ def snapshot(model):
         state[f"{i}.counts"] = statistics.counts.tolist()
         state[f"{i}.means"] = to_numpy(statistics.means).tobytes()
         state[f"{i}.n"] = statistics.n_scattered
-        if statistics.scatter is not None:
-            state[f"{i}.scatter"] = statistics.scatter.dense().tobytes()
-            state[f"{i}.turnover"] = float(statistics.scatter.turnover)
+        if statistics.with_scatter:
+            state[f"{i}.scatter"] = statistics.scatter().tobytes()
+            state[f"{i}.turnover"] = float(statistics.turnover)
         if member.map.gamma is not None:
             state[f"{i}.frequencies"] = to_numpy(member.map.spectrum[0]).tobytes()
     state["waiting"] = (model.model_.waiting.rows.tobytes(), list(model.model_.waiting.labels))

@@ -169,8 +169,7 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
     rng = np.random.default_rng(0)
     moves, address = 0, None
     for label in range(1000):
-        group = known.backend.grouping(np.zeros(2, int), 1)
-        known.change(rng.normal(size=(2, 16)).astype(np.float32), group, [label], 1)
+        known.change(rng.normal(size=(2, 16)).astype(np.float32), np.array([2]), [label], 1)
         here = known.means.__array_interface__["data"][0]
         moves += here != address
         address = here
@@ -181,7 +180,7 @@ def test_a_new_class_moves_no_mean_that_is_there_already():
 def test_weights_of_old_classes_stay_where_they_are_when_a_class_is_added():
     X, y = samples(n_classes=40, rows=60)
     model = KLDA(n_components=128, gamma=0.1, random_state=0, ridge=1e-2, device="cpu").fit(X, y)
-    base = model.model_.members[0].solver._base_weights
+    base = model.model_.members[0].precision._weights
     model.partial_fit(X[:5] + 1, ["new 0"] * 5).predict(X[:1])
     before = base.values.__array_interface__["data"][0]
     model.partial_fit(X[:5] + 2, ["new 1"] * 5).predict(X[:1])

@@ -216,7 +216,7 @@ def test_a_small_change_in_several_blocks_is_kept_block_by_block(monkeypatch):
     model.predict(X[:1])
     monkeypatch.setattr(solution, "BLOCK_ROWS", {"cpu": 10, "gpu": 10})
     model.partial_fit(X[430:], y[430:])
-    assert [len(rows) for rows, _ in model.model_.members[0].solver._pending] == [10, 10, 10]
+    assert [len(rows) for rows, _ in model.model_.members[0].precision._pending] == [10, 10, 10]
     whole = make(KLDA, n_components=400).fit(X, y)
     np.testing.assert_allclose(model.scores(X), whole.scores(X), rtol=1e-4, atol=1e-4)
 

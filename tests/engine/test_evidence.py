@@ -37,7 +37,7 @@ def test_scores_left_out_equal_those_of_a_model_that_never_saw_the_sample():
     model = make(small_sample_correction=False, rule="lda").fit(X, y)
     member, rho = model.model_.members[0], model.solution_.rules[0].rho
     Z = model.model_.backend.to_numpy(member.map.lift(X))
-    ours = leave_one_out(member.solver, member.map.lift(X[:20]), y[:20].tolist())[0]
+    ours = leave_one_out(member, member.map.lift(X[:20]), y[:20].tolist())[0]
     for i in range(20):
         rest = np.arange(150) != i
         theirs = reference.scores(Z[i : i + 1], Z[rest], y[rest], ridge=1, rho=rho)[0]
@@ -51,7 +51,7 @@ def test_scores_left_out_follow_fresh_models_with_estimated_means_too():
     X, y = reference.blobs(300, 8, 6, spread=2.0)
     model = make().fit(X, y)
     member = model.model_.members[0]
-    ours = leave_one_out(member.solver, member.map.lift(X), y.tolist())[0]
+    ours = leave_one_out(member, member.map.lift(X), y.tolist())[0]
     fresh = np.array(
         [
             make().fit(np.delete(X, i, 0), np.delete(y, i)).predict(X[i : i + 1])[0]

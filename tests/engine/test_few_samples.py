@@ -14,7 +14,8 @@ from klda.engine.arrays import NumpyBackend
 from klda.engine.feature_map import FeatureMap
 from klda.engine.few_samples import ExactFit, Kernels, choose_weight
 from klda.engine.held_rows import NotLearnedError
-from klda.engine.solve import RidgeRaisedWarning, Settings
+from klda.engine.rule import Settings
+from klda.engine.solve import RidgeRaisedWarning
 from tests import reference
 from tests.reference import DEVICE
 

@@ -5,7 +5,7 @@ import threading
 import scipy.linalg  # noqa: F401  loads SciPy's BLAS
 from threadpoolctl import ThreadpoolController
 
-from klda.engine.host_blas import one_blas_thread
+from klda.engine.arrays import one_blas_thread
 
 
 def n_threads():

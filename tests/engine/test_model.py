@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import signal
+from inspect import isfunction
 
 import numpy as np
 import pytest
 
 from klda.engine import solution as engine_solution
-from klda.engine.feature_map import FeatureMap
+from klda.engine.feature_map import Draw, FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.model import Member, Model, choose_backend
-from klda.engine.solve import Settings
+from klda.engine.rule import Settings
 from klda.labels import grouped
 from tests import reference
 from tests.reference import DEVICE
@@ -28,9 +29,9 @@ def make(kind="KLDA", n_components=24):
     if kind in ("LDA", "means"):
         return Model.of_maps([FeatureMap(backend, 6, 6)], with_scatter=kind == "LDA")
     n_maps = 2 if kind == "ensemble" else 1
-    options = {"gamma": 0.05, "kind": "gaussian", "backend": backend}
-    maps = [FeatureMap.draw(6, n_components, **options, key=key) for key in range(n_maps)]
-    return Model.of_maps(maps, holds=True)
+    draws = [Draw("gaussian", key) for key in range(n_maps)]
+    maps = [FeatureMap(backend, 6, n_components, 0.05, draw) for draw in draws]
+    return Model.of_maps(maps)
 
 
 def learn(model, rows, y):
@@ -46,8 +47,7 @@ def remove(model, rows, y):
 
 
 def settings(model):
-    scatter = model.statistics.scatter
-    return Settings(ridge=1e-2, calibrated=True, nearest_mean=scatter is None)
+    return Settings(ridge=1e-2, calibrated=True, nearest_mean=not model.statistics.with_scatter)
 
 
 def solve(model):
@@ -64,8 +64,8 @@ def assert_same(model, expected, tolerance=1e-9):
         assert own.n_scattered == other.n_scattered
         means = [model.backend.to_numpy(each.means)[each.order] for each in (own, other)]
         np.testing.assert_allclose(*means, rtol=tolerance, atol=tolerance)
-        if own.scatter is not None:
-            found, wanted = own.scatter.dense(), other.scatter.dense()
+        if own.with_scatter:
+            found, wanted = own.scatter(), other.scatter()
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
     assert sorted(kept(model.waiting)) == sorted(kept(expected.waiting))
     assert sorted(kept(model.held)) == sorted(kept(expected.held))
@@ -87,14 +87,9 @@ class OutOfMemory:
 
     def __init__(self, patch, backend, fails_at):
         self.calls, self.fails_at = 0, fails_at
-        grouping = type(backend.grouping(np.zeros(1, int), 1))
-        for owner, names in (
-            (type(backend), [name for name in vars(type(backend)) if not name.startswith("_")]),
-            (grouping, ["sums", "subtract"]),
-        ):
-            for name in names:
-                if callable(getattr(owner, name)) and name != "side_by_side":
-                    patch.setattr(owner, name, self._counting(getattr(owner, name)))
+        for name, operation in list(vars(type(backend)).items()):
+            if isfunction(operation) and not name.startswith("_") and name != "side_by_side":
+                patch.setattr(type(backend), name, self._counting(operation))
 
     def _counting(self, operation):
         def counted(*arguments, **options):

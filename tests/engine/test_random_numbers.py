@@ -6,8 +6,7 @@ from scipy import stats
 
 from klda import KLDA, KLDAEnsemble
 from klda.engine.arrays import NumpyBackend
-from klda.engine.feature_map import RANDOM_FEATURES, FeatureMap
-from klda.engine.random_numbers import RandomStream
+from klda.engine.feature_map import RANDOM_FEATURES, Draw, FeatureMap, RandomStream
 
 N = 400_000
 
@@ -69,9 +68,9 @@ def test_a_stream_goes_on_where_it_stopped_and_keys_differ():
 @pytest.mark.parametrize("kind", RANDOM_FEATURES)
 def test_features_are_the_same_to_the_last_bit_on_every_device(kind):
     for backend in devices():
-        options = {"gamma": 0.3, "kind": kind, "key": 7**20}
-        host = FeatureMap.draw(31, 1001, **options, backend=NumpyBackend(backend.dtype.name))
-        there = FeatureMap.draw(31, 1001, **options, backend=backend)
+        options = (31, 1001, 0.3, Draw(kind, 7**20))
+        host = FeatureMap(NumpyBackend(backend.dtype.name), *options)
+        there = FeatureMap(backend, *options)
         assert there.spectrum[0].device.type == backend.device
         assert host.same_as(there)
 

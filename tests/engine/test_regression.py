@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA
-from klda.engine.regression import lda_part
+from klda.engine.rule import lda_part
 from tests import reference
 
 

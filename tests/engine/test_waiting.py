@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klda import KLDA
-from klda.engine import held_rows
-from klda.engine.held_rows import MOST_WAITING, Waiting
+from klda.engine.held_rows import LabelledRows
+from klda.engine.model import MOST_WAITING
 from tests.reference import DEVICE
 
 NAMES = ["ant", "bee", "cat"]
 
 
 def nothing(width=8, dtype=np.float32):
-    return Waiting(np.empty((0, width), dtype))
+    return LabelledRows(np.empty((0, width), dtype))
 
 
 def samples(n, width=8, seed=0, copies=1):
@@ -27,10 +27,10 @@ def samples(n, width=8, seed=0, copies=1):
     return np.repeat(rows, copies, axis=0), rng.integers(0, 3, n * copies)
 
 
-def learned(rows, groups, parts):
+def learned(rows, groups, parts, most=MOST_WAITING):
     waiting = nothing(rows.shape[1])
     for part in parts:
-        waiting = waiting.add(rows[part], groups[part], NAMES)
+        waiting = waiting.add(rows[part], groups[part], NAMES, most)
     return waiting
 
 
@@ -43,27 +43,25 @@ def held(waiting):
 @settings(max_examples=30, deadline=None)
 def test_order_batches_and_merging_choose_the_same_samples(seed, n_cuts, copies):
     """Also among equal rows, which may belong to several classes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_rows, "MOST_WAITING", 64)
-        rows, groups = samples(200 // copies, seed=seed, copies=copies)
-        n, rng = len(rows), np.random.default_rng(seed)
-        expected = held(learned(rows, groups, [np.arange(n)]))
-        assert sum(expected.values()) == 64
-        cuts = np.sort(rng.integers(0, n, n_cuts))
-        parts = np.split(rng.permutation(n), cuts)
-        assert held(learned(rows, groups, parts)) == expected
-        merged = nothing()
-        for part in parts:
-            own = learned(rows, groups, [part])
-            merged = merged.add(own.rows, np.arange(len(own.rows)), own.labels)
-        assert held(merged) == expected
+    rows, groups = samples(200 // copies, seed=seed, copies=copies)
+    n, rng = len(rows), np.random.default_rng(seed)
+    expected = held(learned(rows, groups, [np.arange(n)], 64))
+    assert sum(expected.values()) == 64
+    cuts = np.sort(rng.integers(0, n, n_cuts))
+    parts = np.split(rng.permutation(n), cuts)
+    assert held(learned(rows, groups, parts, 64)) == expected
+    merged = nothing()
+    for part in parts:
+        own = learned(rows, groups, [part], 64)
+        merged = merged.add(own.rows, np.arange(len(own)), own.labels, 64)
+    assert held(merged) == expected
 
 
 def test_those_that_wait_are_a_bounded_fair_choice():
     waiting = nothing(1, np.float64)
     for start in range(0, 20_000, 500):
         batch = np.arange(start, start + 500, dtype=float)[:, None]
-        waiting = waiting.add(batch, np.arange(500), range(start, start + 500))
+        waiting = waiting.add(batch, np.arange(500), range(start, start + 500), MOST_WAITING)
     values = waiting.rows[:, 0]
     assert len(values) == MOST_WAITING
     assert waiting.labels == values.astype(int).tolist()
@@ -79,7 +77,7 @@ def test_every_feature_counts(column):
     rows = np.zeros((5000, 784), np.float32)
     rows[:, column] = np.arange(5000) % 256
     rows[:, 500] = np.arange(5000) // 256
-    waiting = nothing(784).add(rows, np.arange(5000) // 500, range(10))
+    waiting = nothing(784).add(rows, np.arange(5000) // 500, range(10), MOST_WAITING)
     assert min(Counter(waiting.labels).values()) > 50
 
 
@@ -95,9 +93,10 @@ def test_tensors_and_arrays_choose_the_same_samples(dtype):
     torch = pytest.importorskip("torch")
     rows, groups = samples(3000, width=40)
     rows = rows.astype(dtype)
-    expected = nothing(40, dtype).add(rows, groups, NAMES)
+    expected = nothing(40, dtype).add(rows, groups, NAMES, MOST_WAITING)
     for device in {"cpu", DEVICE}:
-        found = nothing(40, dtype).add(torch.from_numpy(rows).to(device), groups, NAMES)
+        there = torch.from_numpy(rows).to(device)
+        found = nothing(40, dtype).add(there, groups, NAMES, MOST_WAITING)
         np.testing.assert_array_equal(found.rows, expected.rows)
         assert found.labels == expected.labels
 

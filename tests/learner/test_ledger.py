@@ -51,9 +51,9 @@ def rounding(classifier):
     """
     largest = 0.0
     for member, rule in zip(classifier.model_.members, classifier.solution_.rules, strict=True):
-        scatter, size, error = member.statistics.scatter, member.statistics.n_components, 0.0
-        if scatter is not None:
-            error = 2 * np.sqrt(size) * (4 * scatter.turnover / size) / rule.rho
+        statistics, size, error = member.statistics, member.statistics.n_components, 0.0
+        if statistics.with_scatter:
+            error = 2 * np.sqrt(size) * (4 * statistics.turnover / size) / rule.rho
         largest = max(largest, size + error)
     return largest * np.finfo(classifier.dtype).eps
 

@@ -22,9 +22,8 @@ from typing import Any
 from filelock import FileLock
 
 from klda.engine.feature_map import GAMMA_SCALE
-from klda.engine.regression import FADES_BELOW, LDA_PART, MOST_FADED
+from klda.engine.rule import AUTO_RIDGES, FADES_BELOW, LDA_PART, MOST_FADED
 from klda.engine.shrinkage import LEAST_OF_AVERAGE, PRIOR_WEIGHT
-from klda.engine.solve import AUTO_RIDGES
 from klda.errors import KldaError
 
 logger = logging.getLogger(__name__)

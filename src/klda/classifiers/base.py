@@ -28,8 +28,8 @@ from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap
 from klda.engine.fitted import Fitted
 from klda.engine.model import Model, choose_backend
+from klda.engine.rule import Settings
 from klda.engine.solution import Answer, Solution, softmax
-from klda.engine.solve import Settings
 from klda.errors import REFUSED, KldaError, check_count, check_fraction
 from klda.labels import Label
 
@@ -77,15 +77,16 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y)
-        settings, batch = self._settings(), checked_batch(self, X, y)
+        settings, batch = self._settings(), checked_batch(self, X, y, self._known().backend)
         with self._fitted.changing() as model:
             model.add(*batch, gather=settings.calibrated)
         return self
 
     def _start(self, X: Any, y: Any, *, solved: bool = False) -> Self:
         """Learn the first batch into a new model; on an error the old one stays."""
-        settings, batch = self._settings(), checked_batch(self, X, y, first=True)
-        model = self._new_model(batch[0])
+        settings, backend = self._settings(), choose_backend(self.device, self.dtype, X)
+        batch = checked_batch(self, X, y, backend, first=True)
+        model = self._new_model(batch[0], backend)
         model.add(*batch, gather=settings.calibrated)
         fitted = Fitted(model)
         if solved:
@@ -94,16 +95,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         self._fitted = fitted
         return self
 
-    def _new_model(self, samples: Array) -> Model:
-        maps = self._maps(samples, self.backend_for(samples, first=True))
-        with_scatter = not self.nearest_mean
-        return Model.of_maps(maps, with_scatter=with_scatter, holds=with_scatter)
-
-    def backend_for(self, samples: Array, *, first: bool = False) -> Backend:
-        """Return where samples are worked on; the ``first`` ones may decide it."""
-        if first:
-            return choose_backend(self.device, self.dtype, samples)
-        return self._fitted.maps[0].backend
+    def _new_model(self, samples: Array, backend: Backend) -> Model:
+        maps = self._maps(samples, backend)
+        return Model.of_maps(maps, with_scatter=not self.nearest_mean)
 
     def remove(self, X: Any, y: Any) -> Self:
         """Undo what learning these samples did, exactly; a class without samples left is dropped.
@@ -118,7 +112,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def _checked_removal(self, X: Any, y: Any) -> tuple[Array, np.ndarray, list[Label]]:
         """Check a batch to be removed: of known classes, no more of each than it has."""
         known = self._known(with_classes=True)
-        samples, groups, labels = checked_batch(self, X, y)
+        samples, groups, labels = checked_batch(self, X, y, known.backend)
         check_removable(known, groups, labels)
         return samples, groups, labels
 
@@ -169,11 +163,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         first = not self.__sklearn_is_fitted__()
         if first and not len(y):
             return self
-        hints = checked_batch(self, X, y, first=first) if len(y) else None
+        backend = choose_backend(self.device, self.dtype, X) if first else self._known().backend
+        hints = checked_batch(self, X, y, backend, first=first) if len(y) else None
         if hints is not None and len(hints[2]) != len(hints[0]):
             raise KldaError("y names a class twice; give one hint per class.")
         if first and hints is not None:
-            fitted = Fitted(self._new_model(hints[0]))
+            fitted = Fitted(self._new_model(hints[0], backend))
             validate_data(self, X=X, reset=True, skip_check_array=True)
             self._fitted = fitted
         with self._fitted.changing() as model:
@@ -226,7 +221,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ndarray of shape (n_samples,)
         """
         solution, columns = self._ask(among)
-        positions = solution.best(checked_samples(self, X), columns)
+        positions = solution.best(checked_samples(self, X, solution.backend), columns)
         return solution.classes[positions if columns is None else columns[positions]]
 
     def predict_top(
@@ -245,7 +240,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         """
         check_count("k", k)
         solution, columns = self._ask(among, judged=True)
-        return solution.likeliest(checked_samples(self, X), int(k), columns)
+        samples = checked_samples(self, X, solution.backend)
+        return solution.likeliest(samples, int(k), columns)
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Scores ``(n_samples, n_classes)``, one column per class also if there are two.
@@ -253,7 +249,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ``X`` and ``among`` as in `predict`; columns follow ``among``, or ``classes_``.
         """
         solution, columns = self._ask(among)
-        return solution.scores(checked_samples(self, X), columns)
+        return solution.scores(checked_samples(self, X, solution.backend), columns)
 
     def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
@@ -263,13 +259,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Probabilities ``(n_samples, n_classes)``; rows sum to one, columns as in `scores`."""
         solution, columns = self._ask(among, judged=True)
-        scores = solution.scores(checked_samples(self, X), columns)
+        scores = solution.scores(checked_samples(self, X, solution.backend), columns)
         return softmax(scores.astype(np.float64) / solution.temperature)
 
     @available_if(_has_scatter)
     def novelty(self, X: Any) -> np.ndarray:
         """Relative Mahalanobis distance: how unlike anything learned samples are."""
-        return self._ask()[0].novelty(checked_samples(self, X))
+        solution, _ = self._ask()
+        return solution.novelty(checked_samples(self, X, solution.backend))
 
     @available_if(_has_scatter)
     def threshold(self, refused: float = REFUSED) -> float:
@@ -293,7 +290,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         With ``by_class``, by the threshold of the predicted class, if it has one.
         """
-        solution, samples = self.solution_, checked_samples(self, X)
+        solution = self.solution_
+        samples = checked_samples(self, X, solution.backend)
         limit: Any = self.threshold(refused)
         if by_class:
             own = solution.class_thresholds(refused)
@@ -307,7 +305,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         ``refused`` as for `threshold`.
         """
         check_fraction("refused", refused)
-        return self.solution_.answer(checked_samples(self, X), top, refused)
+        solution = self.solution_
+        return solution.answer(checked_samples(self, X, solution.backend), top, refused)
 
     # ---------------------------------------------------------------- what it knows
 
@@ -453,18 +452,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_fitted")
 
-    def _known(self, *, with_classes: bool = False) -> Fitted:
+    def _known(self, *, with_classes: bool = False) -> Model | Solution:
         """Return what knows classes, counts and feature maps; raise if there is nothing."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: it has no classes. "
                 "Call fit or partial_fit with samples and labels first."
             )
-        if with_classes and not len(self._fitted.classes):
+        known = self._fitted.known
+        if with_classes and not len(known.classes):
             raise NotFittedError(
                 f"This {type(self).__name__} has no classes left. Call partial_fit first."
             )
-        return self._fitted
+        return known
 
     def _ask(
         self, among: Sequence[Label] | None = None, *, judged: bool = False

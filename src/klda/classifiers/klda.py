@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from klda.classifiers.base import ContinualClassifier
 from klda.engine.arrays import Array, Backend
-from klda.engine.feature_map import GAMMA_SCALE, FeatureMap, median_squared_distance
+from klda.engine.feature_map import GAMMA_SCALE, Draw, FeatureMap, median_squared_distance
 from klda.errors import KldaError
 
 PAPER: dict[str, Any] = {
@@ -50,7 +50,7 @@ class KLDA(ContinualClassifier):
         they differ significantly.
     rule : {"auto", "lda"}
         ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
-        classes, from the same statistics; see `klda.engine.regression`.
+        classes, from the same statistics; see `klda.engine.rule`.
     blocks : tuple of int, optional
         Widths of the blocks that a row consists of, such as the layers of a network. While there
         are few samples, the blocks before the last are weighted by what the samples favour.
@@ -136,20 +136,11 @@ class KLDA(ContinualClassifier):
         keys = rng.randint(np.iinfo(np.int64).max, size=members, dtype=np.int64).tolist()
         gamma = self.gamma
         if gamma == "auto":
-            gamma = GAMMA_SCALE / median_squared_distance(samples, backend)
-            gamma = float(f"{gamma:.6g}")  # the same, whatever device has rounded its last digits
-        return [
-            FeatureMap.draw(
-                width,
-                int(self.n_components),
-                gamma=float(gamma),
-                kind=self.random_features,
-                key=key,
-                backend=backend,
-                blocks=blocks,
-            )
-            for key in keys
-        ]
+            gamma = GAMMA_SCALE / median_squared_distance(samples)
+            gamma = float(f"{gamma:.6g}")  # the same, whatever machine has rounded its last digits
+        draws = [Draw(self.random_features, key) for key in keys]
+        size, gamma = int(self.n_components), float(gamma)
+        return [FeatureMap(backend, width, size, gamma, draw, blocks=blocks) for draw in draws]
 
 
 class KLDAEnsemble(KLDA):

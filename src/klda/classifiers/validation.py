@@ -12,16 +12,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from klda.engine.arrays import Array, is_torch, on_cpu
+from klda.engine.arrays import Array, Backend, is_torch, on_cpu
 from klda.engine.feature_map import RANDOM_FEATURES
-from klda.engine.model import MOVED_AT_ONCE
+from klda.engine.model import MOVED_AT_ONCE, Model
 from klda.engine.solution import Solution
 from klda.errors import KldaError, check_count
 from klda.labels import Label, check_lengths, checked_label, grouped, plain, plain_labels
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
-    from klda.engine.fitted import Fitted
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -68,7 +67,9 @@ def stored_parameters(estimator: BaseEstimator) -> dict[str, Any]:
 # ---------------------------------------------------------------- samples and labels
 
 
-def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = False) -> Array:
+def checked_samples(
+    estimator: ContinualClassifier, X: Any, backend: Backend, *, first: bool = False
+) -> Array:
     """Return samples in the estimator's precision, on its device; raise if they can't be used."""
     if is_torch(X):
         if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
@@ -83,7 +84,7 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
         )
     # A GPU looks at samples in less time than it takes to send them.
     if samples.nbytes <= MOVED_AT_ONCE:
-        samples = estimator.backend_for(samples, first=first).asarray(samples)
+        samples = backend.asarray(samples)
     if not _is_usable(samples):
         raise _unusable(samples)
     if first:
@@ -102,7 +103,7 @@ def checked_samples(estimator: ContinualClassifier, X: Any, *, first: bool = Fal
 
 
 def checked_batch(
-    estimator: ContinualClassifier, X: Any, y: Any, *, first: bool = False
+    estimator: ContinualClassifier, X: Any, y: Any, backend: Backend, *, first: bool = False
 ) -> tuple[Array, np.ndarray, list[Label]]:
     """Return samples, the group of each, and the label of each group."""
     if y is None:
@@ -110,7 +111,7 @@ def checked_batch(
             f"This {type(estimator).__name__} estimator requires y to be passed, "
             "but the target y is None."
         )
-    samples = checked_samples(estimator, X, first=first)
+    samples = checked_samples(estimator, X, backend, first=first)
     values = column_or_1d(plain_labels(y, "y"), warn=True)
     if len(values) != len(samples):
         raise KldaError(
@@ -183,7 +184,7 @@ def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: 
             )
 
 
-def check_removable(known: Fitted, groups: np.ndarray, labels: Sequence[Label]) -> None:
+def check_removable(known: Model | Solution, groups: np.ndarray, labels: Sequence[Label]) -> None:
     """Raise if more samples are to be removed than were learned."""
     check_labels_known(known.classes, labels, "y")
     counts = dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))

@@ -14,11 +14,12 @@ diagonal of ones needs no memory. So a model at rest holds one square and nothin
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -27,10 +28,9 @@ import scipy  # its modules are imported when first used: predicting needs none
 from klda.engine.cpus import usable_cpus
 
 if TYPE_CHECKING:
-    from klda.engine.arrays_torch import TorchBackend, TorchGrouping
+    from klda.engine.arrays_torch import TorchBackend
 
 Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floating-point type
-Grouping: TypeAlias = "NumpyGrouping | TorchGrouping"
 T = TypeVar("T")
 Array = Any  # numpy.ndarray or torch.Tensor, by backend
 
@@ -70,41 +70,35 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
-class NumpyGrouping:
-    """Which group each row belongs to.
+def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the product of two matrices in double precision, with SciPy's BLAS.
 
-    Attributes
-    ----------
-    counts : ndarray of shape (n_groups,)
-        Rows of each group.
+    NumPy has a BLAS of its own, and the threads of each would wait for the other.
     """
+    # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
+    return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
 
-    def __init__(self, groups: np.ndarray, n_groups: int, dtype: np.dtype) -> None:
-        self.groups = groups
-        self.counts = np.bincount(groups, minlength=n_groups)
-        # A sparse indicator matrix sums in one pass over the rows, with no loop over groups.
-        places = (groups, np.arange(len(groups)))
-        ones = np.ones(len(groups), dtype)
-        self._indicator = scipy.sparse.csr_array((ones, places), shape=(n_groups, len(groups)))
 
-    def __len__(self) -> int:
-        return len(self.groups)
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread within this block.
 
-    def arranged(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows in the order in which `sums` and `subtract` take them: any, here."""
-        return rows
+    Only in the main thread: OpenBLAS ignores limits set in other threads, and overlapping blocks
+    could not restore the previous limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _libraries().limit(limits=1):
+        yield
 
-    def sums(self, rows: np.ndarray) -> np.ndarray:
-        """Sum the rows of each group: ``(n, D)`` to ``(n_groups, D)``."""
-        return np.asarray(self._indicator @ rows)
 
-    def subtract(self, rows: np.ndarray, centres: np.ndarray) -> None:
-        """Subtract from each row the centre of its group, in place."""
+@lru_cache(maxsize=1)
+def _libraries() -> Any:
+    from threadpoolctl import ThreadpoolController
 
-        def subtract(start: int, stop: int) -> None:
-            rows[start:stop] -= centres[self.groups[start:stop]]
-
-        _in_threads(subtract, len(rows), CACHED_ROWS, rows.size)
+    assert scipy.linalg.blas  # SciPy loads it when it is first asked for
+    return ThreadpoolController().select(user_api="blas")
 
 
 class NumpyBackend:
@@ -115,6 +109,7 @@ class NumpyBackend:
     """
 
     device = "cpu"
+    xp = np  # the module of the arrays: for functions that NumPy and torch have under one name
 
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
@@ -128,9 +123,9 @@ class NumpyBackend:
         """Return the values as a contiguous array, copied only if needed."""
         return np.ascontiguousarray(on_cpu(values), dtype=self.dtype)
 
-    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+    def to_numpy(self, array: np.ndarray, dtype: Any = None) -> np.ndarray:
         """Return an array of this backend as a NumPy array."""
-        return array
+        return np.asarray(array, dtype)
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return an uninitialised array."""
@@ -144,10 +139,6 @@ class NumpyBackend:
         """Return a copy that shares no memory."""
         return array.copy()
 
-    def widen(self, array: np.ndarray) -> np.ndarray:
-        """Return the array in double precision."""
-        return array.astype(np.float64)
-
     def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
         """Join arrays along the first axis."""
         return np.concatenate(arrays)
@@ -155,10 +146,6 @@ class NumpyBackend:
     def index(self, positions: np.ndarray) -> np.ndarray:
         """Return integer positions for indexing arrays of this backend."""
         return positions
-
-    def room(self, n_rows: int, width: int) -> np.ndarray | None:
-        """Return memory that `cosine_map` may write to again and again, None if it needs none."""
-        return self.empty((n_rows, width))
 
     def cosine_map(
         self,
@@ -205,9 +192,21 @@ class NumpyBackend:
         dot = np.vdot if flat.size > MOST_COUNTED else self._routine("dot")
         return float(dot(flat, flat))
 
-    def grouping(self, groups: np.ndarray, n_groups: int) -> NumpyGrouping:
-        """Return what sums by group need to know, once for all who sum such rows."""
-        return NumpyGrouping(groups, n_groups, self.dtype)
+    def class_sums(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Sum rows that come class by class: ``(n, D)`` to ``(n_classes, D)``, no count zero."""
+        # A sparse indicator matrix sums in one pass over the rows, with no loop over classes.
+        n, starts = len(rows), np.concatenate([[0], np.cumsum(counts)])
+        members = (np.ones(n, self.dtype), np.arange(n), starts)
+        return np.asarray(scipy.sparse.csr_array(members, shape=(len(counts), n)) @ rows)
+
+    def centre(self, rows: np.ndarray, centres: np.ndarray, counts: np.ndarray) -> None:
+        """Subtract from each row the centre of its class, in place; rows as for `class_sums`."""
+        classes = np.repeat(np.arange(len(counts)), counts)
+
+        def subtract(start: int, stop: int) -> None:
+            rows[start:stop] -= centres[classes[start:stop]]
+
+        _in_threads(subtract, len(rows), CACHED_ROWS, rows.size)
 
     def add_gram(self, square: np.ndarray, rows: np.ndarray, sign: int) -> None:
         """Add ``sign * rows^T rows`` to the lower triangle, by one symmetric rank-k update."""
@@ -285,26 +284,6 @@ class NumpyBackend:
             return None
         return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
 
-    def median(self, values: np.ndarray) -> float:
-        """Return the median."""
-        return float(np.median(values))
-
-    def softmax(self, scores: np.ndarray) -> np.ndarray:
-        """Return probabilities in double precision, each row summing to one."""
-        shifted = np.asarray(scores, dtype=np.float64)
-        shifted = shifted - shifted.max(axis=1, keepdims=True)
-        np.exp(shifted, out=shifted)
-        shifted /= shifted.sum(axis=1, keepdims=True)
-        return shifted
-
-    def log_total(self, scores: np.ndarray, temperature: float) -> np.ndarray:
-        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
-        largest = scores.max(axis=1).astype(np.float64)
-        shifted = scores - largest[:, None]
-        shifted /= temperature
-        np.exp(shifted, out=shifted)
-        return np.asarray(largest / temperature + np.log(shifted.sum(axis=1)))
-
     def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""
         if k == 1:
@@ -322,14 +301,6 @@ class NumpyBackend:
         values = np.take_along_axis(scores, columns, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
         return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
-
-    def log(self, probabilities: np.ndarray) -> np.ndarray:
-        """Return the logarithm, finite at zero."""
-        return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-
-    def expm1(self, values: np.ndarray) -> np.ndarray:
-        """Return ``exp(values) - 1``."""
-        return np.expm1(values)
 
     def small_work_on_host(self) -> AbstractContextManager[None]:
         """Return a block for work on the CPU beside that on the device; here they are the same."""

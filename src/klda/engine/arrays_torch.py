@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, T, is_torch
-from klda.engine.host_blas import one_blas_thread
+from klda.engine.arrays import Array, T, is_torch, one_blas_thread
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks
@@ -23,45 +22,6 @@ SUMMED = 256  # rows that one thread adds up
 
 _STREAMS: dict[str, list[Any]] = {}
 _MAKING_STREAMS = threading.Lock()
-
-
-class TorchGrouping:
-    """Which group each row belongs to, on a torch device.
-
-    Adding up in any order, as ``index_add_`` does, is not deterministic. Rows are arranged in the
-    order of their groups, and each group is summed in parts: a part by a thread per column.
-    """
-
-    def __init__(self, groups: np.ndarray, n_groups: int, backend: TorchBackend) -> None:
-        self.counts = np.bincount(groups, minlength=n_groups)
-        n_parts = -(-self.counts // SUMMED)
-        lengths = np.full(n_parts.sum(), SUMMED)
-        filled = self.counts > 0
-        lengths[np.cumsum(n_parts)[filled] - 1] += (self.counts - n_parts * SUMMED)[filled]
-        in_order = (np.diff(groups) >= 0).all()
-        self._order = None if in_order else backend.index(np.argsort(groups, kind="stable"))
-        self._groups = backend.index(np.repeat(np.arange(n_groups), self.counts))
-        self._lengths, self._n_parts = backend.index(lengths), backend.index(n_parts)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def arranged(self, rows: Array) -> Array:
-        """Return the rows in the order of their groups."""
-        return rows if self._order is None else rows[self._order]
-
-    def sums(self, rows: Array) -> Array:
-        """Sum the rows of each group."""
-        parts = self._segment_sums(rows, self._lengths)
-        return self._segment_sums(parts, self._n_parts)
-
-    def subtract(self, rows: Array, centres: Array) -> None:
-        """Subtract from each row the centre of its group, in place."""
-        rows -= centres[self._groups]
-
-    def _segment_sums(self, rows: Array, lengths: Array) -> Array:
-        segment_reduce = sys.modules["torch"].segment_reduce
-        return segment_reduce(rows, "sum", lengths=lengths, axis=0, unsafe=True)
 
 
 @dataclass
@@ -94,7 +54,8 @@ class TorchBackend:
         self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
 
     @property
-    def _torch(self) -> Any:
+    def xp(self) -> Any:
+        """The module of the arrays."""
         return sys.modules["torch"]
 
     def asarray(self, values: Any) -> Array:
@@ -103,7 +64,7 @@ class TorchBackend:
             values = np.ascontiguousarray(values)
             if values.itemsize > self.dtype.itemsize:  # fewer bytes to move
                 values = values.astype(self.dtype)
-            values = self._torch.from_numpy(values)
+            values = self.xp.from_numpy(values)
         return self._moved(values.detach()).to(**self._options).contiguous()
 
     def _moved(self, values: Array) -> Array:
@@ -116,37 +77,29 @@ class TorchBackend:
             return values.to(device)
         return values.to(device, non_blocking=not values.is_pinned())
 
-    def to_numpy(self, array: Array) -> np.ndarray:
+    def to_numpy(self, array: Array, dtype: Any = None) -> np.ndarray:
         """Return a tensor as a NumPy array."""
-        return np.asarray(array.cpu().numpy())
+        return np.asarray(array.cpu().numpy(), dtype)
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """Return an uninitialised tensor."""
-        return self._torch.empty(shape, **self._options)
+        return self.xp.empty(shape, **self._options)
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
         """Return a tensor of zeros."""
-        return self._torch.zeros(shape, **self._options)
+        return self.xp.zeros(shape, **self._options)
 
     def copy(self, array: Array) -> Array:
         """Return a copy that shares no memory."""
         return array.clone()
 
-    def widen(self, array: Array) -> Array:
-        """Return the tensor in double precision."""
-        return array.double()
-
     def concatenate(self, arrays: list[Array]) -> Array:
         """Join tensors along the first axis."""
-        return self._torch.cat(arrays)
+        return self.xp.cat(arrays)
 
     def index(self, positions: np.ndarray) -> Array:
         """Return integer positions as a tensor on the device."""
-        return self._moved(self._torch.from_numpy(np.ascontiguousarray(positions, np.int64)))
-
-    def room(self, n_rows: int, width: int) -> Array | None:
-        """Return None: torch keeps freed memory for the next block itself."""
-        return None
+        return self._moved(self.xp.from_numpy(np.ascontiguousarray(positions, np.int64)))
 
     def cosine_map(
         self,
@@ -156,27 +109,42 @@ class TorchBackend:
         scale: float,
         room: Array | None = None,
     ) -> Array:
-        """Return ``scale * cos(rows frequencies + phases)``."""
-        return self._torch.addmm(phases, rows, frequencies).cos_().mul_(scale)
+        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
+        out = None if room is None else room[: len(rows)]
+        return self.xp.addmm(phases, rows, frequencies, out=out).cos_().mul_(scale)
 
     def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
         """Return ``rows weights^T``, plus biases if there are any."""
         if biases is None:
             return rows @ weights.T
-        return self._torch.addmm(biases, rows, weights.T)
+        return self.xp.addmm(biases, rows, weights.T)
 
     def sum_of_squares(self, rows: Array) -> Array:
         """Return the sum of all squared entries, on the device."""
-        return self._torch.linalg.vector_norm(rows).double().square()
+        return self.xp.linalg.vector_norm(rows).double().square()
 
-    def grouping(self, groups: np.ndarray, n_groups: int) -> TorchGrouping:
-        """Return what sums by group need to know."""
-        return TorchGrouping(groups, n_groups, self)
+    def class_sums(self, rows: Array, counts: np.ndarray) -> Array:
+        """Sum rows that come class by class.
+
+        Adding up in any order, as ``index_add_`` does, is not deterministic: each class is summed
+        in parts, a part by a thread per column.
+        """
+        n_parts = -(-counts // SUMMED)
+        lengths = np.full(n_parts.sum(), SUMMED)
+        lengths[np.cumsum(n_parts) - 1] += counts - n_parts * SUMMED
+        for sizes in (lengths, n_parts):
+            at = self.index(sizes)
+            rows = self.xp.segment_reduce(rows, "sum", lengths=at, axis=0, unsafe=True)
+        return rows
+
+    def centre(self, rows: Array, centres: Array, counts: np.ndarray) -> None:
+        """Subtract from each row the centre of its class, in place; rows as for `class_sums`."""
+        rows -= centres[self.index(np.repeat(np.arange(len(counts)), counts))]
 
     def add_gram(self, square: Array, rows: Array, sign: int) -> None:
         """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
         # The faster the products, the more it costs to start them.
-        exact = self._torch.get_float32_matmul_precision() == "highest"
+        exact = self.xp.get_float32_matmul_precision() == "highest"
         height = 4 * BLOCK if len(rows) < BLOCK else BLOCK if exact else 2 * BLOCK
         # All the memory it takes, before anything changes.
         room = square.new_empty((height, height))
@@ -185,7 +153,7 @@ class TorchBackend:
             here = rows[:, start:stop].T
             square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
             corner = room[: stop - start, : stop - start]
-            self._torch.mm(here, here.T, out=corner)
+            self.xp.mm(here, here.T, out=corner)
             # The corner's upper half belongs to the factor.
             square[start:stop, start:stop].add_(corner.tril_(), alpha=sign)
 
@@ -195,7 +163,7 @@ class TorchBackend:
 
     def factorise(self, square: Array, rho: float) -> TorchFactor | None:
         """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
-        torch = self._torch
+        torch = self.xp
         diagonal = square.diagonal()
         of_scatter = diagonal.clone()
         diagonal += rho
@@ -219,7 +187,7 @@ class TorchBackend:
         """
         if not factor.used:
             factor.used = True
-            triangular = self._torch.linalg.solve_triangular
+            triangular = self.xp.linalg.solve_triangular
             solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
             solved /= factor.pivots[:, None]
             solved = triangular(square, solved, upper=True, unitriangular=True)
@@ -236,15 +204,15 @@ class TorchBackend:
         for here, inverse in zip(blocks, inverses, strict=True):
             found.append(inverse.T @ left[here])
             left[here.stop :].addmm_(square[here, here.stop :].T, found[-1], alpha=-1)
-        left, found = self._torch.cat(found).div_(factor.pivots[:, None]), []
+        left, found = self.xp.cat(found).div_(factor.pivots[:, None]), []
         for here, inverse in zip(blocks[::-1], inverses[::-1], strict=True):
             found.append(inverse @ left[here])
             left[: here.start].addmm_(square[: here.start, here], found[-1], alpha=-1)
-        return self._torch.cat([part.T for part in found[::-1]], dim=1)
+        return self.xp.cat([part.T for part in found[::-1]], dim=1)
 
     def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
         """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
-        linalg = self._torch.linalg
+        linalg = self.xp.linalg
         if definite:
             factor, info = linalg.cholesky_ex(matrix)
             if int(info) != 0:
@@ -254,19 +222,6 @@ class TorchBackend:
         if int(info) != 0:
             return None
         return partial(_lu_solve_tensor, pivoted, pivots)
-
-    def median(self, values: Array) -> float:
-        """Return the median."""
-        ordered = values.flatten().sort().values
-        return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
-
-    def softmax(self, scores: Array) -> Array:
-        """Return probabilities in double precision, each row summing to one."""
-        return self._torch.softmax(scores, dim=1, dtype=self._torch.float64)
-
-    def log_total(self, scores: Array, temperature: float) -> np.ndarray:
-        """Return ``log sum exp(scores / temperature)`` of each row in double precision."""
-        return self.to_numpy(self._torch.logsumexp(scores.double() / temperature, dim=1))
 
     def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""
@@ -283,14 +238,6 @@ class TorchBackend:
         values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
         return self.to_numpy(values), self.to_numpy(columns.gather(1, order))
 
-    def log(self, probabilities: Array) -> Array:
-        """Return the logarithm, finite at zero."""
-        return probabilities.clamp_min(float(np.finfo(np.float64).tiny)).log()
-
-    def expm1(self, values: Array) -> Array:
-        """Return ``exp(values) - 1``."""
-        return values.expm1()
-
     def small_work_on_host(self) -> AbstractContextManager[None]:
         """Return a block in which BLAS uses one thread.
 
@@ -306,7 +253,7 @@ class TorchBackend:
         """
         if len(jobs) == 1 or not self.device.startswith("cuda"):
             return [job() for job in jobs]
-        cuda = self._torch.cuda
+        cuda = self.xp.cuda
         caller, streams = cuda.current_stream(self.device), _streams(self.device, len(jobs))
 
         def work(job: Callable[[], T], stream: Any) -> T:

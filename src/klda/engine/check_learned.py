@@ -22,7 +22,6 @@ import scipy
 from klda.engine.arrays import Array
 from klda.engine.held_rows import TOLERANCE, NotLearnedError
 from klda.engine.model import Member, Model
-from klda.engine.solve import Solver
 from klda.labels import Label
 
 ROWS_AT_ONCE = 1024
@@ -40,7 +39,7 @@ def check_learned(
         return
     for member in model.members:
         _check_means(member, samples, groups, labels)
-        if member.statistics.scatter is not None:
+        if member.statistics.with_scatter:
             _check_scatter(member, samples, groups, labels)
 
 
@@ -68,25 +67,20 @@ def _check_scatter(
 ) -> None:
     """Look whether what is to be removed is in the scatter, block by block, class by class."""
     backend, order = member.map.backend, np.argsort(groups, kind="stable")
+    to_numpy = backend.to_numpy
     for start in range(0, len(order), ROWS_AT_ONCE):
         chosen = order[start : start + ROWS_AT_ONCE]
-        present, own = np.unique(groups[chosen], return_inverse=True)
-        names, grouping = [labels[i] for i in present], backend.grouping(own, len(present))
+        present, counts = np.unique(groups[chosen], return_counts=True)
+        names = [labels[i] for i in present]
         rows = member.map.lift(samples[chosen])
-        change = member.statistics.rows_of_removal(rows, grouping, names)
-        lengths = backend.to_numpy((change * change).sum(1))
-        overlap, rho = _overlap(member.solver, change)
-        if not _is_below(_limit(float(lengths.max()), rho), overlap):
+        change = member.statistics.rows_of_removal(rows, counts, names)
+        lengths = to_numpy((change * change).sum(1))
+        assert member.precision is not None
+        # How much of the scatter the rows make up.
+        overlap = to_numpy(backend.linear(member.precision.apply(change), change), np.float64)
+        if not _is_below(_limit(float(lengths.max()), member.precision.rho), overlap):
             strangest = int(overlap.diagonal().argmax())
-            raise NotLearnedError(names[own[strangest]])
-
-
-def _overlap(solver: Solver, rows: Array) -> tuple[np.ndarray, float]:
-    """Return ``rows (S + rho I)^-1 rows^T``, how much of the scatter rows make up, and rho."""
-    assert solver.terms is not None
-    precision = solver.terms.plain.precision
-    found = solver.backend.linear(precision.apply(rows), rows)
-    return solver.backend.to_numpy(solver.backend.widen(found)), precision.rho
+            raise NotLearnedError(labels[groups[chosen[strangest]]])
 
 
 def _limit(largest: float, rho: float) -> float:

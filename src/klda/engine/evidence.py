@@ -18,18 +18,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from klda.engine.arrays import Array, inside, under
+from klda.engine.rule import RuleTerms
 from klda.engine.statistics import class_blocks
 from klda.labels import Label
 
 if TYPE_CHECKING:
-    from klda.engine.model import Model
+    from klda.engine.model import Member, Model
     from klda.engine.solution import Solution
-    from klda.engine.solve import LeaveOneOutTerms, RuleTerms, Solver
+    from klda.engine.solve import PlainWeights
 
 TEMPERATURES = 2.0 ** np.arange(-6, 12, 0.5)  # in units of the scale's heat
 USUAL_TEMPERATURE = 4.0  # where probes leave it open, as they do if no class is ever mistaken
@@ -73,12 +75,14 @@ class Evidence:
     """Probes of a model, never changed: each verb returns other evidence."""
 
     # The bucket of each probe, by the size that the model had; and its class.
-    buckets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    buckets: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     labels: list[Label] = field(default_factory=list)
     # How novel it looked, and ``-log`` of its class's probability at each temperature (a column
     # each), both without the model's `Scale`.
-    novelty: np.ndarray = field(default_factory=lambda: np.empty(0))
-    losses: np.ndarray = field(default_factory=lambda: np.empty((0, len(TEMPERATURES)), np.float32))
+    novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
+    losses: np.ndarray = field(
+        default_factory=partial(np.empty, (0, len(TEMPERATURES)), np.float32)
+    )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -286,7 +290,7 @@ def judge(model: Model, solution: Solution) -> Evidence:
         rows = waiting.rows[chosen[some]]
         with backend.small_work_on_host():
             parts = [
-                leave_one_out(member.solver, member.map.lift(rows), labels[some])
+                leave_one_out(member, member.map.lift(rows), labels[some])
                 for member in model.members
             ]
             blended = [backend.asarray(scores) for scores, _ in parts]
@@ -299,7 +303,7 @@ def judge(model: Model, solution: Solution) -> Evidence:
 
 
 def leave_one_out(
-    solver: Solver, rows: Array, labels: Sequence[Label]
+    member: Member, rows: Array, labels: Sequence[Label]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores that learned samples would have got, had they not been learned.
 
@@ -309,8 +313,8 @@ def leave_one_out(
 
     Parameters
     ----------
-    solver : Solver
-        Which has solved.
+    member : Member
+        Which has been solved.
     rows : array of shape (n, D)
         Lifted samples, of classes with two samples or more.
     labels : sequence
@@ -321,23 +325,19 @@ def leave_one_out(
     scores, of_lda : ndarray of shape (n, M)
         Of the rule, and of LDA's; classes in the order of their sorted labels.
     """
-    statistics, solved, backend = solver.statistics, solver.terms, solver.backend
-    assert solved is not None
-    wide, numpy, n = backend.widen, backend.to_numpy, statistics.n_scattered
-    here = statistics.locate(labels)
-    position = np.empty_like(solved.order)
-    position[solved.order] = np.arange(len(position))
-    at = position[here]
-    own_means, own_weights = solved.plain.of(here)
-    relative = rows - solved.plain.centre
+    assert member.solved is not None
+    (plain, terms), backend = member.solved, member.map.backend
+    at = np.argsort(plain.order)[member.statistics.locate(labels)]
+    own_means, own_weights = plain.of(at)
+    relative = rows - plain.centre
     v = relative - own_means
-    lever = solved.plain.precision.apply(v)
-    vv = numpy(wide((v * lever).sum(1)))
-    zv = numpy(wide((relative * lever).sum(1)))
+    lever = plain.precision.apply(v)
+    vv = backend.to_numpy((v * lever).sum(1), np.float64)
+    zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
-    means_v, linear = _with_all_means(solved, [lever, n * lever + own_weights])
-    counts = solved.counts[at].astype(np.float64)
-    return left_out_scores(solved, at, counts, n, vv=vv, zv=zv, means_v=means_v, linear=linear)
+    n, counts = plain.n_samples, plain.counts[at].astype(np.float64)
+    means_v, linear = _with_all_means(plain, [lever, n * lever + own_weights])
+    return left_out_scores(terms, at, counts, n, vv=vv, zv=zv, means_v=means_v, linear=linear)
 
 
 def left_out_scores(
@@ -384,12 +384,12 @@ def left_out_scores(
     return blended + offsets, linear + offsets
 
 
-def _with_all_means(solved: LeaveOneOutTerms, vectors: list[Array]) -> list[np.ndarray]:
+def _with_all_means(plain: PlainWeights, vectors: list[Array]) -> list[np.ndarray]:
     """Return inner products with the means of all classes, relative to the mean of means."""
-    means, backend = solved.plain.means, solved.plain.precision.backend
+    means, backend = plain.means, plain.precision.backend
     stacked = backend.concatenate(vectors)
     products = np.empty((len(stacked), len(means)))
     for part in class_blocks(len(means)):
-        found = stacked @ (means[part] - solved.plain.centre).T
-        products[:, part] = backend.to_numpy(backend.widen(found))
-    return np.split(products[:, solved.order], len(vectors))
+        found = stacked @ (means[part] - plain.centre).T
+        products[:, part] = backend.to_numpy(found)
+    return np.split(products[:, plain.order], len(vectors))

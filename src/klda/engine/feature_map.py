@@ -10,25 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 
-from klda.engine.arrays import Array, Backend, NumpyBackend
-from klda.engine.random_numbers import RandomStream
+from klda.engine.arrays import Array, Backend, NumpyBackend, on_cpu
 
 MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
+RANDOM_FEATURES = ("gaussian", "orthogonal")
 KERNEL_ARRAYS = ("support", "centre", "scales")
+WORD = 1 << 64
+# SplitMix64's constants: what is added from word to word, and how bits are mixed.
+STEP = 0x9E3779B97F4A7C15
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+LAST_SHIFT = 31
+LANE = 16  # bits that pick one quantile
+UNIFORM = 53  # bits of a uniform number
 
 
 @dataclass(frozen=True)
 class Draw:
     """How random features are drawn; the same draw gives the same ones on every device."""
 
-    kind: str  # "gaussian" or "orthogonal"
+    kind: str  # one of RANDOM_FEATURES
     key: int
 
 
@@ -66,25 +74,6 @@ class FeatureMap:
     unit_length: bool = False
     blocks: tuple[int, ...] = ()
 
-    @classmethod
-    def draw(
-        cls,
-        n_features: int,
-        n_components: int,
-        *,
-        gamma: float,
-        kind: str,
-        key: int,
-        backend: Backend,
-        blocks: tuple[int, ...] = (),
-    ) -> FeatureMap:
-        """Return random Fourier features: ``kind`` is ``"gaussian"`` or ``"orthogonal"``.
-
-        The same key gives the same features on every device.
-        """
-        drawn = Draw(kind, key)
-        return cls(backend, n_features, n_components, float(gamma), drawn, blocks=blocks)
-
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Frequencies and phases."""
@@ -94,7 +83,9 @@ class FeatureMap:
             return self.drawn
         stream = RandomStream(self.drawn.key, self.backend)
         phases = self.backend.asarray(2 * np.pi * stream.uniform(self.n_components))
-        directions = _DIRECTIONS[self.drawn.kind](self.n_features, self.n_components, stream)
+        size = (self.n_features, self.n_components)
+        orthogonal = self.drawn.kind == "orthogonal"
+        directions = _orthogonal(*size, stream) if orthogonal else stream.normal(*size)
         directions *= float(np.sqrt(2 * self.gamma))
         return directions, phases
 
@@ -185,20 +176,6 @@ class KernelMap:
     scaled_gamma: float
     gamma: float
 
-    @classmethod
-    def of(
-        cls,
-        backend: Backend,
-        rows: np.ndarray,
-        scales: np.ndarray,
-        scaled_gamma: float,
-        gamma: float,
-    ) -> KernelMap:
-        """Return the map of samples that are scaled already."""
-        centre = rows.mean(axis=0)
-        support, middle, factors = map(backend.asarray, (rows - centre, centre, scales))
-        return cls(backend, support, middle, factors, scaled_gamma, gamma)
-
     @property
     def n_features(self) -> int:
         """Length d of x."""
@@ -214,7 +191,7 @@ class KernelMap:
         rows = self.backend.asarray(rows) * self.scales - self.centre
         lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
         squares = lengths - 2 * self.backend.linear(rows, self.support)
-        return self.backend.expm1(-self.scaled_gamma * squares.clip(0.0))
+        return self.backend.xp.expm1(-self.scaled_gamma * squares.clip(0.0))
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
@@ -233,11 +210,69 @@ class KernelMap:
         return cls(backend, **found, scaled_gamma=float(meta["width"]), gamma=float(meta["gamma"]))
 
 
-def _gaussian_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
-    return stream.normal(n_features, n_components)
+class RandomStream:
+    """Random numbers that are the same on every device; many are made on the backend's.
+
+    The i-th word of a stream is a function of its key and of i alone (SplitMix64, Steele et al.
+    2014), so that a GPU computes all words at once. From there on nothing rounds differently on
+    another device: a normal number is the sum of two entries of a table of quantiles, picked by 16
+    bits each. The sum takes 2^32 values; its fourth moment is 2.9996 where the normal
+    distribution's is 3.
+    """
+
+    def __init__(self, key: int, backend: Backend, position: int = 1) -> None:
+        self.key, self.backend = key, backend
+        self._position = position
+
+    def on(self, backend: Backend) -> RandomStream:
+        """Return what is left of the stream, made on another device."""
+        return RandomStream(self.key, backend, self._position)
+
+    def normal(self, n_rows: int, n_columns: int) -> Array:
+        """Draw standard normal numbers."""
+        words = self._words(-(-n_rows // 2), n_columns, self.backend)
+        quantiles = self.backend.asarray(_half_quantiles())
+        lanes = [quantiles[(words >> LANE * i) & ((1 << LANE) - 1)] for i in range(4)]
+        return self.backend.concatenate([lanes[0] + lanes[1], lanes[2] + lanes[3]])[:n_rows]
+
+    def uniform(self, n: int) -> np.ndarray:
+        """Draw a few numbers from ``[0, 1)``, on the CPU and in double precision."""
+        words = self._words(1, n, NumpyBackend("float64"))[0]
+        return np.asarray(_shifted(words, 64 - UNIFORM) * 2.0**-UNIFORM)
+
+    def _words(self, n_rows: int, n_columns: int, backend: Backend) -> Array:
+        """Return the next words of 64 bits, in signed integers: torch has no others."""
+        start = self.key + self._position * STEP
+        self._position += n_rows * n_columns
+        rows = np.arange(n_rows) * _signed(n_columns * STEP)  # all of it modulo 2^64
+        columns = np.arange(n_columns) * _signed(STEP) + _signed(start)
+        words = backend.index(rows)[:, None] + backend.index(columns)
+        for shift, factor in MIXING:
+            words ^= _shifted(words, shift)
+            words *= _signed(factor)
+        return words ^ _shifted(words, LAST_SHIFT)
 
 
-def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStream) -> Array:
+def _signed(word: int) -> int:
+    """Return the signed integer with the same bits."""
+    return (word + WORD // 2) % WORD - WORD // 2
+
+
+def _shifted(words: Array, shift: int) -> Array:
+    """Shift to the right without the sign, which signed integers would repeat."""
+    return (words >> shift) & ((1 << (64 - shift)) - 1)
+
+
+@lru_cache(maxsize=1)
+def _half_quantiles() -> np.ndarray:
+    """Return equally likely normal numbers, scaled so that the sum of two has variance one."""
+    n = 1 << LANE
+    quantiles = scipy.special.ndtri((np.arange(n) + 0.5) / n)
+    scaled = quantiles / np.sqrt(2 * np.mean(quantiles**2))
+    return scaled.astype(np.float32)
+
+
+def _orthogonal(n_features: int, n_components: int, stream: RandomStream) -> Array:
     """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016).
 
     They are computed on the CPU: a factorisation rounds differently elsewhere.
@@ -252,11 +287,7 @@ def _orthogonal_directions(n_features: int, n_components: int, stream: RandomStr
     return stream.backend.asarray(np.concatenate(blocks, axis=1)[:, :n_components])
 
 
-_DIRECTIONS = {"gaussian": _gaussian_directions, "orthogonal": _orthogonal_directions}
-RANDOM_FEATURES = tuple(_DIRECTIONS)
-
-
-def median_squared_distance(samples: Array, backend: Backend | None = None) -> float:
+def median_squared_distance(samples: Array) -> float:
     """Median squared distance between samples, over at most a thousand evenly spaced ones.
 
     With many samples, only every few of them are compared with all. If all samples are equal (or
@@ -264,8 +295,7 @@ def median_squared_distance(samples: Array, backend: Backend | None = None) -> f
     the scale of the features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    backend = backend or NumpyBackend("float64")
-    chosen = backend.widen(backend.asarray(samples[::step]))
+    chosen = np.asarray(on_cpu(samples[::step]), np.float64)
     scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
         centred = chosen - chosen.mean(0)
@@ -274,5 +304,5 @@ def median_squared_distance(samples: Array, backend: Backend | None = None) -> f
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
         if len(positive):
-            return backend.median(positive)
+            return float(np.median(positive))
     return scale if scale > 0 else 1.0

@@ -27,7 +27,7 @@ import numpy as np
 
 from klda.engine.arrays import inside, under
 from klda.engine.evidence import Scale, lowest, quantiles
-from klda.engine.regression import LDA_PART, lda_part
+from klda.engine.rule import LDA_PART, lda_part
 from klda.labels import Label
 
 USUAL_TEMPERATURE = 1 / 15  # of the median squared length of a class mean

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Backend
+from klda.engine.arrays import Backend, product
 from klda.engine.evidence import left_out_scores
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import (
@@ -31,12 +31,11 @@ from klda.engine.few_evidence import (
     refined_temperature,
     usual_temperature,
 )
-from klda.engine.hints import useful_hints
-from klda.engine.host_blas import product
 from klda.engine.model import Model
+from klda.engine.rule import RuleTerms, Settings, out_of_sample
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import RuleTerms, Settings, on_grid, out_of_sample, rising_ridges
+from klda.engine.solve import on_grid, rising_ridges
 from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.4  # of the blocks before the last
@@ -52,21 +51,19 @@ def solve_few(model: Model, settings: Settings) -> Solution:
 
     LDA's rule is the same with the inner products of random features in the place of the kernel.
     """
-    hints = useful_hints(model)
-    held = model.held.add(*hints.grouped()) if len(hints) else model.held
-    is_sample = np.array(held.order) < len(model.held)
-    held = held.in_order()
+    held = model.held.join(model.useful_hints)
     rows, groups, _ = held.grouped()
+    is_sample = held.order < len(model.held)
     backend, size = model.backend, model.statistics.n_components
     if settings.rule == "lda":
-        lifted = [backend.to_numpy(own_map.lift(rows)).astype(np.float64) for own_map in model.maps]
+        lifted = [backend.to_numpy(own_map.lift(rows), np.float64) for own_map in model.maps]
         fits = [ExactFit(product(z, z.T), groups, settings, size, is_sample) for z in lifted]
         rules = [fit.rule(backend, z) for fit, z in zip(fits, lifted, strict=True)]
         maps: tuple[FeatureMap | KernelMap, ...] = tuple(model.maps)
         combine = settings.combine
     else:
         kernels = Kernels(rows.astype(np.float64), model.maps[0])
-        weight = choose_weight(kernels, held.hashes, groups, is_sample, settings, size)
+        weight = choose_weight(kernels, held.hashes[held.order], groups, is_sample, settings, size)
         fits = [ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)]
         rules = [fits[0].rule(backend)]
         maps, combine = (kernels.map(weight, backend),), "scores"
@@ -88,7 +85,10 @@ class Kernels:
     def map(self, weight: float, backend: Backend) -> KernelMap:
         """Return the map from an input to its kernel with each sample."""
         scales = np.repeat([weight, 1.0], [self.start, self.rows.shape[1] - self.start])
-        return KernelMap.of(backend, self.rows * scales, scales, self.gamma(weight), self._gamma)
+        scaled = self.rows * scales
+        centre = scaled.mean(axis=0)
+        support, middle, factors = map(backend.asarray, (scaled - centre, centre, scales))
+        return KernelMap(backend, support, middle, factors, self.gamma(weight), self._gamma)
 
     def gamma(self, weight: float) -> float:
         """Return the bandwidth that makes the kernel as wide, on average, as without weights."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -12,12 +12,13 @@ import numpy as np
 
 from klda.engine.arrays import Backend, is_finite
 from klda.engine.evidence import Evidence, judge
-from klda.engine.feature_map import FeatureMap, KernelMap
+from klda.engine.feature_map import KernelMap
 from klda.engine.few_samples import solve_few
 from klda.engine.interrupts import held_back
 from klda.engine.model import HalfChangedError, Model
+from klda.engine.rule import Settings
 from klda.engine.solution import Solution
-from klda.engine.solve import Settings, solve
+from klda.engine.solve import solve
 from klda.errors import KldaError
 
 
@@ -46,8 +47,7 @@ class Fitted:
         stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
     ) -> None:
         self._model, self._solution, self._stored = model, solution, stored
-        self._solved_with = solved_with
-        self._judged_with = _judging(solved_with)
+        self._solved_with = self._judged_with = solved_with
         self._lock = threading.RLock()  # many threads may ask for the first answer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,6 +73,11 @@ class Fitted:
         return self._model
 
     @property
+    def known(self) -> Model | Solution:
+        """What knows classes, counts and feature maps: a stored model is not read for these."""
+        return self._solution or self.model
+
+    @property
     def predicts_only(self) -> bool:
         """Whether there is no model to learn with."""
         return self._model is None and self._stored is None
@@ -84,24 +89,7 @@ class Fitted:
             return self._model.is_holding
         if self._stored is not None:
             return bool(self._stored[1].get("held"))
-        return isinstance(self.maps[0], KernelMap)
-
-    # A stored model is not read for these.
-
-    @property
-    def maps(self) -> Sequence[FeatureMap | KernelMap]:
-        """The feature maps."""
-        return (self._solution or self.model).maps
-
-    @property
-    def classes(self) -> np.ndarray:
-        """Labels, sorted."""
-        return (self._solution or self.model).classes
-
-    @property
-    def class_counts(self) -> np.ndarray:
-        """Samples of each class, in the order of ``classes``."""
-        return (self._solution or self.model).class_counts
+        return isinstance(self.known.maps[0], KernelMap)
 
     @contextmanager
     def changing(self) -> Iterator[Model]:
@@ -137,9 +125,9 @@ class Fitted:
             solution, model = self.solution(settings), self._model
             if model is None or model.is_holding or not settings.calibrated:
                 return solution
-            if self._judged_with not in ((), _judging(settings)):  # with other settings
+            before, self._judged_with = self._judged_with, settings
+            if before is not None and _judging(before) != _judging(settings):
                 model.evidence = Evidence()
-            self._judged_with = _judging(settings)
             if model.waiting.labels and len(solution.classes) > 1:  # one class tells nothing
                 self.ensure_solved(settings)
                 solution, nothing = self.solution(settings), model.waiting.empty()
@@ -151,8 +139,8 @@ class Fitted:
     def ensure_solved(self, settings: Settings) -> None:
         """Solve from the statistics unless that was done here: a stored solution is not enough."""
         with self._lock:
-            terms = [member.solver.terms for member in self.model.members]
-            if None in terms and not self.model.is_holding:
+            solved = [member.solved for member in self.model.members]
+            if None in solved and not self.model.is_holding:
                 self._solution = None
             self.solution(settings)
 
@@ -160,8 +148,8 @@ class Fitted:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
             model = self.model.folded()
-            scatters = [member.statistics.scatter for member in model.members]
-            found = [scatter.dense() for scatter in scatters if scatter is not None]
+            every = [member.statistics for member in model.members]
+            found = [each.scatter() for each in every if each.with_scatter]
         return [each / max(model.statistics.n_scattered, 1) for each in found]
 
     def pack(
@@ -214,8 +202,6 @@ def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Ba
         raise DamagedModelError(f"{type(error).__name__}: {error}") from error
 
 
-def _judging(settings: Settings | None) -> tuple:
+def _judging(settings: Settings) -> tuple:
     """Return what the user chose of all that the scores depend on."""
-    if settings is None:
-        return ()
     return (settings.ridge, settings.priors, settings.small_sample_correction, settings.rule)

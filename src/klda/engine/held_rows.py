@@ -1,7 +1,7 @@
 """Samples that a model holds as they came: values that never change, with verbs.
 
 While there are few samples, a model is made of them alone. Later it keeps some for a while, until
-they have been left out once for the evidence (`Waiting`). The hints of classes are such rows, too.
+they have been left out once for the evidence. The hints of classes are such rows, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Self
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.errors import KldaError
 from klda.labels import Label, grouped
 
-MOST_WAITING = 1024
 HASHED_AT_ONCE = 1 << 22  # values
 COMPARED_AT_ONCE = 1024  # rows, with as many others
 # How far rows may be from those learned, relative to their length: encoded in other batches or on
@@ -58,98 +56,57 @@ class LabelledRows:
         """Samples of each class, sorted by label."""
         return dict(sorted(Counter(self.labels).items()))
 
-    @property
-    def order(self) -> list[int]:
+    @cached_property
+    def order(self) -> np.ndarray:
         """An order of the samples that follows from their content: by class, then by hash."""
-        return sorted(range(len(self)), key=lambda i: (self.labels[i], self.hashes[i]))
+        keys = zip(self.labels, self.hashes.tolist(), range(len(self)), strict=True)
+        return np.array([i for _, _, i in sorted(keys)], np.int64)
 
-    def empty(self) -> Self:
-        """Return no rows, of the same kind."""
+    def empty(self) -> LabelledRows:
+        """Return no rows, of the same width."""
         return self._at([])
 
-    def in_order(self) -> Self:
-        """Return the same samples in that order."""
-        return self._at(self.order)
-
-    def with_missing(self, other: LabelledRows) -> LabelledRows:
-        """Return these and, of the other's, those of classes that are not here."""
-        missing = other.drop(self.counts)
-        return self.add(*missing.grouped()) if len(missing) else self
-
-    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> LabelledRows:
-        """Return these samples and more, row i of ``labels[groups[i]]``."""
-        return self._with(rows, groups, labels)
-
-    def without(self, rows: Array, labels: Sequence[Label]) -> LabelledRows:
-        """Return these samples but those given; raise if one of them is not here."""
-        wanted, gone = np.asarray(on_cpu(rows), self.rows.dtype), set()
-        for label in dict.fromkeys(labels):
-            mine = [i for i, own in enumerate(self.labels) if own == label]
-            given = [i for i, own in enumerate(labels) if own == label]
-            found = match_rows(wanted[given], self.rows[mine], label)
-            gone |= {mine[i] for i in found.tolist()}
-        return self._at([i for i in range(len(self)) if i not in gone])
-
-    def drop(self, labels: Collection[Label]) -> Self:
-        """Return these samples without those of some classes."""
-        return self._at([i for i, label in enumerate(self.labels) if label not in labels])
-
-    def only(self, label: Label) -> Self:
-        """Return those of one class."""
-        return self._at([i for i, own in enumerate(self.labels) if own == label])
-
-    def rename(self, old: Label, new: Label) -> Self:
-        """Return the same samples with one class renamed."""
-        names = [new if label == old else label for label in self.labels]
-        return type(self)(self.rows, names)
-
-    def by_label(self) -> dict[Label, np.ndarray]:
-        """Return the row of each class, if there is one of each."""
-        return dict(zip(self.labels, self.rows, strict=True))
-
     def grouped(self) -> tuple[np.ndarray, np.ndarray, list[Label]]:
-        """Return rows, the class of each as a position, and the classes."""
-        labels, groups = grouped(np.array(self.labels))
-        return self.rows, groups, labels
+        """Return rows in that order, the class of each as a position, and the classes."""
+        labels, groups = grouped(np.array(self.labels)[self.order])
+        return self.rows[self.order], groups, labels
 
-    def _with(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Self:
-        more = np.asarray(on_cpu(rows), self.rows.dtype)
-        names = [*self.labels, *(labels[group] for group in groups.tolist())]
-        return type(self)(np.concatenate([self.rows, more]), names)
+    def add(
+        self,
+        rows: Array,
+        groups: np.ndarray,
+        labels: Sequence[Label],
+        most: int | None = None,
+    ) -> LabelledRows:
+        """Return these samples and more, row i of ``labels[groups[i]]``.
 
-    def _at(self, chosen: Sequence[int] | np.ndarray) -> Self:
-        at = np.asarray(chosen, np.int64)
-        return type(self)(self.rows[at], [self.labels[i] for i in at.tolist()])
-
-
-@dataclass(frozen=True, eq=False)
-class Waiting(LabelledRows):
-    """Samples learned since evidence was last gathered: at most 1,024 of them.
-
-    Those with the smallest hashes of their features are kept, so that which ones they are does not
-    depend on order, batches or merging.
-    """
-
-    def add(self, rows: Array, groups: np.ndarray, labels: Sequence[Label]) -> Waiting:
-        """Return the samples that wait once these are learned, row i of ``labels[groups[i]]``."""
-        known, total = len(self.labels), len(self.labels) + len(rows)
-        if total <= MOST_WAITING:
-            return self._with(rows, groups, labels)
+        With ``most``, at most so many: those with the smallest hashes, so that which ones they are
+        does not depend on order, batches or merging.
+        """
+        known = len(self)
+        if most is None or known + len(rows) <= most:
+            more = np.asarray(on_cpu(rows), self.rows.dtype)
+            names = [*self.labels, *(labels[group] for group in groups.tolist())]
+            return LabelledRows(np.concatenate([self.rows, more]), names)
         hashes = np.concatenate([self.hashes, _hashes(rows)])
-        chosen = np.flatnonzero(hashes <= np.partition(hashes, MOST_WAITING - 1)[MOST_WAITING - 1])
-        if len(chosen) > MOST_WAITING:  # equal rows, maybe of several classes
+        chosen = np.flatnonzero(hashes <= np.partition(hashes, most - 1)[most - 1])
+        if len(chosen) > most:  # equal rows, maybe of several classes
             names = [*self.labels, *(labels[group] for group in groups)]
             ranked = sorted((int(hashes[i]), names[i], i) for i in chosen.tolist())
-            chosen = np.sort([i for _, _, i in ranked[:MOST_WAITING]])
+            chosen = np.sort([i for _, _, i in ranked[:most]])
         old, new = chosen[chosen < known], chosen[chosen >= known] - known
         if not len(new):
             return self
-        waiting = self._at(old)._with(rows[new], groups[new], labels)
-        vars(waiting)["hashes"] = hashes[chosen]  # known already
-        return waiting
+        kept = self._at(old).add(rows[new], groups[new], labels)
+        vars(kept)["hashes"] = hashes[chosen]  # known already
+        return kept
 
-    def remove(self, rows: Array, labels: Sequence[Label]) -> Waiting:
-        """Return those that wait without these samples."""
+    def join(self, other: LabelledRows, most: int | None = None) -> LabelledRows:
+        """Return these samples and others; ``most`` as for `add`."""
+        return self.add(other.rows, np.arange(len(other)), other.labels, most)
+
+    def discard(self, rows: Array, labels: Sequence[Label]) -> LabelledRows:
+        """Return these samples but those given, as far as they are here."""
         known = set(self.labels)
         chosen = [i for i, label in enumerate(labels) if label in known]
         rows = on_cpu(rows[chosen])
@@ -162,6 +119,37 @@ class Waiting(LabelledRows):
             else:
                 kept.append(i)
         return self._at(kept)
+
+    def without(self, rows: Array, labels: Sequence[Label]) -> LabelledRows:
+        """Return these samples but those given; raise if one of them is not here."""
+        wanted, gone = np.asarray(on_cpu(rows), self.rows.dtype), set()
+        for label in dict.fromkeys(labels):
+            mine = [i for i, own in enumerate(self.labels) if own == label]
+            given = [i for i, own in enumerate(labels) if own == label]
+            found = match_rows(wanted[given], self.rows[mine], label)
+            gone |= {mine[i] for i in found.tolist()}
+        return self._at([i for i in range(len(self)) if i not in gone])
+
+    def drop(self, labels: Collection[Label]) -> LabelledRows:
+        """Return these samples without those of some classes."""
+        return self._at([i for i, label in enumerate(self.labels) if label not in labels])
+
+    def only(self, label: Label) -> LabelledRows:
+        """Return those of one class."""
+        return self._at([i for i, own in enumerate(self.labels) if own == label])
+
+    def rename(self, old: Label, new: Label) -> LabelledRows:
+        """Return the same samples with one class renamed."""
+        names = [new if label == old else label for label in self.labels]
+        return LabelledRows(self.rows, names)
+
+    def by_label(self) -> dict[Label, np.ndarray]:
+        """Return the row of each class, if there is one of each."""
+        return dict(zip(self.labels, self.rows, strict=True))
+
+    def _at(self, chosen: Sequence[int] | np.ndarray) -> LabelledRows:
+        at = np.asarray(chosen, np.int64)
+        return LabelledRows(self.rows[at], [self.labels[i] for i in at.tolist()])
 
 
 def match_rows(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:

@@ -21,7 +21,6 @@ import numpy as np
 from klda.engine.arrays import (
     Array,
     Backend,
-    Grouping,
     NumpyBackend,
     inside,
     is_torch,
@@ -29,16 +28,21 @@ from klda.engine.arrays import (
 )
 from klda.engine.evidence import Evidence
 from klda.engine.feature_map import FeatureMap
-from klda.engine.held_rows import LabelledRows, Waiting
+from klda.engine.held_rows import LabelledRows
 from klda.engine.interrupts import held_back, let_interrupts_through
+from klda.engine.rule import RuleTerms
 from klda.engine.shrinkage import MOST_ANCHORS
 from klda.engine.solution import row_blocks
-from klda.engine.solve import Solver
+from klda.engine.solve import PlainWeights, Precision
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label
 
-Batch = tuple[Array, Grouping, list[Label]]  # rows on the device, their classes, and labels
+# Rows on the device, class by class, how many there are of each class, and their labels.
+Batch = tuple[Array, np.ndarray, list[Label]]
+MOST_WAITING = 1024  # samples learned since evidence was last gathered
+ENOUGH_SAMPLES = 10  # of a class, from which on its hint does not count
+LEAST_HITS = 0.2  # of the hints, beyond those by chance
 MOVED_AT_ONCE = 1 << 30  # bytes of samples; of more, only those that are worked on are on a GPU
 
 
@@ -74,23 +78,35 @@ class HalfChangedError(KldaError):
 
 
 class Member:
-    """A feature map with the statistics of what was learned through it, and their solver."""
+    """A feature map with the statistics of what was learned through it.
+
+    Attributes
+    ----------
+    precision : Precision or None
+        Their factor and the changes since; None until it is needed.
+    solved : tuple or None
+        What the last solution was made of; leaving samples out needs it.
+    """
 
     def __init__(self, own_map: FeatureMap, statistics: ClassStatistics) -> None:
         self.map = own_map
         self.statistics = statistics
-        self.solver = Solver(statistics)
+        self.precision: Precision | None = None
+        self.solved: tuple[PlainWeights, RuleTerms] | None = None
 
     def change(
-        self, rows: Array, groups: Grouping, labels: list[Label], sign: int, room: Array | None
+        self, rows: Array, counts: np.ndarray, labels: list[Label], sign: int, room: Array | None
     ) -> None:
         """Add or remove samples, all in memory at once; the room is for their lifted features."""
         known = len(self.statistics.labels)
-        lifted = self.statistics.change(self.map.lift(rows, room), groups, labels, sign)
+        lifted = self.statistics.change(self.map.lift(rows, room), counts, labels, sign)
+        if self.precision is None:
+            return
         if sign < 0 and len(self.statistics.labels) < known:
-            self.solver.note_reorder()
+            self.precision.note_reorder()
             labels = [label for label in labels if label in self.statistics.positions]
-        self.solver.note_change(lifted, sign, labels)
+        if not self.precision.note_change(lifted, sign, labels):
+            self.precision = None
 
 
 class Model:
@@ -100,9 +116,9 @@ class Model:
         self,
         members: Sequence[Member],  # several for an ensemble; they share the classes and counts
         evidence: Evidence | None = None,  # what leaving samples out has told
-        waiting: Waiting | None = None,  # samples that are yet to be left out
+        waiting: LabelledRows | None = None,  # samples that are yet to be left out
         held: LabelledRows | None = None,  # samples that are not in the statistics
-        # One row per class, what its name says (`klda.engine.hints`); not among the counts.
+        # One row per class, what its name says; not among the counts.
         hints: LabelledRows | None = None,
         *,
         holds: bool = False,  # whether it consists of the samples while they are few
@@ -113,24 +129,25 @@ class Model:
         self.n_features = self.members[0].map.n_features
         self.evidence = Evidence() if evidence is None else evidence
         none = np.empty((0, self.n_features), self.backend.dtype)
-        self.waiting = waiting or Waiting(none)
+        self.waiting = waiting or LabelledRows(none)
         self.holds = holds
         self.held, self.hints = held or LabelledRows(none), hints or LabelledRows(none)
         self.is_half_changed = False  # and must not be used any more
         self._classes: tuple[Any, LabelledRows, np.ndarray] | None = None
 
     @classmethod
-    def of_maps(
-        cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True, holds: bool = False
-    ) -> Model:
-        """Return a model with these feature maps that has learned nothing."""
+    def of_maps(cls, maps: Sequence[FeatureMap], *, with_scatter: bool = True) -> Model:
+        """Return a model with these feature maps that has learned nothing.
+
+        Without a scatter it is made of counts and means alone, and never holds samples.
+        """
         members = [
             Member(
                 each, ClassStatistics(each.n_components, each.backend, with_scatter=with_scatter)
             )
             for each in maps
         ]
-        return cls(members, holds=holds)
+        return cls(members, holds=with_scatter)
 
     # ---------------------------------------------------------------- what it knows
 
@@ -178,6 +195,36 @@ class Model:
             return {"rows": len(self.held), "most_rows": self.statistics.n_components // 2}
         return {"waiting": len(self.waiting.labels)} if self.waiting.labels else {}
 
+    @property
+    def useful_hints(self) -> LabelledRows:
+        """The hints that count now: a function of what was learned alone.
+
+        A name such as ``card_arrival``, encoded like a text, is worth about a sample of its class:
+        much while there are none or few, nothing once there are ten. Names may also be codes that
+        say nothing. So hints count only where they have proved themselves. A class that has no
+        sample has its hint alone, whatever the others say. In a model that no longer holds its
+        samples, only the hints of such classes count: a hint does not help a few rare classes.
+        """
+        if not len(self.hints):
+            return self.hints
+        most = ENOUGH_SAMPLES if self.is_holding and self._hints_tell_classes_apart() else 1
+        return self.hints.drop({label for label, n in self.counts.items() if n >= most})
+
+    def _hints_tell_classes_apart(self) -> bool:
+        """Whether the class mean nearest to a hint is its own class's more often than by chance."""
+        known = self.hints.drop({label for label, n in self.counts.items() if not n})
+        if not len(known):
+            return True
+        held, groups, labels = self.held.grouped()
+        sums = np.add.reduceat(held, np.searchsorted(groups, np.arange(len(labels))), axis=0)
+        means = sums / np.bincount(groups)[:, None]
+        centred = means - means.mean(axis=0)
+        gaps = (centred**2).sum(axis=1) - 2 * (known.rows - means.mean(axis=0)) @ centred.T
+        nearest = [labels[at] for at in gaps.argmin(1)]
+        hits = np.mean([one == own for one, own in zip(nearest, known.labels, strict=True)])
+        chance = 1 / len(labels)
+        return bool(hits >= chance + LEAST_HITS * (1 - chance)) or len(labels) == 1
+
     # ---------------------------------------------------------------- verbs
 
     def add(
@@ -194,11 +241,13 @@ class Model:
                 self.held = held.add(rows, groups, labels)
                 return
             if len(held):
-                rows, groups, labels = held.add(rows, groups, labels).in_order().grouped()
+                rows, groups, labels = held.add(rows, groups, labels).grouped()
                 held = held.empty()
         if rows.nbytes <= MOVED_AT_ONCE:
             rows = self.backend.asarray(rows)
-        waiting = self.waiting.add(rows, groups, labels) if gather else self.waiting
+        waiting = self.waiting
+        if gather:
+            waiting = waiting.add(rows, groups, labels, MOST_WAITING)
         self.change(rows, groups, labels, 1)
         self.waiting, self.held = waiting, held
 
@@ -213,7 +262,7 @@ class Model:
             return self
         twin = self.copy()
         twin.holds, twin.held = False, self.held.empty()
-        twin.add(*self.held.in_order().grouped())
+        twin.add(*self.held.grouped())
         twin.holds = True
         return twin
 
@@ -226,7 +275,7 @@ class Model:
         fractions = {label: n / before[label] for label, n in pairs}
         evidence = self.evidence.drop(fractions)
         waiting = self.waiting.drop({label for label, part in fractions.items() if part >= 1})
-        waiting = waiting.remove(rows, [labels[group] for group in groups.tolist()])
+        waiting = waiting.discard(rows, [labels[group] for group in groups.tolist()])
         self.change(rows, groups, labels, -1)
         self.evidence, self.waiting = evidence, waiting
 
@@ -241,7 +290,7 @@ class Model:
         size = self.statistics.n_components
         blocks = row_blocks(len(groups), size, self.backend)
         lifts = self.members[0].map.gamma is not None
-        room = self.backend.room(blocks[0].stop, size) if lifts else None
+        room = self.backend.empty((blocks[0].stop, size)) if lifts else None
 
         with held_back():
             try:
@@ -263,37 +312,30 @@ class Model:
                 raise
 
     def _batch(self, rows: Array, groups: np.ndarray, labels: list[Label], block: slice) -> Batch:
-        """Return a block of rows on the device, and which of the classes in it each belongs to."""
-        counts = np.bincount(groups[block], minlength=len(labels))
+        own, here = groups[block], self.backend.asarray(rows[block])
+        if (np.diff(own) < 0).any():
+            here = here[self.backend.index(np.argsort(own, kind="stable"))]
+        counts = np.bincount(own)
         present = np.flatnonzero(counts)
-        own = (np.cumsum(counts > 0) - 1)[groups[block]]
-        grouping = self.backend.grouping(own, len(present))
-        arranged = grouping.arranged(self.backend.asarray(rows[block]))
-        return arranged, grouping, [labels[i] for i in present]
+        return here, counts[present], [labels[i] for i in present]
 
     def merge(self, other: Model) -> None:
         """Add all that another model with the same feature maps learned."""
-        hints = self.hints.with_missing(other.hints)
-        self._merge(other)
-        self.hints = hints
-
-    def _merge(self, other: Model) -> None:
-        if other.is_holding:
-            if len(other.held):
-                self.add(*other.held.grouped())
-            return
-        if len(self.held):
+        hints = self.hints.join(other.hints.drop(self.hints.counts))
+        if len(other.held):
+            self.add(*other.held.grouped())
+        elif len(self.held) and not other.is_holding:
             folded = self.folded()
-            folded._merge(other)
+            folded.merge(other)
             vars(self).update(vars(folded))
-            return
-        merged = [Member(each.map, each.statistics.copy()) for each in self.members]
-        for member, added in zip(merged, other.members, strict=True):
-            member.statistics.merge(added.statistics)
-        theirs = other.waiting
-        waiting = self.waiting.add(theirs.rows, np.arange(len(theirs.rows)), theirs.labels)
-        self.evidence = self.evidence.merge(other.evidence)
-        self.members, self.waiting = merged, waiting
+        elif not other.is_holding:
+            merged = [Member(each.map, each.statistics.copy()) for each in self.members]
+            for member, added in zip(merged, other.members, strict=True):
+                member.statistics.merge(added.statistics)
+            waiting = self.waiting.join(other.waiting, MOST_WAITING)
+            self.evidence = self.evidence.merge(other.evidence)
+            self.members, self.waiting = merged, waiting
+        self.hints = hints
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name."""
@@ -309,32 +351,27 @@ class Model:
 
         Returns the class alone, without scatter: merging it undoes the drop exactly.
         """
-        hint, hints = self.hints.only(label), self.hints.drop({label})
-        gone = self._drop(label)
-        gone.hints, self.hints = hint, hints
-        return gone
-
-    def _drop(self, label: Label) -> Model:
-        if label not in self.statistics.positions and not self.is_holding:
-            return self.empty()
+        gone, hint, hints = self.empty(), self.hints.only(label), self.hints.drop({label})
         if self.is_holding:
-            gone = self.empty()
             gone.held, self.held = self.held.only(label), self.held.drop({label})
-            return gone
-        parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
-        gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
-        drops = [member.statistics.prepare_drop([label]) for member in self.members]
-        for member, drop in zip(self.members, drops, strict=True):
-            drop()
-            member.solver.note_reorder()
-        self.evidence = self.evidence.drop({label: 1.0})
-        self.waiting = self.waiting.drop({label})
+        elif label in self.statistics.positions:
+            parts = [Member(each.map, each.statistics.only(label)) for each in self.members]
+            gone = Model(parts, self.evidence.only(label), self.waiting.only(label))
+            drops = [member.statistics.prepare_drop([label]) for member in self.members]
+            for member, drop in zip(self.members, drops, strict=True):
+                drop()
+                if member.precision is not None:
+                    member.precision.note_reorder()
+            self.evidence = self.evidence.drop({label: 1.0})
+            self.waiting = self.waiting.drop({label})
+        gone.hints, self.hints = hint, hints
         return gone
 
     def empty(self) -> Model:
         """Return a model with the same feature maps that has learned nothing."""
-        with_scatter = self.statistics.scatter is not None
-        return Model.of_maps(self.maps, with_scatter=with_scatter, holds=self.holds)
+        twin = Model.of_maps(self.maps, with_scatter=self.statistics.with_scatter)
+        twin.holds = self.holds  # not in folders of old versions
+        return twin
 
     def copy(self) -> Model:
         """Return an independent copy; feature maps, which never change, are shared."""
@@ -402,6 +439,6 @@ class Model:
         waiting = None
         labels = meta.get("waiting", {}).get("pending", [])
         if labels:
-            waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
+            waiting = LabelledRows(np.array(arrays["learn/pending"]), list(labels))
         evidence = Evidence.unpack(arrays, meta["classes"])
         return cls(members, evidence, waiting, held, hints, holds="held" in meta)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from klda.engine.host_blas import product
+from klda.engine.arrays import product
 
 NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
 ALMOST_NO_RIDGE = 1e-3

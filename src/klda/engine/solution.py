@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, NumpyBackend, inside, under
+from klda.engine.arrays import Array, Backend, inside, under
 from klda.engine.evidence import USUAL_TEMPERATURE, Evidence, Scale
-from klda.engine.familiarity import Familiarity
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import FewEvidence, usual_temperature
+from klda.engine.rule import Familiarity, Settings
 from klda.errors import KldaError
 from klda.labels import Label
-
-if TYPE_CHECKING:
-    from klda.engine.solve import Settings
 
 BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
 BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
@@ -127,7 +124,7 @@ class Solution:
         With ``columns`` among these classes, positions being those in ``columns``.
         """
         blocks = self._score_blocks(rows, columns)
-        found = [self.backend.top(self.combined(parts), 1)[1][:, 0] for parts in blocks]
+        found = [self.backend.to_numpy(self.combined(parts).argmax(1)) for parts in blocks]
         return np.concatenate(found)
 
     def likeliest(
@@ -144,12 +141,14 @@ class Solution:
 
     def _top(self, parts: Sequence[Array], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and probabilities of the likeliest classes of a block of rows."""
-        scores = self.combined(parts)
+        scores, xp = self.combined(parts), self.backend.xp
         best, positions = self.backend.top(scores, k)
-        log_total = self.backend.log_total(scores, self.temperature)
         # In float32 some probabilities would exceed one.
-        exponents = best.astype(np.float64) / self.temperature - log_total[:, None]
-        return positions, np.exp(exponents)
+        scores = xp.asarray(scores, dtype=xp.float64)
+        largest = xp.amax(scores, 1)
+        total = xp.exp((scores - largest[:, None]) / self.temperature).sum(1)
+        log_total = self.backend.to_numpy(largest / self.temperature + xp.log(total))
+        return positions, np.exp(best.astype(np.float64) / self.temperature - log_total[:, None])
 
     def _score_blocks(
         self, rows: Array, columns: np.ndarray | None = None
@@ -176,8 +175,9 @@ class Solution:
             return parts[0]
         if self.combine == "scores":
             return sum(parts) / len(parts)
-        mean: Array = sum(self.backend.softmax(part) for part in parts) / len(parts)
-        return self.backend.log(mean)
+        xp = self.backend.xp
+        mean = sum(softmax(part, xp) for part in parts) / len(parts)
+        return xp.log(mean.clip(float(np.finfo(np.float64).tiny)))
 
     # ---------------------------------------------------------------- doubt
 
@@ -325,6 +325,8 @@ def _evidence(arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Evide
     return FewEvidence.unpack(arrays, names) or Evidence.unpack(arrays, names) or Evidence()
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Return probabilities of scores ``(n, M)``, each row summing to one."""
-    return NumpyBackend("float64").softmax(scores)
+def softmax(scores: Array, xp: Any = np) -> Array:
+    """Return probabilities of scores ``(n, M)`` in double precision, each row summing to one."""
+    scores = xp.asarray(scores, dtype=xp.float64)
+    found = xp.exp(scores - xp.amax(scores, 1)[:, None])
+    return found / found.sum(1)[:, None]

@@ -3,9 +3,9 @@
 Scores are relative to a class at the mean of the class means: a constant that all classes share is
 left out, so that float32 spends its digits on the differences between classes.
 
-``P`` is the inverse of the regularised covariance; it is never formed (`klda.engine.precision`).
-After a small change its factor stays as it is and the Woodbury identity brings the change in,
-always from the same factor, so that errors don't add up over many changes.
+``P`` is N times ``R = (S + rho I)^-1``, which is applied but never formed. After a small change the
+factor stays as it is and the Woodbury identity brings the change in, always from the same factor,
+so that errors don't add up over many changes.
 
 The ridge is relative to the mean diagonal of the covariance and is rounded to a fixed grid (eight
 steps per octave, at most 4.5% off). A small change then leaves it where it was, a low-rank update
@@ -15,34 +15,29 @@ is exact, and the classifier is a function of the statistics alone, not of when 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.engine.arrays import Array
-from klda.engine.familiarity import Familiarity
-from klda.engine.hints import useful_hints
-from klda.engine.precision import NotPositiveDefiniteError, PlainWeights, Precision
-from klda.engine.regression import blend
-from klda.engine.shrinkage import PRIOR_WEIGHT, Mixing, Shrinkage, choose_anchors, log_priors
+from klda.engine.arrays import Array, Backend
+from klda.engine.held_rows import LabelledRows
+from klda.engine.interrupts import held_back
+from klda.engine.rule import RuleTerms, Settings, out_of_sample
+from klda.engine.shrinkage import Shrinkage, choose_anchors
 from klda.engine.solution import LinearRule, Solution
 from klda.engine.statistics import ClassStatistics, GrowingRows, class_blocks
 from klda.errors import KldaError
 from klda.labels import Label
 
 if TYPE_CHECKING:
-    from klda.engine.model import Model
+    from klda.engine.model import Member, Model
 
-AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice as many on
-FEW_SHOT_RIDGE = 400.0  # at one sample per class; falls with their number to the power of -2.5
 STEPS_PER_OCTAVE = 8
 EXACT_TRACE_BELOW = 1024  # components; above, the trace of P is estimated from fixed probes
 N_PROBES = 64
 MOST_RAISES = 12
-SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
 DAMAGED = "the model was damaged. Restore it from a copy."
 UPDATED_PART = 8  # a factor is replaced once the changes since exceed D / 8 rows
 
@@ -51,57 +46,183 @@ class RidgeRaisedWarning(UserWarning):
     """The ridge was raised because the scatter was not positive definite in this precision."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the user chose of all that a solution depends on.
+class NotPositiveDefiniteError(ArithmeticError):
+    """A factorisation failed in this precision; a larger ridge may succeed."""
+
+
+class Precision:
+    """``R = (S + rho I)^-1`` from one factorisation and the changes since (Woodbury).
+
+    With the factor's ``R0`` and changes ``V^T J V`` since, the gains ``G = V R0`` and the small
+    system ``C = J + V R0 V^T`` give ``R = R0 - G^T C^-1 G``.
 
     Attributes
     ----------
-    ridge : float or "auto"
-        Added to the covariance's diagonal, relative to its mean.
-    priors : {"auto", "uniform", "empirical"}
-        Prior probabilities of the classes.
-    small_sample_correction : bool
-        Estimate the means of rare classes with the help of the others.
-    combine : {"scores", "probabilities"}
-        What is averaged over the members of an ensemble.
-    calibrated : bool
-        Use the model's evidence for probabilities and for what is unknown.
-    nearest_mean : bool
-        Answer with the nearest class mean by cosine, without a covariance.
-    rule : {"auto", "lda"}
-        ``"lda"``: the paper's rule. ``"auto"``: regression is added to it, and a larger ridge is
-        used while there are few samples of each class.
+    rho, nominal : float
+        The ridge on the scale of the scatter; and before it was raised, if it had to be.
+    reference : array of shape (D,)
+        The mean of the class means when the factor was made: it applies to differences from it.
     """
 
-    ridge: float | str = "auto"
-    priors: str = "auto"
-    small_sample_correction: bool = True
-    combine: str = "scores"
-    calibrated: bool = False
-    nearest_mean: bool = False
-    rule: str = "lda"
+    def __init__(
+        self, statistics: ClassStatistics, rho: float, nominal: float, reference: Array
+    ) -> None:
+        self.statistics, self.backend = statistics, statistics.backend
+        self.rho, self.nominal, self.reference = rho, nominal, reference
+        self._square = statistics.square  # which has the factor, also once the scatter is another
+        with held_back():
+            self._factor: Any = self.backend.factorise(self._square, rho)
+        if self._factor is None:
+            raise NotPositiveDefiniteError
+        self._gains = self.backend.empty((0, statistics.n_components))
+        self._system = self.backend.empty((0, 0))
+        self._is_definite = True
+        self._solve: Callable[[Array], Array] | None = None
+        self._pending: list[tuple[Array, int]] = []  # changes that are still to be brought in
+        self._weights = GrowingRows(statistics.n_components, self.backend)
+        self._stale: set[int] = set()  # classes whose means have moved
+        self._probed: tuple[Array, Array] | None = None  # what the trace of R is found with
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any], *, nearest_mean: bool) -> Settings:
-        """Take from a classifier's parameters those that a solution depends on."""
-        known = {each.name for each in fields(cls)} & parameters.keys()
-        return cls(nearest_mean=nearest_mean, **{name: parameters[name] for name in known})
+    def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> bool:
+        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved.
 
-    def relative_ridge(self, counts: np.ndarray, n_components: int) -> float:
-        """Return the ridge relative to the mean diagonal of the covariance."""
-        if not isinstance(self.ridge, str):
-            return self.ridge
-        n_samples = max(int(counts.sum()), 1)
-        ratio = n_samples / n_components
-        first, last = AUTO_RIDGES
-        if ratio < 1:  # worth D / 10 samples whose scatter is the same in all directions
-            ridge = first / ratio
-        else:
-            ridge = float(first * (last / first) ** min(np.log2(ratio), 1.0))
-        if self.rule == "lda":
-            return ridge
-        return max(ridge, FEW_SHOT_RIDGE * float(n_samples / max(len(counts), 1)) ** -2.5)
+        The rows are copied: their memory may be used again. Returns False if there is no memory
+        for that, or if so much has changed that a new factor is due.
+        """
+        since = len(self._gains) + sum(len(kept) for kept, _ in self._pending) + len(rows)
+        if since > self.statistics.n_components // UPDATED_PART:
+            return False
+        try:
+            self._pending.append((self.backend.copy(rows), sign))
+        except (MemoryError, RuntimeError):  # torch's lack of memory is a RuntimeError
+            return False
+        self._stale.update(self.statistics.locate(labels).tolist())
+        return True
+
+    def note_reorder(self) -> None:
+        """Take note that classes were dropped: means have other positions now."""
+        self._weights.clear()
+        self._stale.clear()
+
+    def weights(self, *, with_probes: bool) -> Array:
+        """Return ``(mu_m - reference) R0`` of all classes.
+
+        The factor is applied to all that is new: changed rows, means that moved, probes of the
+        trace. All together: on a GPU one vector takes as long as a hundred.
+        """
+        statistics, known = self.statistics, len(self._weights.values)
+        stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
+        fresh = np.arange(known, len(statistics.labels))
+        self._weights.extend(len(fresh))
+        weights, wanted = self._weights.values, np.concatenate([stale, fresh])
+        others = [rows for rows, _ in self._pending]
+        if with_probes and self._probed is None:
+            others.append(_probes(statistics.n_components, self.backend))
+        for part in class_blocks(max(len(wanted), 1)):
+            at = self.backend.index(wanted[part])
+            moved = statistics.means[at] - self.reference
+            *solved, weights[at] = self._apply_factor([*others, moved])
+            if len(solved) > len(self._pending):
+                self._probed = others[-1], solved.pop()
+            for (rows, sign), gains in zip(self._pending, solved, strict=True):
+                self._bring_in(rows, gains, sign)
+            self._pending.clear()
+            others = []
+        self._stale.clear()
+        return weights
+
+    def _bring_in(self, rows: Array, gains: Array, sign: int) -> None:
+        """Bring in a change of the scatter by ``sign * rows^T rows``; the gains are ``rows R0``."""
+        old, new = len(self._gains), len(rows)
+        system = self.backend.empty((old + new, old + new))
+        system[:old, :old] = self._system
+        system[old:, :old] = rows @ self._gains.T
+        system[:old, old:] = system[old:, :old].T
+        system[old:, old:] = rows @ gains.T
+        system.reshape(-1)[:: len(system) + 1][old:] += float(sign)  # the diagonal
+        self._system = system
+        self._gains = self.backend.concatenate([self._gains, gains])
+        self._is_definite = self._is_definite and sign > 0
+        self._solve = None
+
+    def _apply_factor(self, parts: list[Array]) -> list[Array]:
+        """Return ``vectors R0`` for each of some arrays of vectors."""
+        vectors = self.backend.concatenate(parts) if len(parts) > 1 else parts[0]
+        if not len(vectors):
+            return parts
+        solved = self.backend.solve(self._square, self._factor, vectors)
+        stops = np.cumsum([len(part) for part in parts]).tolist()
+        return [solved[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)]
+
+    def update(self, solved: Array, vectors: Array) -> Array:
+        """Turn ``vectors R0`` into ``vectors R``."""
+        if not len(self._gains):
+            return solved
+        if self._solve is None:
+            self._solve = self.backend.small_solver(self._system, definite=self._is_definite)
+        if self._solve is None:
+            raise NotPositiveDefiniteError
+        return solved - self._solve(vectors @ self._gains.T) @ self._gains
+
+    def apply(self, vectors: Array) -> Array:
+        """Return ``vectors R``."""
+        return self.update(self._apply_factor([vectors])[0], vectors)
+
+    def of_new_rows(self, rows: Array) -> Array:
+        """Return ``(rows - reference) R0``."""
+        return self._apply_factor([rows - self.reference])[0]
+
+    def spread(self) -> tuple[float, float]:
+        """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``.
+
+        The trace of R is exact for few components and estimated from fixed probes for many.
+        """
+        size = self.statistics.n_components
+        freedom = self.statistics.n_scattered - len(self.statistics.labels)
+        if freedom <= 0 or self._probed is None:
+            return 0.0, 1.0
+        probes, solved = self._probed
+        trace = float((self.update(solved, probes) * probes).sum())
+        trace /= 1 if len(probes) == size else N_PROBES
+        return out_of_sample(size - self.rho * trace, freedom)
+
+
+class PlainWeights:
+    """``N (mu_m - g) R``: the weights of the plain means, computed for a few classes at a time.
+
+    Classes are in the order of their sorted labels. Those that have no samples are known by hints:
+    one row each, which counts as a sample.
+    """
+
+    def __init__(
+        self, precision: Precision, hints: Array, hinted: Sequence[Label], *, with_probes: bool
+    ) -> None:
+        statistics, concatenate = precision.statistics, precision.backend.concatenate
+        self.precision, self.n_samples = precision, statistics.n_scattered
+        self.means, self._base = statistics.means, precision.weights(with_probes=with_probes)
+        self.order, counts = statistics.order, statistics.counts
+        if hinted:
+            self.means = concatenate([self.means, hints])
+            self._base = concatenate([self._base, precision.of_new_rows(hints)])
+            labels = [*statistics.labels, *hinted]
+            self.order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
+            counts = np.concatenate([counts, np.ones(len(hinted), np.int64)])
+        self.counts = counts[self.order]
+        self.centre = self.means.mean(0)
+        self._offset = self.centre - precision.reference
+        # The same in the weights of all classes.
+        self._shift = precision.update(self._base.mean(0)[None], self._offset[None])
+
+    def of(self, classes: np.ndarray) -> tuple[Array, Array]:
+        """Return the means, relative to the mean of means, and the weights of some classes."""
+        at = self.precision.backend.index(self.order[classes])
+        means = self.means[at]
+        means -= self.precision.reference
+        weights = self.precision.update(self._base[at], means)
+        weights -= self._shift
+        weights *= self.n_samples
+        means -= self._offset
+        return means, weights
 
 
 def solve(model: Model, settings: Settings) -> Solution:
@@ -110,14 +231,11 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        hints, statistics = useful_hints(model), model.statistics
+        hints, statistics = model.useful_hints, model.statistics
         ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
-        jobs = [
-            partial(member.solver.solve, ridge, settings, member.map.lift(hints.rows), hints.labels)
-            for member in model.members
-        ]
+        jobs = [partial(solve_member, each, ridge, settings, hints) for each in model.members]
         with model.backend.small_work_on_host():
-            if all(member.solver.has_factor for member in model.members):
+            if all(member.precision is not None for member in model.members):
                 rules = [job() for job in jobs]  # small ones
             else:
                 rules = model.backend.side_by_side(jobs)
@@ -136,283 +254,114 @@ def _nearest_mean(model: Model) -> LinearRule:
     return LinearRule(model.backend.asarray(means), model.backend.zeros((len(means),)))
 
 
-@dataclass(frozen=True)
-class RuleTerms:
-    """What a rule is made of, beyond the plain weights; classes in the order of their labels."""
-
-    mixing: Mixing
-    squares: np.ndarray  # (mu_m - g)^T P (mu_m - g) of the estimated means
-    extra: np.ndarray  # corrections and priors in the biases
-    blend: np.ndarray | None  # what linear scores are multiplied by, where regression is added
-    familiarity: Familiarity
-
-    @property
-    def offsets(self) -> np.ndarray:
-        """What scores have beyond the linear ones."""
-        return np.asarray(self.extra - 0.5 * self.squares)
-
-    @classmethod
-    def of(
-        cls, shrinkage: Shrinkage, squares: np.ndarray, inflation: float, settings: Settings
-    ) -> RuleTerms:
-        """Work them out from inner products of class means, all classes having been mixed."""
-        counts, mixing = shrinkage.counts, shrinkage.mixing
-        extra = mixing.correction
-        if settings.priors == "empirical":
-            extra = extra + np.log(counts / counts.sum())
-        elif settings.priors == "auto":
-            extra = extra + PRIOR_WEIGHT * inflation * log_priors(counts)
-        gram, blending = mixing.gram(shrinkage.inner), None
-        if settings.rule == "auto" and len(shrinkage.anchors) == len(counts) > 1:
-            length = float(np.median(shrinkage.inner.diagonal()))
-            blending = blend(gram, counts, length, shrinkage.excess())
-        offsets = extra - 0.5 * squares
-        known = Familiarity.of(gram, shrinkage.anchors, squares, offsets, counts, blending)
-        return cls(mixing, squares, extra, blending, known)
-
-
-@dataclass(frozen=True)
-class LeaveOneOutTerms(RuleTerms):
-    """What leaving samples out needs."""
-
-    counts: np.ndarray  # samples of each class
-    order: np.ndarray  # positions of the sorted labels among the means
-    plain: PlainWeights
-
-
-class Solver:
-    """Solves for the classifier of some statistics; keeps the factor between small changes.
-
-    Attributes
-    ----------
-    terms : LeaveOneOutTerms or None
-        What the last solution was made of.
-    """
-
-    def __init__(self, statistics: ClassStatistics) -> None:
-        self.statistics = statistics
-        self.backend = statistics.backend
-        self.terms: LeaveOneOutTerms | None = None
-        self._base_weights = GrowingRows(statistics.n_components, statistics.backend)
-        self._stale: set[int] = set()
-        self._pending: list[tuple[Array, int]] = []
-        self._probes: Array | None = None
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the factor; the next solve makes a new one."""
-        self._precision: Precision | None = None
-        self._nominal = 0.0
-        self._reference: Array | None = None  # the mean of means when the factor was made
-        self._probed: Array | None = None
-        self._pending.clear()
-        self.note_reorder()
-
-    @property
-    def has_factor(self) -> bool:
-        """Whether solving takes no factorisation, unless the ridge is another one by now."""
-        return self._precision is not None
-
-    def note_reorder(self) -> None:
-        """Take note that classes were dropped: means have other positions now."""
-        self._base_weights.clear()
-        self._stale.clear()
-
-    def note_change(self, rows: Array, sign: int, labels: Sequence[Label]) -> None:
-        """Take note that the scatter changed by ``sign * rows^T rows`` and these means moved.
-
-        The rows are copied where they are kept: their memory may be used again.
-        """
-        if self._precision is None:
-            return
-        since = len(self._precision.gains) + sum(len(kept) for kept, _ in self._pending) + len(rows)
-        if since > self.statistics.n_components // UPDATED_PART:
-            self.reset()
-            return
+def solve_member(
+    member: Member, ridge: float, settings: Settings, hints: LabelledRows
+) -> LinearRule:
+    """Return the rule of a member's statistics; its factor is kept between small changes."""
+    member.solved = None  # frees what it holds before the next solution is made
+    statistics, dtype = member.statistics, member.map.backend.dtype
+    lifted = member.map.lift(hints.rows)
+    means = statistics.means if statistics.labels else lifted
+    nominal, scale = _absolute(ridge, statistics, means)
+    why = (
+        f"{statistics.n_scattered} samples is not positive definite in {dtype.name} with "
+        f"ridge={ridge:g}"
+    )
+    for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
         try:
-            self._pending.append((self.backend.copy(rows), sign))
-        except (MemoryError, RuntimeError):  # torch's lack of memory is a RuntimeError
-            self.reset()
-            return
-        self._stale.update(self.statistics.locate(labels).tolist())
+            if member.precision is None or member.precision.nominal != nominal:
+                member.precision = None
+                member.precision = Precision(statistics, rho, nominal, means.mean(0))
+            probed = settings.small_sample_correction
+            plain = PlainWeights(member.precision, lifted, hints.labels, with_probes=probed)
+            return _rule(member, plain, settings)
+        except NotPositiveDefiniteError:
+            member.precision = None
+        except BaseException:
+            member.precision = None  # a half-made update must not be used, nor applied again
+            raise
+    raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
-    def solve(
-        self, ridge: float, settings: Settings, hints: Array, hinted: Sequence[Label]
-    ) -> LinearRule:
-        """Solve for the classifier of the statistics as they are now.
 
-        Classes that have no samples are known by hints: one row each, and their labels.
-        """
-        means = self.statistics.means if self.statistics.labels else hints
-        nominal, scale = self._absolute(ridge, means)
-        dtype, n_samples = self.backend.dtype, self.statistics.n_scattered
-        why = f"{n_samples} samples is not positive definite in {dtype.name} with ridge={ridge:g}"
-        for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
-            try:
-                precision = self._up_to_date(rho, nominal, means.mean(0))
-                plain = self._plain_weights(precision, hints, settings.small_sample_correction)
-                return self._rule(plain, hinted, settings)
-            except NotPositiveDefiniteError:
-                self.reset()
-            except BaseException:
-                self.reset()  # a half-made update must not be used, nor applied again
-                raise
-        raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
+def _absolute(ridge: float, statistics: ClassStatistics, means: Array) -> tuple[float, float]:
+    """Return the ridge on the scale of the scatter, on the grid, and that scale."""
+    backend, size = statistics.backend, statistics.n_components
+    scale = max(statistics.trace(), 0.0) / size
+    square = float(backend.sum_of_squares(means)) / max(1, means.shape[0] * means.shape[1])
+    of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
+    eps = float(np.finfo(backend.dtype).eps)
+    # What rounding alone may leave.
+    noise = 8 * eps * (float(statistics.turnover) / size) + (64 * eps) ** 2 * of_means
+    # Without known spread within classes all directions are equal, on the scale of the means.
+    rho = of_means if scale <= noise else max(ridge * scale, noise)
+    if not np.isfinite(rho):
+        raise KldaError(f"The statistics are not finite: {DAMAGED}")
+    return on_grid(rho), scale
 
-    def _absolute(self, ridge: float, means: Array) -> tuple[float, float]:
-        """Return the ridge on the scale of the scatter, on the grid, and that scale."""
-        statistics = self.statistics
-        assert statistics.scatter is not None
-        scale = max(statistics.scatter.trace(), 0.0) / statistics.n_components
-        square = float(self.backend.sum_of_squares(means))
-        square /= max(1, means.shape[0] * means.shape[1])
-        of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
-        eps = float(np.finfo(self.backend.dtype).eps)
-        turnover = float(statistics.scatter.turnover) / statistics.n_components
-        noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
-        # Without known spread within classes all directions are equal, on the scale of the means.
-        rho = of_means if scale <= noise else max(ridge * scale, noise)
-        if not np.isfinite(rho):
-            raise KldaError(f"The statistics are not finite: {DAMAGED}")
-        return on_grid(rho), scale
 
-    def _up_to_date(self, rho: float, nominal: float, reference: Array) -> Precision:
-        """Return the precision, factorised again if the ridge is another one."""
-        if self._precision is None or self._nominal != nominal:
-            assert self.statistics.scatter is not None
-            self.reset()
-            self._precision = Precision.factorised(self.statistics.scatter, rho)
-            self._nominal, self._reference = nominal, reference
-        return self._precision
+def _rule(member: Member, plain: PlainWeights, settings: Settings) -> LinearRule:
+    """Estimate the means of the classes, add the biases.
 
-    def _plain_weights(self, precision: Precision, hints: Array, with_probes: bool) -> PlainWeights:
-        """Apply the factor to all that is new: changed rows, means that moved, probes of the trace.
+    The anchors come first, then the others in blocks: beside the means and the weights nothing of
+    that size is held.
+    """
+    backend, counts = member.map.backend, plain.counts
+    spread, inflation = 0.0, 1.0
+    if settings.small_sample_correction:
+        spread, inflation = plain.precision.spread()
+    anchors = choose_anchors(counts)
+    anchor_means, anchor_weights = plain.of(anchors)
+    inner = backend.to_numpy(backend.linear(anchor_weights, anchor_means), np.float64)
+    inner = (inner + inner.T) / 2  # rounding made it uneven
+    shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
+    squares = counts * 0.0
+    combination, kept, squares[anchors] = shrinkage.mix_anchors(inner.diagonal())
+    weights = _mixed(combination, kept, anchor_weights, anchor_weights, backend)
+    others = np.setdiff1d(np.arange(len(counts)), anchors, assume_unique=True)
+    if len(others):
+        of_anchors, weights = weights, backend.empty((len(counts), weights.shape[1]))
+        weights[backend.index(anchors)] = of_anchors
+    leans = shrinkage.leans(others)
+    for part in class_blocks(len(others) - leans.sum()):
+        block = others[~leans][part]
+        means, own = plain.of(block)
+        squares[block] = backend.to_numpy((own * means).sum(1))
+        weights[backend.index(block)] = own
+        shrinkage.keep(block)
+    if leans.any():
+        basis = backend.asarray(shrinkage.basis.T)
+        anchor_means, anchor_weights = basis @ anchor_means, basis @ anchor_weights
+    for part in class_blocks(leans.sum()):
+        block = others[leans][part]
+        means, own = plain.of(block)
+        turned = backend.to_numpy(own @ anchor_means.T, np.float64)
+        lengths = backend.to_numpy((own * means).sum(1), np.float64)
+        combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
+        mixed = _mixed(combination, kept, own, anchor_weights, backend)
+        weights[backend.index(block)] = mixed
 
-        All together: on a GPU one vector takes as long as a hundred.
-        """
-        statistics, known = self.statistics, len(self._base_weights.values)
-        stale = np.array(sorted(i for i in self._stale if i < known), np.int64)
-        fresh = np.arange(known, len(statistics.labels))
-        self._base_weights.extend(len(fresh))
-        base, wanted = self._base_weights.values, np.concatenate([stale, fresh])
-        others = [rows for rows, _ in self._pending]
-        with_probes = with_probes and self._probed is None
-        if with_probes:
-            others.append(self._probe_vectors())
-        for part in class_blocks(max(len(wanted), 1)):
-            at = self.backend.index(wanted[part])
-            moved = statistics.means[at] - self._reference
-            *solved, base[at] = precision.apply_base([*others, moved])
-            if with_probes and solved:
-                self._probed = solved.pop()
-            for (rows, sign), gains in zip(self._pending, solved, strict=True):
-                precision.extend(rows, gains, sign)
-            self._pending.clear()
-            others = []
-        self._stale.clear()
-        means = statistics.means
-        if len(hints):
-            of_hints = precision.apply_base([hints - self._reference])[0]
-            means = self.backend.concatenate([means, hints])
-            base = self.backend.concatenate([base, of_hints])
-        return PlainWeights(means, statistics.n_scattered, precision, base, self._reference)
+    terms = RuleTerms.of(shrinkage, squares, inflation, settings)
+    if terms.blend is not None:
+        weights = backend.asarray(terms.blend.T) @ weights
+    member.solved = plain, terms
+    biases = backend.asarray(terms.offsets) - backend.linear(weights, plain.centre[None])[:, 0]
+    rho = plain.precision.rho
+    return LinearRule(weights, biases, rho, spread, inflation, terms.familiarity)
 
-    def _probe_vectors(self) -> Array:
-        """Return what the trace of R is found with: exactly for few components."""
-        if self._probes is None:
-            size = self.statistics.n_components
-            exact = size <= EXACT_TRACE_BELOW
-            self._probes = self.backend.asarray(np.eye(size) if exact else _random_signs(size))
-        return self._probes
 
-    def _spread(self, precision: Precision) -> tuple[float, float]:
-        """Return ``D_out``, and how much larger it is than the in-sample ``tr(P Sigma)``.
-
-        The trace of R is exact for few components and estimated from fixed probes for many.
-        """
-        statistics = self.statistics
-        freedom = statistics.n_scattered - len(statistics.labels)
-        if freedom <= 0:
-            return 0.0, 1.0
-        size, probes = statistics.n_components, self._probe_vectors()
-        solved = precision.apply_updates(self._probed, probes)
-        trace = float((solved * probes).sum()) / (1 if len(probes) == size else N_PROBES)
-        return out_of_sample(size - precision.rho * trace, freedom)
-
-    def _rule(self, plain: PlainWeights, hinted: Sequence[Label], settings: Settings) -> LinearRule:
-        """Order the classes by label, estimate their means, add the biases.
-
-        The anchors come first, then the others in blocks: beside the means and the weights nothing
-        of that size is held.
-        """
-        statistics, backend = self.statistics, self.backend
-        self.terms = None  # frees what it holds before the next solution is made
-        spread, inflation = 0.0, 1.0
-        if settings.small_sample_correction:
-            spread, inflation = self._spread(plain.precision)
-        order, counts = statistics.order, statistics.counts
-        if hinted:  # each counts as a sample
-            labels = [*statistics.labels, *hinted]
-            order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
-            counts = np.concatenate([counts, np.ones(len(hinted), np.int64)])
-        counts = counts[order]
-        anchors = choose_anchors(counts)
-        anchor_means, anchor_weights = plain.of(order[anchors])
-        inner = backend.to_numpy(backend.widen(backend.linear(anchor_weights, anchor_means)))
-        inner = (inner + inner.T) / 2  # rounding made it uneven
-        shrinkage = Shrinkage(inner, anchors, counts, spread=spread, inflation=inflation)
-        squares = counts * 0.0
-        combination, kept, squares[anchors] = shrinkage.mix_anchors(inner.diagonal())
-        weights = self._mixed(combination, kept, anchor_weights, anchor_weights)
-        others = np.setdiff1d(np.arange(len(order)), anchors, assume_unique=True)
-        if len(others):
-            of_anchors, weights = weights, backend.empty((len(order), statistics.n_components))
-            weights[backend.index(anchors)] = of_anchors
-        leans = shrinkage.leans(others)
-        for part in class_blocks(len(others) - leans.sum()):
-            block = others[~leans][part]
-            means, own = plain.of(order[block])
-            squares[block] = self._lengths(means, own)
-            weights[backend.index(block)] = own
-            shrinkage.keep(block)
-        if leans.any():
-            basis = backend.asarray(shrinkage.basis.T)
-            anchor_means, anchor_weights = basis @ anchor_means, basis @ anchor_weights
-        for part in class_blocks(leans.sum()):
-            block = others[leans][part]
-            means, own = plain.of(order[block])
-            turned = backend.to_numpy(backend.widen(own @ anchor_means.T))
-            lengths = self._lengths(means, own)
-            combination, kept, squares[block] = shrinkage.mix_others(block, turned, lengths)
-            weights[backend.index(block)] = self._mixed(combination, kept, own, anchor_weights)
-
-        terms = RuleTerms.of(shrinkage, squares, inflation, settings)
-        if terms.blend is not None:
-            weights = backend.asarray(terms.blend.T) @ weights
-        self.terms = LeaveOneOutTerms(**vars(terms), counts=counts, order=order, plain=plain)
-        return LinearRule(
-            weights,
-            backend.asarray(terms.offsets) - backend.linear(weights, plain.centre[None])[:, 0],
-            plain.precision.rho,
-            spread,
-            inflation,
-            terms.familiarity,
-        )
-
-    def _lengths(self, means: Array, weights: Array) -> np.ndarray:
-        return self.backend.to_numpy(self.backend.widen((weights * means).sum(1)))
-
-    def _mixed(self, combination: np.ndarray, kept: np.ndarray, own: Array, others: Array) -> Array:
-        """Return the weights of estimated means from the own ones and those of other classes."""
-        if not combination.shape[1]:
-            return own
-        predicted = self.backend.asarray(combination) @ others
-        if not kept.any():
-            return predicted
-        own -= predicted
-        own *= self.backend.asarray(kept[:, None])
-        own += predicted
+def _mixed(
+    combination: np.ndarray, kept: np.ndarray, own: Array, others: Array, backend: Backend
+) -> Array:
+    """Return the weights of estimated means from the own ones and those of other classes."""
+    if not combination.shape[1]:
         return own
+    predicted = backend.asarray(combination) @ others
+    if not kept.any():
+        return predicted
+    own -= predicted
+    own *= backend.asarray(kept[:, None])
+    own += predicted
+    return own
 
 
 def on_grid(rho: float) -> float:
@@ -438,14 +387,10 @@ def rising_ridges(rho: float, scale: float, least: float, why: str) -> Iterator[
         yield rho
 
 
-def out_of_sample(inside: float, freedom: int) -> tuple[float, float]:
-    """Return ``tr(P Sigma)`` as a new sample sees it, and how many times the in-sample one it is.
-
-    ``inside`` is the in-sample trace, ``freedom`` the degrees of freedom within classes.
-    """
-    inside = max(inside, 0.0)
-    inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
-    return inside * inflation, inflation
+def _probes(size: int, backend: Backend) -> Array:
+    """Return what the trace of a matrix is found with: exactly if it is small."""
+    exact = size <= EXACT_TRACE_BELOW
+    return backend.asarray(np.eye(size, dtype=backend.dtype) if exact else _random_signs(size))
 
 
 @lru_cache(maxsize=4)

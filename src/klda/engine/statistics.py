@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, Grouping
+from klda.engine.arrays import Array, Backend
 from klda.labels import Label
 
 CLASSES_AT_ONCE = 4096  # so that passing over all means makes no second copy of them
@@ -59,89 +59,6 @@ class GrowingRows:
         self.replace(self._nothing)
 
 
-class Scatter:
-    """The within-class scatter S, a sum of outer products of rows.
-
-    Attributes
-    ----------
-    square : array of shape (D, D) or None
-        Its lower triangle is S; None while S is zero.
-    turnover : float, or a scalar still on the device
-        Sum of squares of every row ever added or removed: what rounding errors are relative to.
-    """
-
-    def __init__(self, n_components: int, backend: Backend) -> None:
-        self.n_components = n_components
-        self.backend = backend
-        self.clear()
-
-    def clear(self) -> None:
-        """Return to no samples at all."""
-        self.square: Array = None
-        self.turnover: Any = 0.0
-
-    def filled(self) -> Array:
-        """Return the square, made if there is none."""
-        if self.square is None:
-            self.square = self.backend.zeros((self.n_components, self.n_components))
-        return self.square
-
-    def change(self, rows: Array, sign: int) -> None:
-        """Add (``sign=+1``) or remove (``sign=-1``) the outer products of rows."""
-        turnover = self.turnover + self.backend.sum_of_squares(rows)
-        self.backend.add_gram(self.filled(), rows, sign)
-        self.turnover = turnover
-
-    def merge(self, other: Scatter) -> None:
-        """Add another scatter."""
-        if other.square is not None:
-            self.backend.add_lower(self.filled(), self.backend.asarray(other.square))
-            self.turnover = self.turnover + float(other.turnover)
-
-    def trace(self) -> float:
-        """Return the sum of the diagonal of S."""
-        diagonal = self.backend.to_numpy(self.filled().diagonal())
-        return float(diagonal.astype(np.float64).sum())
-
-    def dense(self) -> np.ndarray:
-        """Return the full symmetric matrix S as a NumPy array."""
-        lower = np.tril(self.backend.to_numpy(self.filled()))
-        return np.asarray(lower + np.tril(lower, -1).T)
-
-    def copy(self) -> Scatter:
-        """Return an independent copy."""
-        twin = Scatter(self.n_components, self.backend)
-        twin.square = None if self.square is None else self.backend.copy(self.square)
-        twin.turnover = self.turnover
-        return twin
-
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return named arrays and JSON-able values."""
-        meta = {"turnover": float(self.turnover)}
-        if self.square is None:
-            return {}, meta
-        return {"triangle": pack_triangle(self.backend.to_numpy(self.square))}, meta
-
-    @classmethod
-    def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        n_components: int,
-        backend: Backend,
-    ) -> Scatter:
-        """Return the scatter that `pack` described, or version 0.1.0's rows of a small one."""
-        scatter = cls(n_components, backend)
-        if "triangle" in arrays:
-            scatter.square = backend.asarray(unpack_triangle(arrays["triangle"], n_components))
-        for sign in (1, -1) if "rows" in arrays else ():
-            rows = arrays["rows"][arrays["signs"] == sign]
-            if len(rows):
-                scatter.change(backend.asarray(rows), sign)
-        scatter.turnover = float(meta["turnover"])
-        return scatter
-
-
 class ClassStatistics:
     """Counts, means and scatter of the classes learned so far, in the order they first came.
 
@@ -153,10 +70,13 @@ class ClassStatistics:
         Where each is in ``labels``.
     counts : ndarray of shape (M,)
         Samples of each class.
-    scatter : Scatter or None
-        The within-class scatter; None where counts and means are enough.
+    with_scatter : bool
+        Whether there is a scatter; else counts and means are enough.
     n_scattered : int
         Samples behind the scatter; it keeps those of classes that were dropped.
+    turnover : float, or a scalar still on the device
+        Sum of squares of every row ever added to the scatter or removed: what rounding errors are
+        relative to.
     """
 
     def __init__(self, n_components: int, backend: Backend, *, with_scatter: bool = True) -> None:
@@ -165,8 +85,10 @@ class ClassStatistics:
         self.labels: list[Label] = []
         self.positions: dict[Label, int] = {}
         self.counts = np.empty(0, np.int64)
-        self.scatter = Scatter(n_components, backend) if with_scatter else None
+        self.with_scatter = with_scatter
         self.n_scattered = 0
+        self.turnover: Any = 0.0
+        self._square: Array = None  # made when there is something in the scatter
         self._means = GrowingRows(n_components, backend)
         self._order: np.ndarray | None = None
 
@@ -174,6 +96,28 @@ class ClassStatistics:
     def means(self) -> Array:
         """Class means, one row per class."""
         return self._means.values
+
+    @property
+    def square(self) -> Array:
+        """The scatter S in the lower triangle of a ``(D, D)`` array, see `klda.engine.arrays`."""
+        if self._square is None:
+            self._square = self.backend.zeros((self.n_components, self.n_components))
+        return self._square
+
+    def trace(self) -> float:
+        """Return the sum of the diagonal of S."""
+        return float(self.backend.to_numpy(self.square.diagonal(), np.float64).sum())
+
+    def scatter(self) -> np.ndarray:
+        """Return the full symmetric matrix S."""
+        lower = np.tril(self.backend.to_numpy(self.square))
+        return np.asarray(lower + np.tril(lower, -1).T)
+
+    def _scatter_rows(self, rows: Array, sign: int) -> None:
+        """Add or remove the outer products of rows."""
+        turnover = self.turnover + self.backend.sum_of_squares(rows)
+        self.backend.add_gram(self.square, rows, sign)
+        self.turnover = turnover
 
     @property
     def order(self) -> np.ndarray:
@@ -187,8 +131,10 @@ class ClassStatistics:
         """Return the positions of known labels."""
         return np.array([self.positions[label] for label in labels], np.int64)
 
-    def change(self, rows: Array, groups: Grouping, labels: Sequence[Label], sign: int) -> Array:
-        """Add (``sign=+1``) or remove (``sign=-1``) samples, grouped in the order of ``labels``.
+    def change(self, rows: Array, batch: np.ndarray, labels: Sequence[Label], sign: int) -> Array:
+        """Add (``sign=+1``) or remove (``sign=-1``) samples that come class by class.
+
+        ``batch`` says how many there are of each class, in the order of ``labels``.
 
         All of it happens, or nothing if memory runs out. A class without samples left is dropped.
 
@@ -200,64 +146,65 @@ class ClassStatistics:
         known = len(self.labels)
         try:
             self._admit([label for label in labels if label not in self.positions])
-            self._change(rows, groups, self.locate(labels), sign)
+            self._change(rows, batch, self.locate(labels), sign)
         except BaseException:
             self._restore(self.labels[:known], self.counts[:known], self.means[:known])
             raise
-        if sign < 0 and self.scatter is not None and self.n_scattered <= len(self.labels):
-            self.scatter.clear()  # zero by definition: leave no rounding errors
+        if sign < 0 and self.n_scattered <= len(self.labels):
+            self._square, self.turnover = None, 0.0  # zero by definition: leave no rounding errors
         return rows
 
-    def _change(self, rows: Array, groups: Grouping, here: np.ndarray, sign: int) -> None:
+    def _change(self, rows: Array, batch: np.ndarray, here: np.ndarray, sign: int) -> None:
         at, before = self.backend.index(here), self.counts[here]
         old = self.means[at]
-        moved, after, centres = self._moved(rows, groups, old, before, sign)
-        if self.scatter is not None:
-            groups.subtract(rows, centres)
+        moved, after, centres = self._moved(rows, batch, old, before, sign)
+        if self.with_scatter:
+            self.backend.centre(rows, centres, batch)
         self.means[at], self.counts[here] = moved, after
         try:
             drop = self.prepare_drop([self.labels[i] for i in here[after == 0]])
-            if self.scatter is not None:
-                self.scatter.change(rows, sign)
+            if self.with_scatter:
+                self._scatter_rows(rows, sign)
         except BaseException:
             self.means[at], self.counts[here] = old, before
             raise
-        self.n_scattered += sign * len(groups)
+        self.n_scattered += sign * len(rows)
         drop()
 
     def _moved(
-        self, rows: Array, groups: Grouping, old: Array, before: np.ndarray, sign: int
+        self, rows: Array, batch: np.ndarray, old: Array, before: np.ndarray, sign: int
     ) -> tuple[Array, np.ndarray, Array]:
         """Compute a change of means and counts: the new ones, and what to centre rows on."""
-        batch = groups.counts
         after = before + sign * batch
         # Without the batch (n1 = before when adding, after when removing) and with it:
         without, whole = (before, after) if sign > 0 else (after, before)
         factors = [batch, sign * batch / np.maximum(after, 1), np.sqrt(without / whole)]
         size, weight, pull = self.backend.asarray(np.stack(factors)[:, :, None])
-        batch_means = groups.sums(rows)
+        batch_means = self.backend.class_sums(rows, batch)
         batch_means /= size
         gap = batch_means - old
         means = old + gap * weight
         distance = gap if sign > 0 else batch_means - means
         return means, after, batch_means - pull * distance
 
-    def rows_of_removal(self, rows: Array, groups: Grouping, labels: Sequence[Label]) -> Array:
+    def rows_of_removal(self, rows: Array, batch: np.ndarray, labels: Sequence[Label]) -> Array:
         """Return the rows that removing samples would remove from the scatter.
 
         Nothing changes but ``rows``, which is overwritten.
         """
         here = self.locate(labels)
         old = self.means[self.backend.index(here)]
-        groups.subtract(rows, self._moved(rows, groups, old, self.counts[here], -1)[2])
+        centres = self._moved(rows, batch, old, self.counts[here], -1)[2]
+        self.backend.centre(rows, centres, batch)
         return rows
 
     def merge(self, other: ClassStatistics) -> None:
         """Add all that another model learned."""
         self._admit([label for label in other.labels if label not in self.positions])
         here = self.locate(other.labels)
-        if self.scatter is not None and other.scatter is not None:
-            self.scatter.merge(other.scatter)
+        if other._square is not None:
+            self.backend.add_lower(self.square, self.backend.asarray(other._square))
+            self.turnover = self.turnover + float(other.turnover)
         for part in class_blocks(len(here)):
             self._merge_means(here[part], other.means[part], other.counts[part])
         self.n_scattered += other.n_scattered
@@ -267,11 +214,11 @@ class ClassStatistics:
         at = self.backend.index(here)
         shift = self.backend.asarray(means) - self.means[at]
         both = np.flatnonzero(before)
-        if self.scatter is not None and len(both):
+        if self.with_scatter and len(both):
             weights = np.sqrt(before * (counts / after))
             chosen = self.backend.index(both)
             scaled = shift[chosen] * self.backend.asarray(weights[both, None])
-            self.scatter.change(scaled, 1)
+            self._scatter_rows(scaled, 1)
         self.means[at] += shift * self.backend.asarray((counts / after)[:, None])
         self.counts[here] = after
 
@@ -289,8 +236,7 @@ class ClassStatistics:
 
     def only(self, label: Label) -> ClassStatistics:
         """Return one class alone, with nothing in the scatter: what `merge` undoes a drop with."""
-        with_scatter = self.scatter is not None
-        part = ClassStatistics(self.n_components, self.backend, with_scatter=with_scatter)
+        part = ClassStatistics(self.n_components, self.backend, with_scatter=self.with_scatter)
         at = self.locate([label])
         part._restore([label], self.counts[at], self.means[self.backend.index(at)])
         return part
@@ -304,10 +250,10 @@ class ClassStatistics:
 
     def copy(self) -> ClassStatistics:
         """Return an independent copy."""
-        twin = ClassStatistics(self.n_components, self.backend, with_scatter=False)
+        twin = ClassStatistics(self.n_components, self.backend, with_scatter=self.with_scatter)
         twin._restore(self.labels, self.counts.copy(), self.backend.copy(self.means))
-        twin.scatter = None if self.scatter is None else self.scatter.copy()
-        twin.n_scattered = self.n_scattered
+        twin._square = None if self._square is None else self.backend.copy(self._square)
+        twin.n_scattered, twin.turnover = self.n_scattered, self.turnover
         return twin
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -316,9 +262,10 @@ class ClassStatistics:
         if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
             arrays["order"] = self.order.astype(np.int32)
         meta: dict[str, Any] = {"n_scattered": self.n_scattered}
-        if self.scatter is not None:
-            of_scatter, values = self.scatter.pack()
-            arrays, meta = arrays | of_scatter, meta | values
+        if self.with_scatter:
+            meta["turnover"] = float(self.turnover)
+        if self._square is not None:
+            arrays["triangle"] = pack_triangle(self.backend.to_numpy(self._square))
         return arrays, meta
 
     @classmethod
@@ -329,15 +276,24 @@ class ClassStatistics:
         counts: Mapping[Label, int],
         backend: Backend,
     ) -> ClassStatistics:
-        """Return the statistics that `pack` described, in memory of their own."""
+        """Return the statistics that `pack` described, in memory of their own.
+
+        Version 0.1.0 stored a small scatter as the rows that it is made of.
+        """
         means = backend.copy(backend.asarray(arrays["means"]))
-        statistics = cls(means.shape[1], backend, with_scatter=False)
+        statistics = cls(means.shape[1], backend, with_scatter="turnover" in meta)
         came = np.argsort(arrays.get("order", np.arange(len(means))))
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
         statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
         statistics.n_scattered = int(meta["n_scattered"])
-        if "turnover" in meta:
-            statistics.scatter = Scatter.unpack(arrays, meta, means.shape[1], backend)
+        if "triangle" in arrays:
+            square = unpack_triangle(arrays["triangle"], means.shape[1])
+            statistics._square = backend.asarray(square)
+        for sign in (1, -1) if "rows" in arrays else ():
+            rows = arrays["rows"][arrays["signs"] == sign]
+            if len(rows):
+                statistics._scatter_rows(backend.asarray(rows), sign)
+        statistics.turnover = float(meta.get("turnover", 0.0))
         return statistics
 
     def _restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.engine.hints import ENOUGH_SAMPLES
+from klda.engine.model import ENOUGH_SAMPLES
 from klda.errors import KldaError
 from klda.labels import Label, check_labels, listed, plain
 

@@ -11,8 +11,8 @@ from typing import Any
 from klda import __version__
 from klda.engine.fitted import Fitted
 from klda.engine.model import choose_backend
+from klda.engine.rule import Settings
 from klda.engine.solution import Solution
-from klda.engine.solve import Settings
 from klda.labels import Label
 from klda.learner import folder
 from klda.learner.inputs import InputEncoder
