@@ -263,18 +263,12 @@ class Solver:
         """Return the ridge on the scale of the scatter, on the grid, and that scale."""
         statistics = self.statistics
         assert statistics.scatter is not None
-        scale = max(statistics.scatter.trace(), 0.0) / statistics.n_components
-        square = float(self.backend.sum_of_squares(means))
-        square /= max(1, means.shape[0] * means.shape[1])
-        of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
-        eps = float(np.finfo(self.backend.dtype).eps)
-        turnover = float(statistics.scatter.turnover) / statistics.n_components
-        noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
-        # Without known spread within classes all directions are equal, on the scale of the means.
-        rho = of_means if scale <= noise else max(ridge * scale, noise)
-        if not np.isfinite(rho):
-            raise KldaError(f"The statistics are not finite: {DAMAGED}")
-        return on_grid(rho), scale
+        size = statistics.n_components
+        scale = max(statistics.scatter.trace(), 0.0) / size
+        turnover = float(statistics.scatter.turnover) / size
+        square = float(self.backend.sum_of_squares(means)) / max(1, len(means) * size)
+        of_means = square * max(statistics.n_scattered, 1)
+        return absolute_ridge(ridge, scale, turnover, of_means, self.backend.dtype), scale
 
     def _up_to_date(self, rho: float, nominal: float, reference: Array) -> Precision:
         """Return the precision, factorised again if the ridge is another one."""
@@ -415,8 +409,21 @@ class Solver:
         return own
 
 
-def on_grid(rho: float) -> float:
-    """Round a ridge to eight steps per octave."""
+def absolute_ridge(
+    ridge: float, scale: float, turnover: float, of_means: float, dtype: np.dtype
+) -> float:
+    """Return the ridge on the scale of the scatter, rounded to the grid.
+
+    ``scale`` is the mean diagonal of the scatter, ``turnover`` that of all that was ever added to
+    it or removed, ``of_means`` what the scatter of the class means would have.
+    """
+    of_means = of_means if of_means > 0 else 1.0
+    eps = float(np.finfo(dtype).eps)
+    noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
+    # Without known spread within classes all directions are equal, on the scale of the means.
+    rho = of_means if scale <= noise else max(ridge * scale, noise)
+    if not np.isfinite(rho):
+        raise KldaError(f"The statistics are not finite: {DAMAGED}")
     return float(2.0 ** (round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
