@@ -158,3 +158,17 @@ def test_samples_of_a_class_with_a_hint_are_checked_like_others():
     model.check_learned(own, [0, 0, 0])
     with pytest.raises(NotLearnedError, match="class 0"):
         model.check_learned(X[y == 0][3:6], [0, 0, 0])
+
+
+def test_hints_that_were_stored_in_the_statistics_are_taken_out():
+    X, y, hints = data()
+    taught = y != 5
+    model = make("square").partial_fit(X[taught], y[taught]).hint(hints, np.arange(6))
+    together = make("square").partial_fit(X[taught], y[taught]).partial_fit(hints[4:], [4, 5])
+    arrays, meta = model.pack(solved=False)
+    with_hints, its_meta = together.pack(solved=False)
+    arrays |= with_hints | {"learn/hinted": hints[4:]}
+    meta |= {"members": its_meta["members"], "hinted": [4, 5]}
+    again = unpack(arrays, meta)
+    assert again.counts_ == model.counts_
+    assert reference.relative_error(again.scores(X), model.scores(X)) < 1e-4

@@ -384,14 +384,16 @@ class Model:
         maps: Sequence[FeatureMap] = (),
     ) -> Model:
         """Return the model that `pack` described, in memory of its own."""
-        held, hints = (
+        held, hints, hinted = (
             LabelledRows(np.array(arrays[f"learn/{name}"]), list(meta[name]))
             if name in meta
             else None
-            for name in ("held", "hints")
+            for name in ("held", "hints", "hinted")
         )
-        pairs = zip(meta["classes"], meta["counts"], strict=True)
-        counts = {} if held else {label: n for label, n in pairs if n}
+        counts = {} if held else dict(zip(meta["classes"], meta["counts"], strict=True))
+        for label in hinted.labels if hinted else ():
+            counts[label] += 1
+        counts = {label: n for label, n in counts.items() if n}
         members = []
         for i, entry in enumerate(meta["members"]):
             of_map, size = inside(f"predict/{i}/", arrays), meta["n_features"]
@@ -405,4 +407,7 @@ class Model:
             waiting = Waiting(np.array(arrays["learn/pending"]), list(labels))
         # While it holds its samples, what they tell is found again with each solution.
         evidence = None if held else Evidence.unpack(arrays, meta["classes"])
-        return cls(members, evidence, waiting, held, hints, holds="held" in meta)
+        model = cls(members, evidence, waiting, held, hints, holds="held" in meta)
+        if hinted:  # statistics were once stored with the hints that counted
+            model.change(*hinted.grouped(), -1)
+        return model
