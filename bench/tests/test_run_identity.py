@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from klda_bench import results
-from klda_bench.methods import Context, registry
+from klda_bench.methods import registry
 from klda_bench.results import Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import walk
 from toy_grid import plan, write_features
@@ -17,12 +17,12 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench" / "results.j
 def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
     folder, store = write_features(tmp_path / "blobs"), Results(tmp_path / "results.jsonl")
     grid = plan(folder, "klda-default", seeds=1, options={"klda-default": {"n_components": 60}})
-    assert [cell.status for cell in walk(grid, store)] == ["done"]
-    assert [cell.status for cell in walk(grid, store)] == ["found"]
+    assert walk(grid, store).status.tolist() == ["done"]
+    assert walk(grid, store).status.tolist() == ["found"]
     for name, value in (("gamma", 0.3), ("ridge", [1.0, 0.5]), ("priors", [1.0, 0.1])):
         with monkeypatch.context() as patch:
             patch.setitem(results.AUTO_MEANINGS, name, value)
-            assert [cell.status for cell in walk(grid, store)] == ["done"]
+            assert walk(grid, store).status.tolist() == ["done"]
 
 
 def test_only_words_have_a_meaning():
@@ -32,7 +32,7 @@ def test_only_words_have_a_meaning():
 def test_the_options_of_a_fine_tuned_method_hold_its_defaults():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    options = registry()["joint"].options(Context(options={"epochs": 30}))
+    options = registry()["joint"].options(given={"epochs": 30})
     assert options["epochs"] == 30
     assert (options["head_lr"], options["max_length"]) == (1e-3, 128)
     assert not {"device", "seed", "progress"} & set(options)
@@ -54,6 +54,6 @@ def test_published_fine_tuned_runs_are_found_by_their_settings():
         spec = known[settings["method"]]
         given = {"epochs", "max_length", "batch_size", "diversify"} & set(settings["options"])
         asked = {name: settings["options"][name] for name in given}
-        options = spec.options(Context(settings["backbone"], options=asked))
+        options = spec.options(settings["backbone"], given=asked)
         again = json.loads(json.dumps(settings | {"options": options}))
         assert key_of(again) == record["key"], settings

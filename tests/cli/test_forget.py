@@ -167,11 +167,8 @@ def test_forget_takes_the_options_of_encoding(cli, bot, tmp_path):
     assert any((tmp_path / "cache").rglob("*"))
 
 
-@pytest.mark.parametrize(("components", "exact"), [(300, True), (3, False)])
-def test_other_warnings_than_that_of_a_trace_are_passed_on(
-    cli, tmp_path, monkeypatch, components, exact
-):
-    learner = Learner("ngrams", classifier=KLDA(n_components=components, random_state=0))
+def test_other_warnings_than_that_of_a_trace_are_passed_on(cli, tmp_path, monkeypatch):
+    learner = Learner("ngrams", classifier=KLDA(n_components=300, random_state=0))
     features = learner.encode(["a dog", "a cat", "an eel"])
 
     def fails(self, inputs, **options):
@@ -183,6 +180,6 @@ def test_other_warnings_than_that_of_a_trace_are_passed_on(
     learner.save(tmp_path / "m")
     with pytest.warns(UserWarning, match="could not be encoded.* not here") as said:
         done = cli.json("forget", "dogs", "--model", tmp_path / "m")
-    assert done["exact"] is exact
+    assert done["exact"]
     assert len(said) == 1
     assert Learner.load(tmp_path / "m").classes == {"cats": 1, "eels": 1}

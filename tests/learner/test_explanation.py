@@ -94,6 +94,13 @@ def test_classifiers_that_can_not_tell_say_so():
     ):
         with pytest.raises(KldaError, match=word):
             learner.predict(KNOWN, reject=0.05)
+        with pytest.raises(KldaError, match=word):
+            learner.is_known(KNOWN)
+
+
+def test_a_nearest_mean_has_no_novelty():
+    with pytest.raises(KldaError, match="NCM can't tell known inputs from unknown ones"):
+        taught(classifier=NCM()).novelty(KNOWN)
 
 
 def test_it_survives_save_and_load(bot, tmp_path):

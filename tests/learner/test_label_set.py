@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 from scipy.special import ndtr, xlogy
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
@@ -245,6 +246,16 @@ def test_a_map_stays_turned_and_mirrored_as_it_was(n_classes):
     moved = np.linalg.norm(places - mirrored.places, axis=1)
     for rotation in (np.diag([-1, 1]), np.diag([1, -1]), np.eye(2)[::-1], -np.eye(2)):
         assert moved.mean() < np.linalg.norm(places @ rotation - mirrored.places, axis=1).mean() / 2
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+@pytest.mark.parametrize("new", [1, 2, 5])
+def test_classes_that_take_the_place_of_others_are_not_on_top_of_each_other(left, new):
+    X, y = clouds(np.random.default_rng(0).normal(size=(10, 6)) * 4, 30)
+    before = label_set.Neighbourhood.of(LDA().fit(X[:90], y[:90])).map()
+    some = np.isin(y, [*before.labels[:left], *(f"c{i:02}" for i in range(3, 3 + new))])
+    places = label_set.Neighbourhood.of(LDA().fit(X[some], y[some])).map(before).places
+    assert pdist(places).min() > 0.1
 
 
 def test_a_map_of_other_classes_is_no_start():

@@ -820,3 +820,17 @@ def test_a_parameter_of_a_newer_version_says_to_upgrade(tmp_path):
     change_document(tmp_path / "m", lambda found: found["parameters"].update(warp=9))
     with pytest.raises(KldaError, match=r"newer version of klda.*'warp'.*Upgrade"):
         Learner.load(tmp_path / "m")
+
+
+def test_a_single_row_is_told_from_a_wrong_number_of_labels():
+    for labels in (["a"], ["a"] * PROBE.shape[1]):
+        with pytest.raises(KldaError, match="2-D array, one feature row per sample"):
+            Learner("features").learn(PROBE[0], labels)
+
+
+@pytest.mark.parametrize("keep", [None, "features"])
+def test_rows_without_a_label_each_are_refused_by_the_names_they_were_given_under(keep):
+    learner = Learner("features", keep=keep)
+    with pytest.raises(KldaError, match="rows has 3 samples and labels has 2"):
+        learner.learn_rows(PROBE[:3], ["a", "b"])
+    assert learner.classes == {}

@@ -484,3 +484,10 @@ def test_the_first_learn_of_the_default_model_is_resumed(tmp_path, monkeypatch):
     cut_off(Learner("minilm"), [path], tmp_path / "cut", pieces=2)
     learn(Learner("minilm"), [path], tmp_path / "cut", resume=True)
     assert Learner.load(tmp_path / "cut").classes == {"card": 24, "loan": 24}
+
+
+def test_the_history_names_files_as_the_caller_does(files, tmp_path):
+    link = tmp_path / "train.npz"
+    link.symlink_to(files[0])
+    learner = learn(make(), [link], tmp_path / "m")
+    assert learner.history[-1]["source"] == "train.npz"

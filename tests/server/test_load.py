@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -37,20 +39,15 @@ def test_kills_lose_nothing_that_was_acknowledged(features_model, inputs):
 
 
 def test_a_graceful_stop_answers_and_folds_what_is_under_way(features_model, inputs):
-    import asyncio
-
     server = loadtest.Server(features_model, "--fold-interval", "3600")
     server.wait()
     crowd, record = loadtest.Clients(server.port, inputs), loadtest.Record()
 
-    async def stop_in_between():
-        going = asyncio.create_task(crowd.go(8, 30.0, 0.5, record))
-        await asyncio.sleep(1.0)
-        code = await asyncio.get_running_loop().run_in_executor(None, server.stop)
-        await going
-        return code
-
-    assert asyncio.run(stop_in_between()) == 0
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(crowd.go, 8, 30.0, 0.5, record)
+        time.sleep(1.0)
+        assert server.stop() == 0
+        going.result()
     assert journaled(features_model) == []
     found = Learner.load(features_model, verify=True).classes
     assert record.acknowledged

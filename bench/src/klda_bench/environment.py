@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
 import importlib.metadata
@@ -172,19 +171,6 @@ def describe_machine(found: dict[str, Any]) -> str:
     if threads is not None and str(threads) != str(cores):
         parts.append(f"OMP_NUM_THREADS={threads}")
     return ", ".join(parts)
-
-
-def is_unreachable(error: OSError) -> bool:
-    """Whether an error says that something is not here or not within reach.
-
-    Hub clients and transformers raise errors without a number then; a full disk or a forbidden
-    file has one.
-    """
-    network = (
-        *(errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED),
-        *(errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOENT),
-    )
-    return error.errno is None or error.errno < 0 or error.errno in network
 
 
 def require_device(device: str) -> None:

@@ -6,7 +6,6 @@ starts ``klda serve`` as a process of its own.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import socket
@@ -18,8 +17,10 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -99,37 +100,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Connection:
-    """A kept-alive HTTP connection; a full client would take the processor from the service."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def request(
-        self, method: str, path: str, body: Any = None, **headers: str
-    ) -> tuple[int, Any]:
-        """Send a request; returns the status and what the answer says."""
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self.port)
-        reader, writer = self._streams
-        content = b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}", "", ""]
-        writer.write("\r\n".join(lines).encode() + content)
-        await writer.drain()
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(head[0].split()[1])
-        sizes = [line.split(":")[1] for line in head if line.lower().startswith("content-length:")]
-        answer = await reader.readexactly(int(sizes[0]))
-        return status, json.loads(answer)
-
-    def close(self) -> None:
-        """Close it."""
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+def _ask(connection: HTTPConnection, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+    """Post a request on a kept-alive connection; returns the status and what the answer says."""
+    headers["Content-Type"] = "application/json"
+    connection.request("POST", path, json.dumps(body).encode(), headers)
+    answer = connection.getresponse()
+    return answer.status, json.load(answer)
 
 
 @dataclass
@@ -153,56 +129,61 @@ class Clients:
         self.port = port
         ((self._kind, self._inputs),) = inputs.items()
         self._random = random.Random(seed)
+        self._lock = threading.Lock()
         self._made = 0
         self._version = 0  # of the last learn that was acknowledged
         self._run = f"{seed}-{time.time_ns():x}"
 
-    async def go(self, clients: int, seconds: float, learn_share: float, record: Record) -> None:
+    def go(self, clients: int, seconds: float, learn_share: float, record: Record) -> None:
         """Keep a number of clients busy for a while; `learn_share` of the requests teach."""
         until = time.monotonic() + seconds
-        await asyncio.gather(*(self._client(until, learn_share, record) for _ in range(clients)))
+        with ThreadPoolExecutor(clients) as pool:
+            for _ in range(clients):
+                pool.submit(self._client, until, learn_share, record)
 
-    async def _client(self, until: float, learn_share: float, record: Record) -> None:
-        connection = Connection(self.port)
+    def _client(self, until: float, learn_share: float, record: Record) -> None:
+        connection = HTTPConnection("127.0.0.1", self.port)
         try:
             while time.monotonic() < until:
                 if self._random.random() < learn_share:
-                    await self._learn(connection, record)
+                    self._learn(connection, record)
                 else:
-                    await self._predict(connection, record)
-        except (OSError, EOFError) as error:
+                    self._predict(connection, record)
+        except Exception as error:  # of the network, or of an answer that is none
             record.errors.append(repr(error))
         finally:
             connection.close()
 
-    async def _predict(self, connection: Connection, record: Record) -> None:
+    def _predict(self, connection: HTTPConnection, record: Record) -> None:
         known, began = self._version, time.perf_counter()
         body = {self._kind: [self._random.choice(self._inputs)]}
-        status, answer = await connection.request("POST", "/v1/predict", body)
+        status, answer = _ask(connection, "/v1/predict", body)
         record.predicts.append(time.perf_counter() - began)
         if status != 200:
             record.errors.append(f"predict: {status} {answer}")
         elif answer["version"] < known:
             record.errors.append(f"predict: answers without change {known}, acknowledged before")
 
-    async def _learn(self, connection: Connection, record: Record) -> None:
+    def _learn(self, connection: HTTPConnection, record: Record) -> None:
         """Teach one to three samples, of a new class four times out of five."""
-        self._made += 1
-        label, n = f"new-{self._run}-{self._made}", self._random.randint(1, 3)
-        if self._made % 5 == 0:
-            label = f"new-{self._run}-{self._made - 1}"
-        key = f"{self._run}-{self._made}"
+        with self._lock:
+            self._made += 1
+            label, n = f"new-{self._run}-{self._made}", self._random.randint(1, 3)
+            if self._made % 5 == 0:
+                label = f"new-{self._run}-{self._made - 1}"
+            key = f"{self._run}-{self._made}"
+            record.unsure[key] = (label, n)
         body = {self._kind: self._random.sample(self._inputs, n), "labels": [label] * n}
-        record.unsure[key] = (label, n)
         began = time.perf_counter()
-        status, answer = await connection.request("POST", "/v1/learn", body, Idempotency_Key=key)
+        status, answer = _ask(connection, "/v1/learn", body, **{"Idempotency-Key": key})
         record.learns.append(time.perf_counter() - began)
-        del record.unsure[key]
-        if status == 200:
-            record.acknowledged[label] += n
-            self._version = max(self._version, answer["version"])
-        else:
-            record.errors.append(f"learn: {status} {answer}")
+        with self._lock:
+            del record.unsure[key]
+            if status == 200:
+                record.acknowledged[label] += n
+                self._version = max(self._version, answer["version"])
+            else:
+                record.errors.append(f"learn: {status} {answer}")
 
 
 def lost_or_doubled(found: dict[str, int], record: Record) -> list[str]:
@@ -231,9 +212,9 @@ def load(model: Path, inputs: dict[str, list], clients: int, seconds: float) -> 
         before = server.counts()
         crowd = Clients(server.port, inputs)
         warm, quiet, mixed = Record(), Record(), Record()
-        asyncio.run(crowd.go(clients, min(3.0, seconds / 4), 0.1, warm))
-        asyncio.run(crowd.go(clients, seconds / 3, 0.0, quiet))
-        asyncio.run(crowd.go(clients, seconds, 0.1, mixed))
+        crowd.go(clients, min(3.0, seconds / 4), 0.1, warm)
+        crowd.go(clients, seconds / 3, 0.0, quiet)
+        crowd.go(clients, seconds, 0.1, mixed)
         after = server.counts()
     both = Record(acknowledged=warm.acknowledged + mixed.acknowledged)
     wrong = lost_or_doubled(after, both)
@@ -273,7 +254,7 @@ def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict
                 total.acknowledged[label] = found[label]
         total.unsure.clear()
         threading.Timer(chance.uniform(0.02, 1.5), server.kill).start()
-        asyncio.run(Clients(server.port, inputs, turn).go(clients, 60.0, 0.1, total))
+        Clients(server.port, inputs, turn).go(clients, 60.0, 0.1, total)
     with serving(model) as server:
         found = server.counts()
     wrong += lost_or_doubled(found, total)
@@ -295,8 +276,8 @@ def batching(model: Path, inputs: dict[str, list], clients: int, seconds: float)
     for batch in ("1", "64", "1", "64"):
         with serving(model, "--max-batch", batch) as server:
             crowd, record = Clients(server.port, inputs), Record()
-            asyncio.run(crowd.go(clients, 1.0, 0.0, Record()))
-            asyncio.run(crowd.go(clients, seconds, 0.0, record))
+            crowd.go(clients, 1.0, 0.0, Record())
+            crowd.go(clients, seconds, 0.0, record)
         rates[batch].append(len(record.predicts) / seconds)
         errors += record.errors
     one, many = (sum(rates[batch]) / 2 for batch in ("1", "64"))
@@ -317,21 +298,18 @@ def overhead(model: Path, inputs: dict[str, list], rounds: int = 20) -> dict[str
     learner = Learner.load(model)
     times: list[tuple[float, float]] = []
 
-    async def turns(port: int) -> None:
-        connection = Connection(port)
+    with serving(model) as server:
+        connection = HTTPConnection("127.0.0.1", server.port)
         for i in range(rounds + 2):
             batch = [values[(64 * i + j) % len(values)] for j in range(64)]
             began = time.perf_counter()
             learner.predict_top(np.array(batch, np.float32) if kind == "features" else batch, 3)
             alone = time.perf_counter()
-            status, answer = await connection.request("POST", "/v1/predict", {kind: batch})
+            status, answer = _ask(connection, "/v1/predict", {kind: batch})
             times.append((alone - began, time.perf_counter() - alone))
             if status != 200:
                 raise KldaError(f"predict: {status} {answer}")
         connection.close()
-
-    with serving(model) as server:
-        asyncio.run(turns(server.port))
     direct, through = (_ms(list(part), 50) for part in zip(*times[2:], strict=True))
     return {
         "median_ms": {"learner": direct, "service": through},

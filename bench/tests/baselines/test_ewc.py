@@ -20,7 +20,7 @@ def test_the_fisher_of_the_head_equals_the_formula(tiny, fast, tasks):
     fisher = method.fisher_diagonal(rows)
     batch = rows.take(np.arange(len(texts)))
     with torch.no_grad():
-        features = method.module.encoder(batch["ids"], batch["ids_mask"])
+        features = method.module.encoder(batch)
         residual = torch.eye(2)[batch["labels"]] - method.module.head(features).softmax(1)
     by_hand = (residual[:, :, None] * features[:, None, :]).square().mean(0)
     torch.testing.assert_close(fisher["head.weight"], by_hand, rtol=1e-3, atol=1e-7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from klda_bench.methods import Context, select
+from klda_bench.methods import select
 
 NAMES = ["red_fox", "blue_owl", "green_bee", "pink_cat"]
 WORDS_A_CLASS = 4
@@ -41,4 +41,4 @@ def accuracy(method, task) -> float:
 def make(name: str, backbone: str = "minilm", device: str = "auto", seed: int = 0, **options):
     """Make a method of the tables, as the benchmarks do."""
     (spec,) = select(name)
-    return spec.make(Context(backbone, seed=seed, device=device, options=options))
+    return spec.make(spec.options(given=options), backbone=backbone, seed=seed, device=device)

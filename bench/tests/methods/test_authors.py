@@ -6,7 +6,6 @@ from scipy.special import softmax
 
 from klda import KLDA, KLDAEnsemble
 from klda_bench.data import Samples
-from klda_bench.methods import Estimator
 from klda_bench.runs.protocol import run, split_classes
 
 pytest.importorskip("torch")
@@ -90,6 +89,6 @@ def test_while_samples_are_fewer_than_components_ours_holds_and_the_authors_form
         KLDA.paper(gamma=0.5, n_components=400, random_state=0),
         KLDA(n_components=400, random_state=0),
     ):
-        ours = np.asarray(run(Estimator(estimator), train, test, tasks).seen_accuracy)
+        ours = np.asarray(run(estimator, train, test, tasks).seen_accuracy)
         assert np.all(ours > 85), ours
         assert np.all((ours - authors)[early] > 20), (ours, authors)

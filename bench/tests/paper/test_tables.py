@@ -10,13 +10,12 @@ import pytest
 from klda.errors import KldaError
 from klda_bench import published
 from klda_bench.environment import NOT_HERE
-from klda_bench.methods import Context, registry, select
+from klda_bench.methods import registry, select
 from klda_bench.paper import memory, tables
-from klda_bench.paper.accuracy_table import cell_of, pairs_against, shown
+from klda_bench.paper.accuracy_table import make_table, pairs_against
 from klda_bench.paper.report import write_report
 from klda_bench.results import Results, key_of, meaning_of_auto
-from klda_bench.runs.grid import Cell, Plan, pack_bits
-from klda_bench.runs.metrics import Spread
+from klda_bench.runs.grid import Plan, as_frame, pack_bits, with_record
 from toy_grid import plan, write_features
 
 
@@ -30,53 +29,73 @@ def record(accuracy, correct=(1, 1, 0, 1)):
     }
 
 
-def runs(*accuracies):
-    return [Cell("m", "d", "k", seed, "done", record(a)) for seed, a in enumerate(accuracies)]
+def run(method, seed, accuracy, correct=(1, 1, 0, 1)):
+    place = {"backbone": "m", "dataset": "d", "method": method, "seed": seed, "subset": ""}
+    return with_record(place, record(accuracy, correct)) | {"gap": ""}
+
+
+def table(*accuracies, paper=None, **how):
+    runs = as_frame(run("k", seed, accuracy) for seed, accuracy in enumerate(accuracies))
+    theirs = {} if paper is None else {("k", "d"): {"paper": paper, "paper_text": "as printed"}}
+    return make_table("", runs.assign(row="k"), {"k": "K"}, theirs, **how)
+
+
+def cell_of(table, row, column):
+    return table.cells.set_index(["row", "column"]).loc[(row, column)]
 
 
 def test_a_cell_shows_mean_spread_paper_and_difference():
-    cell = cell_of(runs(91.0, 92.0, 93.0), Spread(90.0, 0.5, 3))
+    cell = cell_of(table(91.0, 92.0, 93.0, paper=90.0), "k", "d")
     assert (cell["mean"], cell["std"], cell["n"]) == (92.0, 1.0, 3)
-    assert (cell["paper"], cell["paper_text"]) == (90.0, "90.00 ± 0.50")
+    assert (cell["paper"], cell["paper_text"]) == (90.0, "as printed")
     assert cell["difference"] == 2.0
-    assert shown(cell) == "92.00 ± 1.00"
+    assert cell.text == "92.00 ± 1.00"
 
 
 def test_a_cell_says_when_it_has_few_seeds():
-    assert shown(cell_of(runs(91.0))) == "91.00 (1 seed)"
-    assert shown(cell_of(runs(91.0, 92.0), seeds=3)) == "91.50 ± 0.71 (2 seeds)"
-    assert shown(cell_of(runs(91.0, 92.0))) == "91.50 ± 0.71"
+    assert cell_of(table(91.0), "k", "d").text == "91.00 (1 seed)"
+    assert cell_of(table(91.0, 92.0), "k", "d").text == "91.50 ± 0.71"
+    runs = as_frame([run("k", 0, 91.0), run("k", 1, 92.0), run("other", 2, 1.0)])
+    few = make_table("", runs.assign(row=runs.method), {"k": "K"})
+    assert cell_of(few, "k", "d").text == "91.50 ± 0.71 (2 seeds)"
 
 
 def test_a_cell_without_runs_shows_no_number():
-    cell = cell_of([Cell("m", "d", "k", 0, "unavailable", None, "no model", NOT_HERE)])
-    assert cell["mean"] is None
-    assert shown(cell) == "not available offline"
+    run = {"backbone": "m", "dataset": "d", "method": "k", "seed": 0, "status": "unavailable"}
+    runs = as_frame([run | {"reason": "no model", "gap": NOT_HERE}])
+    found = make_table("", runs.assign(row="k"), {"k": "K"})
+    assert math.isnan(cell_of(found, "k", "d")["mean"])
+    assert found.shown["d"].tolist() == ["not available offline"]
+    assert found.notes == ["Missing: no model"]
 
 
 def test_there_is_no_difference_between_figures_of_two_models():
-    cell = cell_of(runs(91.0), Spread(90.0, 0.5, 3), same_model=False)
-    assert (cell["paper"], cell["difference"]) == (90.0, None)
+    cell = cell_of(table(91.0, paper=90.0, same_model=False), "k", "d")
+    assert cell["paper"] == 90.0
+    assert math.isnan(cell["difference"])
 
 
 def test_all_accuracies_of_the_papers_tables_are_here():
     assert len(published.FIGURES) == 11 * 4 + 10 * 4 + 4 * 4
-    assert published.FIGURES["bart-base", "klda-e", "hwu"] == (89.78, 0.09, 3)
-    assert published.FIGURES["mistral-7b", "joint", "clinc"] == (97.6, 0.11, 3)
-    assert published.FIGURES["dinov2-small", "klda", "cars"] == (81.94, 0.11, 3)
+    texts = {place: figure["paper_text"] for place, figure in published.FIGURES.items()}
+    assert texts["bart-base", "klda-e", "hwu"] == "89.78 ± 0.09"
+    assert texts["mistral-7b", "joint", "clinc"] == "97.60 ± 0.11"
+    assert texts["dinov2-small", "klda", "cars"] == "81.94 ± 0.11"
     assert ("dinov2-base", "klda-e", "cifar10") not in published.FIGURES
-    assert all(20 < figure.mean < 100 for figure in published.FIGURES.values())
+    assert all(20 < figure["paper"] < 100 for figure in published.FIGURES.values())
 
 
 def test_paired_differences_are_over_the_same_rows():
     a, b = (1, 1, 0, 1), (1, 0, 0, 0)
-    cells = [
-        Cell("m", "d", "klda", 0, "done", record(75.0, a)),
-        Cell("m", "d", "lda", 0, "done", record(25.0, b)),
-    ]
-    (pair,) = pairs_against(cells, "lda", ["lda", "klda"])
+    runs = as_frame([run("klda", 0, 75.0, a), run("lda", 0, 25.0, b)])
+    (pair,) = pairs_against(runs, "lda", ["lda", "klda"])
     assert (pair["method"], pair["difference"]) == ("klda", 50.0)
     assert pair["standard_error"] == pytest.approx(100 * np.std([0, 1, 0, 1], ddof=1) / 2, rel=1e-4)
+
+
+def test_a_run_that_did_not_keep_its_answers_is_not_compared():
+    runs = as_frame([run("klda", 0, 75.0, ()), run("lda", 0, 25.0)])
+    assert pairs_against(runs, "lda", ["lda", "klda"]) == []
 
 
 # The paper counts, for BART-base features (d = 768) and D = 5000: RFF D(d + 1), means M D,
@@ -100,10 +119,10 @@ def test_table1_writes_its_files_and_the_report_needs_no_other(tmp_path):
     names = {file.name for file in product.files}
     assert names == {"table1.csv", "curves.csv", "curves.png", "pairs.json"}
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert list(product.table.rows) == ["ncm", "lda", "klda", "klda-e"]
-    mean = product.table.cell("lda", "blobs")["mean"]
-    runs = [cell.record for cell in product.cells if cell.method == "lda"]
-    assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in runs]))
+    assert product.cells.row.tolist() == ["ncm", "lda", "klda", "klda-e"]
+    mean = cell_of(product, "lda", "blobs")["mean"]
+    records = product.runs.record[product.runs.method == "lda"]
+    assert mean == pytest.approx(np.mean([run["metrics"]["final_accuracy"] for run in records]))
 
     pairs = json.loads((output / "pairs.json").read_text())
     assert {pair["base"] for pair in pairs} == {"lda"}
@@ -133,7 +152,7 @@ def test_a_report_of_your_own_data_shows_all_of_it_and_nothing_of_the_paper(tmp_
 def finished(method, dataset, accuracy, **changes):
     """Return a row of a finished run on the paper's data and model, at the usual settings."""
     settings = {"split": "paper", "subset": "", "tasks": 10, "layers": "last", "seed": 0}
-    options = registry()[method].options(Context("paraphrase-minilm-l3", 0.01))
+    options = registry()[method].options("paraphrase-minilm-l3")
     settings |= {"dataset": dataset, "method": method, "backbone": "paraphrase-minilm-l3"}
     settings |= {"options": options, "auto": meaning_of_auto(options)} | changes
     row = record(accuracy) | {"key": key_of(settings), "settings": settings}
@@ -167,8 +186,8 @@ def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
     assert "Stanford Cars: the data are not on this machine" in text
     assert "| KLDA-E | 94.00 (1 seed) | 94.53 ± 0.00 | -0.53 |" in text
     for figure in published.FIGURES.values():
-        assert figure.text() in html
-        assert figure.text() in text
+        assert figure["paper_text"] in html
+        assert figure["paper_text"] in text
 
 
 def test_a_note_on_a_part_of_the_data_keeps_its_asterisk(tmp_path):
@@ -185,9 +204,9 @@ def test_a_report_shows_what_all_calls_finished_at_the_usual_settings(tmp_path):
     tables.table1(plan(folder, "lda", options={"lda": {"ridge": 0.5}}), output)
     product = tables.table1(plan(folder, "ncm", seeds=1, options={}), output)
     assert (product.count("done"), product.count("found")) == (1, 0)
-    assert list(product.table.rows) == ["ncm"]
+    assert product.cells.row.tolist() == ["ncm"]
     text = write_report(output)[1].read_text(encoding="utf-8").replace("**", "")
-    assert f"| LDA | {shown(usual.table.cell('lda', 'blobs'))} |" in text
+    assert f"| LDA | {cell_of(usual, 'lda', 'blobs').text} |" in text
     assert "| NCM | " in text
     assert "| Deep SLDA | " in text
 
@@ -197,7 +216,7 @@ def test_the_row_of_a_method_asked_for_has_the_settings_asked_for(tmp_path):
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
     tables.table1(plan(folder, "lda", options={}), output)
     product = tables.table1(plan(folder, "lda", seeds=1, options={"lda": {"ridge": 0.5}}), output)
-    assert product.table.cell("lda", "blobs")["n"] == 1
+    assert cell_of(product, "lda", "blobs")["n"] == 1
     assert "LDA: ridge=0.5." in product.notes
 
 
@@ -207,9 +226,9 @@ def test_a_table_can_show_what_happens_while_learning(tmp_path):
     grid = plan(folder, "ncm,lda", options={})
     tables.table1(grid, output)
     product = tables.table1(grid, output, metric="forgetting")
-    values = [c.record["metrics"]["forgetting"] for c in product.cells if c.method == "lda"]
-    cell = product.table.cell("lda", "blobs")
-    assert (cell["mean"], cell["std"], cell["n"]) == Spread.of(values)
+    values = product.runs.forgetting[product.runs.method == "lda"]
+    cell = cell_of(product, "lda", "blobs")
+    assert (cell["mean"], cell["std"], cell["n"]) == (values.mean(), values.std(), 2)
     assert "forgetting_std" in (output / "table1.csv").read_text().splitlines()[0]
     assert (output / "table1-forgetting.csv").exists()
     with pytest.raises(KldaError, match="metric='speed'"):
@@ -220,14 +239,14 @@ def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypa
     pytest.importorskip("matplotlib")
     folder = write_features(tmp_path / "clinc")
     product = tables.table1(plan(folder, "lda", options={}), tmp_path / "out")
-    assert product.table.cell("lda", "clinc")["paper"] is None
+    assert math.isnan(cell_of(product, "lda", "clinc")["paper"])
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.delenv("KLDA_DATA", raising=False)
     grid = Plan(select("lda"), ["clinc"], seeds=1)
     for changes, expected in (({}, True), ({"classes": 5}, False)):
         product = tables.table1(dataclasses.replace(grid, **changes), tmp_path / "out2")
-        assert (product.table.cell("lda", "clinc")["paper"] is not None) is expected
+        assert math.isnan(cell_of(product, "lda", "clinc")["paper"]) is not expected
 
 
 def test_a_sweep_has_one_method(tmp_path):
@@ -240,8 +259,8 @@ def test_a_sweep_has_one_line_a_value(tmp_path):
     pytest.importorskip("matplotlib")
     folder, output = write_features(tmp_path / "blobs"), tmp_path / "out"
     product = tables.sweep(plan(folder, "klda"), output, "n_components", [40, 80])
-    assert list(product.table.rows) == ["40", "80"]
-    assert all(cell["n"] == 2 for cell in product.table.cells)
+    assert product.cells.row.tolist() == ["40", "80"]
+    assert (product.cells.n == 2).all()
     assert (output / "figure-components.png").exists()
     saved = list(Results(output / "results.jsonl").rows())
     assert {line["settings"]["options"]["n_components"] for line in saved} == {40, 80}
@@ -258,7 +277,7 @@ def test_memory_and_runtime_come_from_the_runs(tmp_path):
     assert (lines.peak_memory_mb > 0).all()
     counts = tables.memory_counts(output, "blobs", 6, 8)
     held = counts.shown.set_index("method")["MB held, measured"]
-    assert 1e6 * held["LDA"] == pytest.approx(product.cells[0].record["held_bytes"])
+    assert 1e6 * held["LDA"] == pytest.approx(product.runs.record[0]["held_bytes"])
     assert math.isnan(held["KLDA"])
     other = tables.memory_counts(output, "blobs", 6, 8, "bart-base").shown
     assert other["MB held, measured"].isna().all()

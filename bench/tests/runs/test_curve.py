@@ -9,7 +9,6 @@ from klda import KLDA, LDA, encoders
 from klda.encoders import MODELS
 from klda_bench import data as datasets
 from klda_bench.data import Samples
-from klda_bench.methods import Estimator
 from klda_bench.runs.protocol import run, split_classes
 
 
@@ -32,9 +31,9 @@ def test_our_klda_is_never_more_than_half_a_point_below_lda_after_any_task(clinc
     for seed in range(3):
         tasks = split_classes(train.y.tolist(), 10, seed)
         kernel = KLDA(n_components=1500, random_state=seed, device="cpu")
-        ours = run(Estimator(kernel), train, test, tasks)
+        ours = run(kernel, train, test, tasks)
         plain = LDA(ridge=1e-3, small_sample_correction=False, device="cpu")
-        lda = run(Estimator(plain), train, test, tasks)
+        lda = run(plain, train, test, tasks)
         assert ours.samples_seen[3] < 1500 <= ours.samples_seen[4] < ours.samples_seen[-1]
         differences.append(np.subtract(ours.seen_accuracy, lda.seen_accuracy))
     # After the first tasks there are few test rows: one of them is more than half a point.

@@ -31,12 +31,10 @@ def test_a_second_walk_runs_nothing_and_finds_the_same(features_folder, tmp_path
     first = walk(plan(features_folder), store)
     size = store.path.stat().st_size
     second = walk(plan(features_folder), store)
-    assert {cell.status for cell in first} == {"done"}
-    assert {cell.status for cell in second} == {"found"}
+    assert set(first.status) == {"done"}
+    assert set(second.status) == {"found"}
     assert store.path.stat().st_size == size
-    assert [cell.record for cell in second] == [
-        json.loads(json.dumps(cell.record)) for cell in first
-    ]
+    assert second.record.tolist() == [json.loads(json.dumps(row)) for row in first.record]
 
 
 def test_a_line_holds_settings_versions_times_and_memory(features_folder, tmp_path):
@@ -68,25 +66,25 @@ def test_any_setting_that_changes_the_numbers_makes_another_cell(features_folder
         plan(features_folder, "lda", seeds=1, classes=5),
         plan(features_folder, "lda", seeds=1, options=other_options),
     ):
-        (cell,) = walk(changed, store)
+        (cell,) = walk(changed, store).itertuples()
         assert cell.status == "done"
     assert len(store.latest()) == 5
 
 
 def test_a_cell_measured_at_the_end_only_is_run_again_for_its_curve(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
-    (end,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store)
+    (end,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store).itertuples()
     assert end.record["seen_accuracy"][0] is None
-    (each,) = walk(plan(features_folder, "lda", seeds=1, curve="all"), store)
+    (each,) = walk(plan(features_folder, "lda", seeds=1, curve="all"), store).itertuples()
     assert each.status == "done"
-    (again,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store)
+    (again,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store).itertuples()
     assert again.status == "found"
     assert again.record["seen_accuracy"][0] is not None
 
 
 def test_heavy_methods_draw_their_curve_for_the_first_seed_only(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
-    cells = walk(plan(features_folder), store)
+    cells = walk(plan(features_folder), store).itertuples()
     measured = {(cell.method, cell.seed): cell.record["evaluate"] for cell in cells}
     assert measured["lda", 1] == "each"
     assert (measured["klda", 0], measured["klda", 1]) == ("each", "end")
@@ -112,7 +110,7 @@ def test_a_model_that_is_not_here_is_said(tmp_path, monkeypatch):
     for part in ("train", "test"):
         (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
     grid = Plan(select("joint,ncm"), [str(folder)], ["mistral-7b"], seeds=1, device="cpu")
-    for cell in walk(grid, Results(tmp_path / "results.jsonl")):
+    for cell in walk(grid, Results(tmp_path / "results.jsonl")).itertuples():
         assert (cell.status, cell.gap) == ("unavailable", "not available offline")
         assert "mistral" in cell.reason.lower()
 
@@ -137,8 +135,8 @@ def test_an_option_can_count_for_one_data_set(features_folder, tmp_path):
     grid = Plan(
         select("lda"), [str(features_folder), str(other)], seeds=1, device="cpu", options=options
     )
-    cells = walk(grid, Results(tmp_path / "results.jsonl"))
-    assert {cell.dataset: cell.settings["options"]["ridge"] for cell in cells} == {
+    cells = walk(grid, Results(tmp_path / "results.jsonl")).itertuples()
+    assert {cell.dataset: cell.options["ridge"] for cell in cells} == {
         "blobs": 0.5,
         "other": 0.1,
     }
@@ -158,7 +156,7 @@ def test_a_device_that_is_not_here_leaves_a_gap_and_says_why(features_folder, tm
         pytest.skip("there is a GPU here")
     (cell,) = walk(
         plan(features_folder, "lda", seeds=1, device="cuda"), Results(tmp_path / "r.jsonl")
-    )
+    ).itertuples()
     assert (cell.status, cell.gap) == ("unavailable", "not run here")
     assert "device='cuda'" in cell.reason
 
@@ -169,7 +167,8 @@ def test_one_failing_run_leaves_the_others_and_is_said(features_folder, tmp_path
 
     monkeypatch.setattr("klda_bench.methods.peers.SLDA.learn_task", broken)
     store = Results(tmp_path / "results.jsonl")
-    cells = {c.method: c for c in walk(plan(features_folder, "ncm,slda,lda", seeds=1), store)}
+    grid = plan(features_folder, "ncm,slda,lda", seeds=1)
+    cells = {cell.method: cell for cell in walk(grid, store).itertuples()}
     assert {name: cell.status for name, cell in cells.items()} == {
         "ncm": "done",
         "lda": "done",
@@ -187,7 +186,7 @@ def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
     for part in ("train", "test"):
         (folder / f"{part}.csv").write_text("text,label\none,a\ntwo,b\n")
     grid = Plan(select("vag,lamol"), [str(folder)], ["minilm"], seeds=1, device="cpu")
-    for cell in walk(grid, Results(tmp_path / "results.jsonl")):
+    for cell in walk(grid, Results(tmp_path / "results.jsonl")).itertuples():
         assert (cell.status, cell.gap) == ("unavailable", "writes no text")
         assert "minilm" in cell.reason
 
@@ -195,7 +194,7 @@ def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
 def test_times_of_two_machines_are_two_lines(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
     grid = plan(features_folder, "lda", curve="end")
-    first, second = walk(grid, store)
+    first, second = walk(grid, store).itertuples()
     elsewhere = {"device": "cuda (NVIDIA H200)", "processor": "x86_64", "cores": 16}
     moved = second.record | {"machine": elsewhere}
     store.path.write_text(f"{json.dumps(first.record)}\n{json.dumps(moved)}\n")
@@ -231,7 +230,7 @@ def test_every_frozen_method_learns_and_answers(features_folder, tmp_path):
         for name in ("klda", "klda-e", "klda-default", "ranpac", "gacl", "anacp", "authors")
     }
     grid = plan(features_folder, ",".join(names), seeds=1, options=options, gamma=0.05)
-    cells = walk(grid, Results(tmp_path / "results.jsonl"))
+    cells = walk(grid, Results(tmp_path / "results.jsonl")).itertuples()
     for cell in cells:
         assert cell.record is not None, cell
         assert cell.record["metrics"]["final_accuracy"] > 50, cell.method

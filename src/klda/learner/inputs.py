@@ -94,6 +94,7 @@ class InputEncoder:
             ready = map_behind(lambda batch: (prepare(batch[0]), *batch[1:]), ready)
         for inputs, labels, ids in ready:
             rows = self.encoder.encode(inputs, progress=progress)
+            check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
     def _checked(self, batch: Any) -> tuple[Any, Labels, Sequence[str] | None]:
@@ -104,7 +105,6 @@ class InputEncoder:
             )
         ids = list(batch[2]) if len(batch) == 3 and batch[2] is not None else None
         inputs, labels = checked_inputs(batch[0], self.modality), plain_labels(batch[1])
-        check_one_each(inputs, labels)
         # A copy: the caller may use its list again for the next batch.
         return list(inputs) if self.modality == "text" else inputs, labels, ids
 

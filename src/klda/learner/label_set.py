@@ -180,12 +180,13 @@ class Neighbourhood:
         """Place the classes in a plane so that neighbours are those that are easily confused.
 
         They start from their principal axes in the whitened space (classical scaling), or from an
-        earlier map of the same model, in which new ones start at the nearest of the others.
+        earlier map of the same model, in which new ones start at the nearest of the others. That
+        needs three of the others: classes that all start on one line would stay there.
         """
         start, pull = principal_axes(self.squared), np.full(len(self.labels), PULL_TO_AXES)
         places = {} if before is None else dict(zip(before.labels, before.places, strict=True))
         known = np.array([label in places for label in self.labels])
-        if known.any():
+        if known.sum() > 2:
             nearest = np.where(known, self.squared, np.inf).argmin(axis=1)
             start = np.array([places[self.labels[i]] for i in nearest])
             pull = np.where(known, PULL_TO_EARLIER, 0.0)

@@ -160,6 +160,7 @@ class Learner(ReadOnlyLearner):
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
+        check_one_each(rows, labels, "rows")
         with self.changing("learn", source):
             self._learn(rows, labels, ids)
         return self
@@ -462,8 +463,8 @@ class Learner(ReadOnlyLearner):
         ledger, learned = self._ledger, {label: n for label, n in self.classes.items() if n}
         if ledger is None or not learned or ledger.counts != learned:
             raise KldaError(
-                "There is no ledger of all that was learned to rebuild from: make the learner with "
-                "keep='features' and let it learn."
+                "There is no complete ledger to rebuild from: make the learner with "
+                "keep='features' before it learns anything."
             )
         fresh = clone(self.classifier if classifier is None else classifier)
         if classifier is None and hasattr(fresh, "gamma"):

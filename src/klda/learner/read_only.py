@@ -140,7 +140,7 @@ class ReadOnlyLearner:
         """
         self._check_has_classes()
         for parameter, fraction in fractions.items():
-            if fraction is None:
+            if fraction is None and parameter == "reject":
                 continue
             check_fraction(parameter, fraction)
             if not hasattr(self.classifier, "novelty"):
@@ -238,7 +238,8 @@ class ReadOnlyLearner:
 
         The distance from the nearest class, less that from all classes together.
         """
-        return self.classifier.novelty(self._asked(inputs, progress, refused=REFUSED))
+        rows = self._asked(inputs, progress, refused=REFUSED)
+        return self.classifier.novelty(rows)
 
     def threshold(self, refused: float = REFUSED) -> float | None:
         """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.

@@ -59,9 +59,7 @@ class Progress:
     @property
     def named(self) -> str:
         """The names of its files, or of the first few."""
-        names = [Path(path).name for path in self.paths]
-        more = len(names) - NAMED_FILES
-        return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
+        return _named(self.paths)
 
     @property
     def paths(self) -> list[str]:
@@ -156,7 +154,8 @@ class ResumableLearn:
             state = "all of it was learned" if finished else progress
             raise CheckpointError(
                 f"{self.folder} holds an unfinished learn of {progress.named}: {state}. Give the "
-                "same files and --resume to complete it, or --restart to drop it."
+                "same files and --resume to complete it, or --restart to drop it and learn from "
+                "the start."
             )
         elif finished:
             self.complete = True
@@ -217,7 +216,9 @@ class ResumableLearn:
         progress = self._progress
         if not progress.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
-        learner.take_over(draft, progress.named, run=progress.run, files=progress.digest)
+        # As the caller named them: what a link leads to may have a name that tells nothing.
+        source = _named(table.path for table in self.tables)
+        learner.take_over(draft, source, run=progress.run, files=progress.digest)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
@@ -262,6 +263,12 @@ def unfinished(folder: str | Path) -> str | None:
     if not folders.exists(at):
         return None
     return str(Progress.load(at)[0])
+
+
+def _named(paths: Iterable[str | Path]) -> str:
+    names = [Path(path).name for path in paths]
+    more = len(names) - NAMED_FILES
+    return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _options(learner: Learner) -> dict[str, Any]:

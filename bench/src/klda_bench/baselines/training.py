@@ -14,19 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from klda.encoders.text import check_texts
 from klda.errors import KldaError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
-
-
-def pick_device(device: str) -> torch.device:
-    """Turn ``auto`` into the GPU where there is one."""
-    device = resolve_device(device)
-    require_device(device)
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise KldaError(f"device={device!r} is unknown; use 'auto', 'cpu' or 'cuda'.") from error
 
 
 @contextmanager
@@ -36,13 +27,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Raise where a value is no text."""
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise KldaError(f"texts[{i}] is a {type(text).__name__}; give texts (str).")
 
 
 def option(default: Any, **bounds: Any) -> Any:
@@ -95,7 +79,13 @@ class Baseline(ABC):
     def __post_init__(self) -> None:
         for declared in fields(self):
             _check_option(declared.name, getattr(self, declared.name, None), declared.metadata)
-        self._device = pick_device(self.device)
+        device = resolve_device(self.device)
+        require_device(device)
+        try:
+            self._device = torch.device(device)
+        except RuntimeError as error:
+            message = f"device={device!r} is unknown; use 'auto', 'cpu' or 'cuda'."
+            raise KldaError(message) from error
         gpu = self._device.type == "cuda"
         self._bf16 = self.precision == "bf16" or (self.precision == "auto" and gpu)
         self.classes_: list[Any] = []

@@ -132,7 +132,7 @@ class VAG(GenerativeBaseline):
             vectors = torch.stack([self._embeddings[row].sum(0) for row in rows])
         else:
             named = self._encoder.rows(names, self.max_length, {}, self._device)
-            vectors = named.map(self._encoder.of, self.batch_size)
+            vectors = named.map(self._encoder, self.batch_size)
         return functional.normalize(vectors, dim=1)
 
 

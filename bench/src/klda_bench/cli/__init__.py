@@ -11,8 +11,8 @@ import typer
 from klda.cli.app import ReportingGroup
 from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
-from klda_bench.cli.screen import show, wrote
 from klda_bench.data import listing
+from klda_bench.display.show import show, wrote
 from klda_bench.measure import cluster, encode, forget, scale, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.report import write_report

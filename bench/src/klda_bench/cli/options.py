@@ -9,8 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from klda_bench.cli.screen import progress, results
-from klda_bench.display.show import show_rows
+from klda_bench.display.show import progress, results, show_rows
 from klda_bench.environment import machine, versions
 from klda_bench.results import Results, Row
 

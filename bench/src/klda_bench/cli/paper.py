@@ -18,11 +18,12 @@ from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
 from klda_bench.cli.options import Command, command
-from klda_bench.cli.screen import progress, results, show, wrote
+from klda_bench.display.show import progress, results, show, wrote
 from klda_bench.environment import resolve_device
 from klda_bench.measure.common import Data, names
 from klda_bench.methods import select
 from klda_bench.paper import tables
+from klda_bench.paper.accuracy_table import Table
 from klda_bench.paper.report import write_report
 from klda_bench.runs.grid import Plan
 from klda_bench.runs.metrics import FINAL
@@ -103,10 +104,16 @@ def _command_line() -> str:
     return shlex.join([*programs.get(program, program).split(), *sys.argv[1:]])
 
 
+def _plan(methods: str, datasets: str, backbone: str, **given: Any) -> Plan:
+    given["options"] = method_options(given.pop("set", None))
+    known = (select(methods), names(datasets), names(backbone))
+    return Plan(*known, command=_command_line(), **given)
+
+
 def _grid_command(
     name: str,
     about: str,
-    make: Callable[..., tables.Product],
+    make: Callable[..., Table],
     more: str = "",
     fixed: dict[str, Any] | None = None,
     **defaults: str,
@@ -121,15 +128,8 @@ def _grid_command(
         if "values" in own:
             own["values"] = names(own["values"])
         output = given.pop("output")
-        plan = Plan(
-            select(given.pop("methods" if "methods" in given else "method")),
-            names(given.pop("datasets")),
-            names(given.pop("backbone")),
-            options=method_options(given.pop("set", None)),
-            command=_command_line(),
-            **given,
-            **(fixed or {}),
-        )
+        chosen = given.pop("methods" if "methods" in given else "method")
+        plan = _plan(chosen, **given, **(fixed or {}))
         with progress() as notify:
             product = make(plan, output, notify=notify, **own)
         _show(product)
@@ -144,19 +144,19 @@ def _grid_command(
     return command(name, about, run, options)
 
 
-def _show(product: tables.Product) -> None:
+def _show(product: Table) -> None:
     show(product.shown, product.title)
     for note in product.notes:
         results().print(note, style="dim", markup=False)
     wrote(product.files)
 
 
-def _say_what_failed(product: tables.Product) -> None:
+def _say_what_failed(product: Table) -> None:
     say(f"{product.count('done')} runs made, {product.count('found')} found in the results.")
-    failed = [cell.reason.splitlines()[0] for cell in product.cells if cell.status == "failed"]
-    if failed:
-        listed = "\n".join(dict.fromkeys(failed))
-        raise KldaError(f"{len(failed)} of {len(product.cells)} runs failed:\n{listed}")
+    failed = product.runs.reason[product.runs.status == "failed"]
+    if len(failed):
+        listed = "\n".join(failed.str.partition("\n")[0].unique())
+        raise KldaError(f"{len(failed)} of {len(product.runs)} runs failed:\n{listed}")
 
 
 def _memory(backbone: str, dataset: str, data: str | None, output: Path) -> None:
@@ -175,21 +175,12 @@ def _paper(output: Path, seeds: int, device: str, backbone: str | None, **given:
     usual = [name for name in known if MODELS[name].available_offline()]
     backbones = names(backbone) if backbone else [*usual, "minilm", "efficientnet-lite0"]
     methods = _PAPER if resolve_device(device) == "cpu" else f"joint,{_PAPER}"
-    products: list[tables.Product] = []
+    products: list[Table] = []
     for name in backbones:
         if name not in MODELS:
             raise KldaError(f"backbone={name!r} is not one of {', '.join(MODELS)}.")
         sets = TEXTS if MODELS[name].modality == "text" else IMAGES
-        plan = Plan(
-            select(methods),
-            names(sets),
-            [name],
-            seeds=seeds,
-            device=device,
-            command=_command_line(),
-            curve="end",
-            **given,
-        )
+        plan = _plan(methods, sets, name, seeds=seeds, device=device, curve="end", **given)
         with progress() as notify:
             products.append(tables.models_table(f"paper-{name}", name, plan, output, notify))
     files = write_report(output)

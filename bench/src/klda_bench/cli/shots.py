@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from klda_bench.cli.screen import progress, show, wrote
+from klda_bench.display.show import progress, show, wrote
 from klda_bench.measure.common import Data, Names, names
 from klda_bench.results import Results
 from klda_bench.shots import summary

@@ -11,6 +11,7 @@ Layout of a data folder, and of the cache::
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ from klda.encoders.cache import default_cache_folder
 from klda.errors import KldaError
 from klda_bench.data import hub
 from klda_bench.data.hub import DATASETS
-from klda_bench.environment import UnavailableError, is_unreachable
+from klda_bench.environment import UnavailableError
 
 Modality = Literal["text", "image", "features"]
 Folder = str | os.PathLike[str]
@@ -40,6 +41,7 @@ _SUFFIXES = (
 
 TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
 IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
+_OF_THE_DISK = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 _SUBSETS = {"cifar10": "cifar10_subset"}
 
 
@@ -149,16 +151,14 @@ def listing(*, data: Folder | None = None) -> pd.DataFrame:
     rows = []
     for name, info in DATASETS.items():
         place = find(name, data=data)
-        row: dict[str, Any] = {"name": name, "inputs": info.modality}
+        row = {"name": name, "inputs": info.modality, "train": info.train_rows}
+        row |= {"test": info.test_rows, "classes": info.classes, "tasks": info.tasks, "here": "no"}
+        where, note = hub.describe(name), info.note
         if place is not None:
             found = _read(place, name)
-            row |= {"train": len(found.train), "test": len(found.test)}
-            row |= {"classes": len(found.classes), "tasks": info.tasks, "here": "yes"}
-            where, note = str(place), found.note or info.note
-        else:
-            row |= {"train": info.train_rows, "test": info.test_rows, "classes": info.classes}
-            row |= {"tasks": info.tasks, "here": "no"}
-            where, note = hub.describe(name), info.note
+            row |= {"train": len(found.train), "test": len(found.test), "here": "yes"}
+            row["classes"] = len(found.classes)
+            where, note = str(place), found.note or note
         rows.append(row | {"where": where + (f" ({note})" if note else "")})
     return pd.DataFrame(rows, dtype=object)
 
@@ -197,7 +197,7 @@ def _download(name: str) -> Path:
     try:
         hub.download(name, target)
     except Exception as error:  # the hub raises many kinds
-        if isinstance(error, OSError) and not is_unreachable(error):
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise KldaError(
                 f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "
                 "set KLDA_CACHE to another folder."

@@ -19,6 +19,7 @@ from klda import Learner
 from klda_bench.data import Samples
 from klda_bench.demo import comparison, examples, unknown_questions
 from klda_bench.display.show import rich_table
+from klda_bench.methods import learn_task
 from klda_bench.runs.protocol import run as run_protocol
 
 QUESTIONS = (
@@ -110,7 +111,7 @@ class Demonstration:
 
     def _compare_first(self, drawn: Samples) -> None:
         for title, method in comparison.one_task_alternatives().items():
-            method.learn_task(drawn.X, drawn.y)
+            learn_task(method, drawn.X, drawn.y)
             accuracy = 100.0 * float(np.mean(method.predict(self.test.X) == self.test.y))
             self.first_curves.setdefault(title, []).append(accuracy)
 

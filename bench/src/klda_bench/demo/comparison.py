@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from sklearn.neural_network import MLPClassifier
 
 from klda import NCM, Learner
 from klda_bench.display import plots
-from klda_bench.methods import Estimator, Method
 
 EPOCHS = 20
 KLDA = "klda"
@@ -34,55 +33,53 @@ class Taught:
         return np.array([answer.top[0][0] for answer in self.learner.answer_rows(X, top=1)])
 
 
-class FineTunedHead:
-    """A softmax layer, trained further by SGD on each task's rows; it knows all classes ahead."""
+class Retrained:
+    """A scikit-learn model that is trained for each task: on its rows alone, or on all so far."""
 
-    def __init__(self, classes: Sequence[str]) -> None:
-        self._classes = np.unique(classes)
-        how: dict[str, Any] = {"solver": "sgd", "learning_rate_init": 0.1, "batch_size": 16}
-        self._head = MLPClassifier((), random_state=0, **how)
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Train for some epochs."""
-        for _ in range(EPOCHS):
-            self._head.partial_fit(X, y, classes=self._classes)
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Label rows."""
-        return self._head.predict(X)
-
-
-class Refitted:
-    """Logistic regression, fitted again for each task: on its rows alone, or on all so far."""
-
-    def __init__(self, *, keeps_rows: bool) -> None:
-        self._keeps_rows = keeps_rows
-        self._rows: list[np.ndarray] = []
-        self._labels: list[np.ndarray] = []
+    def __init__(self, train: Callable[[Any, Any], Any], *, keeps_rows: bool = False) -> None:
+        self._train, self._keeps_rows = train, keeps_rows
+        self._tasks: list[tuple[np.ndarray, np.ndarray]] = []
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Fit again."""
-        self._rows = [*self._rows, X] if self._keeps_rows else [X]
-        self._labels = [*self._labels, y] if self._keeps_rows else [y]
-        fresh = LogisticRegression(C=10.0, max_iter=1000)
-        self._model = fresh.fit(np.concatenate(self._rows), np.concatenate(self._labels))
+        """Train the model."""
+        self._tasks = [*self._tasks, (X, y)] if self._keeps_rows else [(X, y)]
+        self._model = self._train(*map(np.concatenate, zip(*self._tasks, strict=True)))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Label rows."""
         return self._model.predict(X)
 
 
-def one_task_alternatives() -> dict[str, Method]:
+def _regression() -> LogisticRegression:
+    return LogisticRegression(C=10.0, max_iter=1000)
+
+
+def _softmax_layer(classes: Sequence[str]) -> Callable[[Any, Any], Any]:
+    """Return what trains a softmax layer further by SGD; it knows all classes ahead."""
+    how: dict[str, Any] = {"solver": "sgd", "learning_rate_init": 0.1, "batch_size": 16}
+    head = MLPClassifier((), random_state=0, **how)
+
+    def train(X: np.ndarray, y: np.ndarray) -> MLPClassifier:
+        for _ in range(EPOCHS):
+            head.partial_fit(X, y, classes=np.unique(classes))
+        return head
+
+    return train
+
+
+def one_task_alternatives() -> dict[str, Any]:
     """Make what klda is compared with when all classes come at once, by title."""
-    every: dict[str, Method] = {"logistic regression, keeps all texts": Refitted(keeps_rows=True)}
-    return {"nearest mean": Estimator(NCM())} | every
+    return {
+        "nearest mean": NCM(),
+        "logistic regression, keeps all texts": Retrained(_regression().fit, keeps_rows=True),
+    }
 
 
-def alternatives(classes: Sequence[str]) -> dict[str, Method]:
+def alternatives(classes: Sequence[str]) -> dict[str, Any]:
     """Make what klda is compared with when classes come task by task, by title."""
     return one_task_alternatives() | {
-        "logistic regression, current task": Refitted(keeps_rows=False),
-        "fine-tuned softmax layer": FineTunedHead(classes),
+        "logistic regression, current task": Retrained(_regression().fit),
+        "fine-tuned softmax layer": Retrained(_softmax_layer(classes)),
     }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from klda_bench import data
-from klda_bench.runs.metrics import FINAL, METRICS
 
 # Okabe and Ito's colours: told apart with any colour vision.
 _COLOURS = (
@@ -59,16 +58,20 @@ def draw_curves(
     titles: Mapping[str, str],
     seeds: int,
     file: Path,
-    n_components: int | None,
     title: str,
-    ticks: Mapping[float, str] | None = None,
+    n_components: int | None = None,
+    ticks: Sequence[Any] = (),
+    xlabel: str = "training samples seen",
 ) -> Path:
-    """Draw the accuracy on the classes seen after each task, one panel per data set.
+    """Draw accuracy after each task, over the samples seen, one panel per data set.
 
     A line is drawn where as many samples as random features have been seen. A method with fewer
-    runs than `seeds` says so: another order of classes is another curve. With `ticks`, the samples
-    are per class, at these places.
+    runs than `seeds` says so: another order of classes is another curve. With `ticks`, runs are
+    drawn over these values of something else (`xlabel`) instead, at equal distances.
     """
+    if len(ticks):
+        places = curves.value.map({value: float(i) for i, value in enumerate(ticks)})
+        curves = curves.assign(task=places, samples_seen=places)
     plt = pyplot()
     panels = list(curves.groupby("dataset", sort=False))
     wide = min(2, len(panels))
@@ -84,41 +87,20 @@ def draw_curves(
             # Tasks hold different classes in different seeds: the samples seen differ a little.
             x = runs.samples_seen.astype(float).groupby(runs.task).mean()
             style = line_style(names.setdefault(name, len(names)))
-            _line(axis, x, runs.accuracy.astype(float).groupby(runs.task), name, style)
+            groups = runs.accuracy.astype(float).groupby(runs.task)
+            axis.plot(x, groups.mean(), label=name, **style)
+            axis.fill_between(x, groups.min(), groups.max(), color=style["color"], alpha=0.15, lw=0)
         if n_components is not None:
             axis.axvline(n_components, color="black", linestyle=":", linewidth=1)
             text, at = f"N = D = {n_components:,}", (n_components, 0.02)
             how: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7}
             axis.annotate(text, at, xycoords=("data", "axes fraction"), **how)
         axis.set_title(data.title(str(dataset)))
-        axis.set_xlabel("training samples seen" if ticks is None else "training samples per class")
-        axis.set_ylabel("accuracy on classes seen (%)" if ticks is None else "accuracy (%)")
-        if ticks is not None:
-            axis.set_xticks(list(ticks), list(ticks.values()))
+        axis.set_xlabel(xlabel)
+        axis.set_ylabel("accuracy (%)" if len(ticks) else "accuracy on classes seen (%)")
+        if len(ticks):
+            axis.set_xticks(range(len(ticks)), [str(value) for value in ticks])
     handles = [plt.Line2D([], [], label=name, **line_style(i)) for name, i in names.items()]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
     figure.suptitle(f"{title} (mean over seeds; band: lowest to highest seed)", fontsize=10)
-    return save(figure, file)
-
-
-def _line(axis: Any, x: Any, groups: Any, name: str, style: dict[str, Any]) -> None:
-    """Draw the mean of each group, and a band from its lowest to its highest value."""
-    axis.plot(x, groups.mean(), label=name, **style)
-    axis.fill_between(x, groups.min(), groups.max(), color=style["color"], alpha=0.15, lw=0)
-
-
-def draw_sweep(sweep: pd.DataFrame, file: Path, xlabel: str, title: str) -> Path:
-    """Draw final accuracy over a parameter (columns dataset, value, accuracy)."""
-    figure, axis = pyplot().subplots(figsize=_SIZE)
-    for position, (dataset, rows) in enumerate(sweep.groupby("dataset", sort=False)):
-        groups = rows.groupby("value").accuracy
-        _line(axis, sorted(groups.groups), groups, str(dataset), line_style(position))
-    axis.set_xscale("log")
-    values = sorted(sweep.value.unique())
-    axis.set_xticks(values, [f"{value:g}" for value in values])
-    axis.minorticks_off()
-    axis.set_xlabel(f"{xlabel} (logarithmic)")
-    axis.set_ylabel(METRICS[FINAL])
-    figure.legend(loc="outside right center", frameon=False)
-    axis.set_title(f"{title}\n(mean over seeds; band: lowest to highest seed)", fontsize=10)
     return save(figure, file)

@@ -1,14 +1,21 @@
-"""Data frames and rows as tables, on a terminal and in Markdown."""
+"""What is shown: frames and rows as tables, on a terminal and in Markdown, and progress.
+
+Tables go to standard output, everything else to standard error.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 from rich.table import Table as RichTable
 
+from klda.cli.console import say
 from klda_bench.results import Row
 
 _DIM = ("paper", "diff.")
@@ -85,3 +92,27 @@ def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
             yield grid
         else:
             yield rich_table(pd.DataFrame(kept, dtype=object), what)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done; the block tells it."""
+    with Console(stderr=True, highlight=False).status("starting") as status:
+        yield status.update
+
+
+def results() -> Console:
+    """Return a console for results, as wide as they are where standard output is a pipe."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=200, highlight=False)
+
+
+def show(frame: pd.DataFrame, title: str | None = None) -> None:
+    """Print a frame."""
+    results().print(rich_table(frame, title))
+
+
+def wrote(files: Iterable[Path]) -> None:
+    """Tell which files were written."""
+    for file in files:
+        say(f"wrote {file}")

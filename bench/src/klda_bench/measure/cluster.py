@@ -99,19 +99,6 @@ def _row(run: str, rows: int, seconds: float, working: float) -> Row:
     return row | {"relative_error": None, "same_counts": None}
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Hold this process to one thread, as each worker is."""
-    torch = require("torch", "baselines")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _learner(n_components: int) -> Learner:
     learner = Learner("minilm", device="cpu")
     learner.classifier.set_params(n_components=n_components)
@@ -121,7 +108,7 @@ def _learner(n_components: int) -> Learner:
 def _one_process(file: Path, n_components: int) -> tuple[Learner, Row]:
     learner = _learner(n_components)
     start = time.perf_counter()
-    with _one_thread():
+    with threadpool_limits(1):  # as each worker has
         texts, labels, _ = read_table(file)
         learner.learn(texts, labels)
     seconds = time.perf_counter() - start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,16 +73,15 @@ def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarr
     return np.concatenate(samples), np.concatenate(labels)
 
 
-def in_turns(programs: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, np.ndarray]:
+def in_turns(
+    programs: Mapping[Any, Callable[[], Sequence[float]]], repeats: int
+) -> dict[Any, list[float]]:
     """Run programs in turns: what else the machine does meets all of them alike.
 
-    Returns the figures that each program gave, one row per run.
+    Returns the medians of the figures that each program gave.
     """
-    runs: dict[Any, list[Any]] = {name: [] for name in programs}
-    for _ in range(repeats):
-        for name, run in programs.items():
-            runs[name].append(run())
-    return {name: np.array(found) for name, found in runs.items()}
+    runs = [{name: run() for name, run in programs.items()} for _ in range(repeats)]
+    return {name: np.median([run[name] for run in runs], axis=0).tolist() for name in programs}
 
 
 class Clock:

@@ -119,9 +119,8 @@ def _accuracies(
 
 
 def _compared(
-    name: str, count: int, seconds: dict[str, np.ndarray], features: dict[str, np.ndarray]
+    name: str, count: int, medians: dict[str, list[float]], features: dict[str, np.ndarray]
 ) -> Iterator[Row]:
-    medians = {program: np.median(runs, axis=0).tolist() for program, runs in seconds.items()}
     reference = medians.get(REFERENCE)
     for program, (median, cpu) in medians.items():
         row: Row = {"what": f"{name}, {count} texts", "program": program}

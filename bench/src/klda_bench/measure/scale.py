@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -40,7 +41,9 @@ def classes(
         model = common.make_model(components)
         for samples, labels in _few_rows(before, each, features):
             model.partial_fit(samples, labels)
-        fresh = _few_rows(10**9, rows, features, seed=1, first=before, step=1)
+        rng = np.random.default_rng(1)
+        new = itertools.count(before)
+        fresh = (_rows_of(np.array([label]), rows, features, rng) for label in new)
         alone = [_add_class(model, *next(fresh))[0] for _ in range(3 * repeats)]
         model.predict(next(fresh)[0][:1])
         answered = [_add_class(model, *next(fresh), answer=True) for _ in range(repeats)]
@@ -69,26 +72,20 @@ def _add_class(
     return learned - start, time.perf_counter() - learned
 
 
-def _few_rows(
-    n_classes: int,
-    rows: int,
-    n_features: int,
-    *,
-    seed: int = 0,
-    first: int = 0,
-    step: int | None = None,
-) -> Iterator[Block]:
+def _rows_of(classes: np.ndarray, rows: int, n_features: int, rng: np.random.Generator) -> Block:
+    """Draw some rows of each of some classes."""
+    centres = rng.standard_normal((len(classes), n_features), dtype=np.float32)
+    samples = 0.5 * rng.standard_normal((len(classes) * rows, n_features), dtype=np.float32)
+    samples += centres.repeat(rows, axis=0)
+    samples /= np.linalg.norm(samples, axis=1, keepdims=True)
+    return samples, classes.repeat(rows)
+
+
+def _few_rows(n_classes: int, rows: int, n_features: int) -> Iterator[Block]:
     """Yield a few rows of each of many classes; a block holds complete classes."""
-    rng = np.random.default_rng(seed)
-    step = step or max(1, 6000 // rows)
-    for start in range(first, n_classes, step):
-        labels = np.repeat(np.arange(start, min(start + step, n_classes)), rows)
-        centres = rng.standard_normal((len(labels) // rows, n_features), dtype=np.float32)
-        samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)
-        samples *= 0.5
-        samples += centres.repeat(rows, axis=0)
-        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
-        yield samples, labels
+    rng, blocks = np.random.default_rng(0), -(-n_classes * rows // 6000)
+    for classes in np.array_split(np.arange(n_classes), min(blocks, n_classes)):
+        yield _rows_of(classes, rows, n_features, rng)
 
 
 def many(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -105,16 +105,21 @@ def learn(
             return runner.timed(COMMAND, *asked, *shlex.split(options), source=place)
 
     for path in file:
-        runs = in_turns({name: partial(run, path, *how) for name, how in programs.items()}, repeats)
-        medians = {program: np.median(found, axis=0).tolist() for program, found in runs.items()}
-        for program, (seconds, used, peak) in medians.items():
-            row: Row = {"what": f"klda learn {path.name}", "program": program}
-            row |= {"seconds": seconds, "cpu_seconds": used}
-            row |= {} if np.isnan(peak) else {"peak_bytes": peak}
+        runs = {name: partial(run, path, *how) for name, how in programs.items()}
+        medians = in_turns(runs, repeats)
+        for program, figures in medians.items():
+            row = _row(f"klda learn {path.name}", program, figures)
             if source is not None:
                 other, other_used, _ = medians["other version"]
-                row |= {"speed-up": other / seconds, "speed-up_in_cpu_time": other_used / used}
+                row["speed-up"] = other / row["seconds"]
+                row["speed-up_in_cpu_time"] = other_used / row["cpu_seconds"]
             yield row
+
+
+def _row(what: str, program: str, figures: Sequence[float]) -> Row:
+    seconds, used, peak = figures
+    row: Row = {"what": what, "program": program, "seconds": seconds, "cpu_seconds": used}
+    return row | ({} if np.isnan(peak) else {"peak_bytes": peak})
 
 
 class _Fresh:
@@ -149,7 +154,5 @@ class _Fresh:
         return end - begin, used - before.children_user - before.children_system, peak
 
     def row(self, program: str, code: str, *arguments: str) -> Row:
-        runs = [self.timed(code, *arguments) for _ in range(self._repeats)]
-        seconds, used, peak = np.median(runs, axis=0).tolist()
-        row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
-        return row | ({} if np.isnan(peak) else {"peak_bytes": peak})
+        runs = in_turns({program: partial(self.timed, code, *arguments)}, self._repeats)
+        return _row("start", program, runs[program])

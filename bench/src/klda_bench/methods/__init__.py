@@ -1,19 +1,21 @@
-"""Every method that a table can have as a row: one interface, one registry."""
+"""Every method that a table can have as a row: one interface, one registry.
+
+A method learns task by task, ``learn_task(X, y)`` or ``partial_fit(X, y)``, each with all of the
+task's rows, once; ``predict(X)`` labels rows among all classes seen. `X` holds feature rows, or the
+texts or images.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import inspect
 import operator
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal, Protocol, runtime_checkable
-
-import numpy as np
+from typing import Any, Literal
 
 from klda.encoders import MODELS
 from klda.errors import KldaError, MissingDependencyError
@@ -28,45 +30,9 @@ Gamma = float | Literal["auto"]
 PROTOCOL_GAMMA = {"minilm": 0.2}
 
 
-@runtime_checkable
-class Method(Protocol):
-    """What learns task by task and answers. `X` holds feature rows, or the texts or images."""
-
-    def learn_task(self, X: Any, y: Any, /) -> None:
-        """Learn one task: all of its rows, once."""
-
-    def predict(self, X: Any, /) -> np.ndarray:
-        """Labels of the rows, among all classes seen."""
-
-
-class Estimator:
-    """A classifier with ``partial_fit`` and ``predict`` as a method."""
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator = estimator
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Learn the task's rows."""
-        self.estimator.partial_fit(X, y)
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Label rows among all classes seen."""
-        labels: np.ndarray = self.estimator.predict(X)
-        return labels
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a method is built for.
-
-    `gamma` is the kernel parameter of the paper's KLDA; `options` replace the method's defaults.
-    """
-
-    backbone: str = "minilm"
-    gamma: Gamma = 0.2
-    seed: int = 0
-    device: str = "cpu"
-    options: Mapping[str, Any] = field(default_factory=dict)
+def learn_task(method: Any, X: Any, y: Any) -> None:
+    """Teach a method one task: by its ``learn_task``, or as a classifier's ``partial_fit``."""
+    (getattr(method, "learn_task", None) or method.partial_fit)(X, y)
 
 
 @dataclass(frozen=True)
@@ -103,15 +69,26 @@ class MethodSpec:
                 "or function that makes a method, with the module's folder on PYTHONPATH."
             ) from error
 
-    def defaults(self, context: Context) -> dict[str, Any]:
-        """Return the settings that determine its numbers, as long as nothing else is asked for."""
+    def options(
+        self,
+        backbone: str = "minilm",
+        layers: str = "last",
+        gamma: Gamma | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the settings of a run: the defaults, with what was asked for in their place.
+
+        `gamma` is the kernel parameter of the paper's KLDA, by default the protocol's.
+        """
         found = self.own
         if found is None:
             # All defaults: a changed one is another run, not the old one's figures.
             taken = inspect.signature(self.factory).parameters.values()
             found = {p.name: p.default for p in taken if p.default is not p.empty}
-        given = {"gamma": context.gamma} if found.get("gamma") == "protocol" else {}
-        return {k: v for k, v in {**found, **given}.items() if k not in NOT_OPTIONS}
+        own = {name: value for name, value in found.items() if name not in NOT_OPTIONS}
+        if own.get("gamma") == "protocol":
+            own["gamma"] = protocol_gamma(backbone, layers) if gamma is None else gamma
+        return own | dict(given or {})
 
     @property
     def needs(self) -> Literal["features", "inputs"]:
@@ -123,56 +100,52 @@ class MethodSpec:
         """Whether it can use a GPU; the peers are NumPy programs and run on the CPU."""
         return self.group != "peer"
 
-    def options(self, context: Context) -> dict[str, Any]:
-        """Return the settings of a run: the defaults, with what was asked for in their place."""
-        return self.defaults(context) | dict(context.options)
-
-    def usual(self, backbone: str, layers: str = "last") -> dict[str, Any]:
-        """Return the settings of a run with a foundation model for which nothing is asked."""
-        return self.defaults(Context(backbone, protocol_gamma(backbone, layers)))
-
-    def check(self, context: Context) -> None:
+    def check(self, given: Mapping[str, Any]) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""
-        if not context.options:
-            return
         if self.needs == "features":
-            self.make(context)
+            self.make(self.options(given=given))
             return
-        known = sorted({*self.defaults(context), "backbone"})
-        unknown = sorted(set(context.options) - set(known))
+        known = sorted({*self.options(), "backbone"})
+        unknown = sorted(set(given) - set(known))
         if unknown:
             raise KldaError(
                 f"Method {self.name!r} does not take the option {unknown[0]!r}: choose from "
                 f"{', '.join(known)}."
             )
 
-    def make(self, context: Context) -> Method:
+    def make(
+        self,
+        options: dict[str, Any],
+        *,
+        backbone: str = "minilm",
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> Any:
         """Build a fresh method."""
-        place = {"device": context.device, "random_state": context.seed}
+        place = {"device": device, "random_state": seed}
         taken = inspect.signature(self.factory).parameters
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
-            place |= {"seed": context.seed, "backbone": context.backbone}
+            place |= {"seed": seed, "backbone": backbone}
             place = {name: value for name, value in place.items() if name in taken}
         try:
-            made = self.factory(**(place | self.options(context)))
+            return self.factory(**(place | options))
         except TypeError as error:
             raise KldaError(
-                f"Method {self.name!r} does not take these options: {dict(context.options)} "
-                f"({error})."
+                f"Method {self.name!r} does not take these options: {options} ({error})."
             ) from error
-        return made if isinstance(made, Method) else Estimator(made)
-
-
-_OWN: dict[str, MethodSpec] = {}  # methods that users named on a command line
 
 
 def registry(used: Iterable[str] = ()) -> dict[str, MethodSpec]:
     """All methods by name, in the order of the tables: fine-tuned first, as in the paper.
 
-    Those of `used` that are not known here, such as a user's that another process ran, come last.
+    Those of `used` that are not known here, such as a user's, come last, named as ``module:name``.
     """
-    known = _described() | _OWN
-    return known | {name: _unseen(name) for name in used if name not in known}
+    known = _described()
+    others = (name for name in used if name not in known)
+    return known | {
+        name: MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "your own")
+        for name in others
+    }
 
 
 @functools.cache
@@ -184,18 +157,6 @@ def _described() -> dict[str, MethodSpec]:
     }
 
 
-def _unseen(name: str) -> MethodSpec:
-    """Describe a method by its name alone."""
-    return MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "")
-
-
-def _own_method(name: str) -> MethodSpec:
-    """Describe a user's method by its name and docstring, once it can be imported."""
-    spec = _unseen(name)
-    about = (inspect.getdoc(spec.factory) or "").partition("\n")[0]
-    return dataclasses.replace(spec, about=about)
-
-
 def select(names: str) -> list[MethodSpec]:
     """Methods named on a command line, in the order of the tables.
 
@@ -204,8 +165,7 @@ def select(names: str) -> list[MethodSpec]:
     method, which learns from features.
     """
     parts = [part.strip() for part in names.split(",") if part.strip()]
-    _OWN.update({name: _own_method(name) for name in parts if ":" in name})
-    known = registry()
+    known = registry(name for name in parts if ":" in name)
     groups = {
         "all": [name for name, spec in known.items() if spec.group != "reference"],
         "peers": [name for name, spec in known.items() if spec.group == "peer"],
@@ -221,7 +181,11 @@ def select(names: str) -> list[MethodSpec]:
         chosen.update(groups.get(name, [name]))
     if not chosen:
         raise KldaError("methods is empty: give names such as ncm,lda,klda, or all.")
-    return [spec for name, spec in known.items() if name in chosen]
+    found = [spec for name, spec in known.items() if name in chosen]
+    for spec in found:
+        if spec.group == "own":
+            spec.factory  # noqa: B018 (an error now, before hours are spent on the others)
+    return found
 
 
 def protocol_gamma(backbone: str, layers: str = "last") -> Gamma:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from klda_bench.environment import require
-from klda_bench.methods.peers.linear import Classes
+from klda_bench.methods.peers.linear import Peer
 
 
 @dataclass(kw_only=True, eq=False)
-class AuthorsKLDA:
+class AuthorsKLDA(Peer):
     """KLDA as its authors' program computes it, with K(x, y) = exp(-gamma ||x - y||^2)."""
 
     n_components: int = 5000
@@ -28,31 +28,23 @@ class AuthorsKLDA:
     random_state: int = 0
     device: str = "cpu"
 
-    def __post_init__(self) -> None:
-        self._torch = require("torch", "baselines")
-        self._classes = Classes()
-        self._omega: Any = None
+    def _start(self, X: np.ndarray) -> None:
+        torch, D = require("torch", "baselines"), self.n_components
+        generator = torch.Generator().manual_seed(self.random_state)
+        omega = torch.randn(np.shape(X)[1], D, generator=generator) * (2.0 * self.gamma) ** 0.5
+        self._omega = omega.to(self.device)
+        self._beta = (torch.rand(D, generator=generator) * 2.0 * torch.pi).to(self.device)
+        self._scatter = torch.zeros((D, D), device=self.device)
+        self._means: dict[int, Any] = {}
+        self._counts: dict[int, int] = {}
+        self._torch = torch
 
     def _features(self, X: np.ndarray) -> Any:
         torch = self._torch
         rows = torch.as_tensor(np.asarray(X, dtype=np.float32), device=self.device)
         return (2.0 / self.n_components) ** 0.5 * torch.cos(rows @ self._omega + self._beta)
 
-    def _start(self, dimension: int) -> None:
-        torch, D = self._torch, self.n_components
-        generator = torch.Generator().manual_seed(self.random_state)
-        omega = torch.randn(dimension, D, generator=generator) * (2.0 * self.gamma) ** 0.5
-        self._omega = omega.to(self.device)
-        self._beta = (torch.rand(D, generator=generator) * 2.0 * torch.pi).to(self.device)
-        self._scatter = torch.zeros((D, D), device=self.device)
-        self._means: dict[int, Any] = {}
-        self._counts: dict[int, int] = {}
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Each class of the task as one batch."""
-        if self._omega is None:
-            self._start(np.shape(X)[1])
-        columns = self._classes.indices(y)
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
         for column in np.unique(columns).tolist():
             Z = self._features(np.asarray(X)[columns == column])
             old, n = self._counts.get(column, 0), len(Z)
@@ -61,17 +53,13 @@ class AuthorsKLDA:
             self._counts[column] = old + n
             centred = Z - self._means[column]
             self._scatter += centred.T @ centred
-        self._inverse: Any = None
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Smallest Mahalanobis distance, computed from the differences as the authors do."""
-        torch = self._torch
-        if self._inverse is None:
-            self._inverse = torch.linalg.pinv(self._scatter, rtol=1e-15)
-        means = torch.stack([self._means[k] for k in range(len(self._classes))])
-        best = []
-        for z in self._features(X):
-            difference = means - z
-            scores = -((difference @ self._inverse) * difference).sum(dim=1)
-            best.append(int(scores.argmax()))
-        return self._classes.names(np.asarray(best))
+    def _solve(self) -> None:
+        self._inverse = self._torch.linalg.pinv(self._scatter, rtol=1e-15)
+
+    def _scores(self, X: np.ndarray) -> np.ndarray:
+        """Negative Mahalanobis distances, computed from the differences as the authors do."""
+        means = self._torch.stack([self._means[k] for k in range(len(self.labels))])
+        differences = (means - z for z in self._features(X))
+        scores = [-((part @ self._inverse) * part).sum(dim=1).cpu() for part in differences]
+        return np.stack(scores)

@@ -28,7 +28,7 @@ def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> p
     rows = []
     for name, spec in registry().items():
         if spec.keeps:
-            components = spec.usual("minilm").get("n_components", 0)
+            components = spec.options("minilm").get("n_components", 0)
             row = {"method": name, "title": spec.title, "formula": spec.keeps, "D": components}
             rows += [row, _QDA] if name == "lda" else [row]
     frame = pd.DataFrame(rows, dtype=object)
@@ -43,13 +43,13 @@ def count(dimension: int, classes: int, held: dict[str, int] | None = None) -> p
 def held(results: Results, dataset: str, backbone: str) -> dict[str, int]:
     """Measured bytes of each method at its default settings, on all of a data set."""
     known, found = registry(), {}
+    place = {"dataset": dataset, "backbone": backbone, "layers": "last", "subset": ""}
     for row in results.latest().values():
         settings = row["settings"]
         spec = known.get(settings["method"])
         if spec is None or spec.needs != "features":
             continue
-        place = (settings["dataset"], settings["backbone"], settings["layers"], settings["subset"])
-        usual = settings["options"] == spec.usual(backbone)
-        if usual and place == (dataset, backbone, "last", ""):
+        usual = place | {"options": spec.options(backbone)}
+        if usual == {name: settings[name] for name in usual}:
             found[spec.name] = row["held_bytes"]
     return found

@@ -10,6 +10,7 @@ from klda.encoders import OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
 
+Features = tuple[Samples, Samples, dict[str, Any] | None]
 HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
 
 
@@ -22,19 +23,12 @@ class FeatureSource:
     def __init__(self, cache: str | None, device: str, notify: Callable[[str], None]) -> None:
         self._cache, self._device, self._notify = cache, device, notify
         self._encoders: dict[tuple[str, str], Any] = {}  # or why there is none
-        self._held: dict[tuple[str, str, str], tuple[Samples, Samples]] = {}
+        self._held: dict[tuple[str, str, str], Features] = {}
 
-    def fingerprint(self, backbone: str, layers: str) -> dict[str, Any] | None:
-        """Identity of the features, if their encoder was needed."""
-        encoder = self._encoders.get((backbone, layers))
-        if encoder is None or isinstance(encoder, OfflineModelError):
-            return None
-        return dict(encoder.fingerprint())
-
-    def of(self, dataset: Dataset, backbone: str, layers: str) -> tuple[Samples, Samples]:
-        """Feature rows of both parts."""
+    def of(self, dataset: Dataset, backbone: str, layers: str) -> Features:
+        """Return the feature rows of both parts, and what identifies them."""
         if dataset.modality == "features":
-            return dataset.train, dataset.test
+            return dataset.train, dataset.test, None
         key = (dataset.sha256, backbone, layers)
         if key not in self._held:
             self._held = {k: v for k, v in self._held.items() if k[:2] == key[:2]}
@@ -44,7 +38,7 @@ class FeatureSource:
                 Samples(encoder.encode(part.X, progress=True), part.y)
                 for part in (dataset.train, dataset.test)
             )
-            self._held[key] = (train, test)
+            self._held[key] = (train, test, dict(encoder.fingerprint()))
         return self._held[key]
 
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:

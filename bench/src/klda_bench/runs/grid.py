@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
+import itertools
+import json
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
-from klda_bench.methods import Context, Gamma, MethodSpec, protocol_gamma
+from klda_bench.methods import Gamma, MethodSpec
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
 from klda_bench.runs.features import FeatureSource
+from klda_bench.runs.metrics import METRICS
 from klda_bench.runs.protocol import Evaluate, Outcome, run, split_classes
 
 logger = logging.getLogger(__name__)
 
 Notify = Callable[[str], None]
 CURVES = ("auto", "all", "end")
+SETTINGS = (
+    *("backbone", "dataset", "method", "seed", "split", "subset", "tasks", "layers"),
+    *("options", "auto"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,26 +70,19 @@ class Plan:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
         if self.curve not in CURVES:
             raise KldaError(f"curve={self.curve!r} is not known: use {', '.join(CURVES)}.")
-        unknown = {name.partition("@")[0] for name in self.options}
-        unknown -= {spec.name for spec in self.methods}
-        if unknown:
-            raise KldaError(
-                f"Options were given for {', '.join(sorted(unknown))}, which --methods leaves out."
-            )
+        known = {spec.name for spec in self.methods}
+        sets = {Path(given).name for given in self.datasets}
         for name in self.options:
-            _, at, dataset = name.partition("@")
-            if at and dataset not in {Path(given).name for given in self.datasets}:
+            method, at, dataset = name.partition("@")
+            if method not in known:
+                raise KldaError(f"Options were given for {method}, which --methods leaves out.")
+            if at and dataset not in sets:
                 raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
 
-    def context(self, method: str, dataset: str, backbone: str, seed: int, device: str) -> Context:
-        """Say what a method is built for in one run."""
-        gamma = self.gamma_of(backbone)
-        options = self.options.get(method, {}) | self.options.get(f"{method}@{dataset}", {})
-        return Context(backbone, gamma, seed, device, options)
-
-    def usual_options(self, spec: MethodSpec) -> dict[str, Any]:
-        """Options of a method without what was asked for."""
-        return spec.options(Context(self.backbones[0], self.gamma_of(self.backbones[0])))
+    def options_of(self, spec: MethodSpec, dataset: str, backbone: str) -> dict[str, Any]:
+        """Return the options of a method in a run."""
+        given = self.options.get(spec.name, {}) | self.options.get(f"{spec.name}@{dataset}", {})
+        return spec.options(backbone, self.layers_of(spec, backbone), self.gamma, given)
 
     def layers_of(self, spec: MethodSpec, backbone: str) -> str:
         """Return the layers that a method uses: those asked for, else its own."""
@@ -92,155 +91,128 @@ class Plan:
         has_choice = info is not None and info.default_layers != "last"
         return layers if layers != "auto" or has_choice else "last"
 
-    def gamma_of(self, backbone: str) -> Gamma:
-        """Return the kernel parameter of the paper's mode for a foundation model."""
-        return protocol_gamma(backbone, self.layers) if self.gamma is None else self.gamma
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid and what became of it.
+def as_frame(runs: Iterable[Row]) -> pd.DataFrame:
+    """Return one row per run of a grid: settings, metrics, and what became of it.
 
     `status` is done (run now), found (in the results), unavailable (not possible here), or failed.
-    Without a `record`, `reason` says why and `gap` the same in a few words, for a table.
-    `settings` is everything that determines its numbers; None where that isn't known, as without
-    its data set.
+    Without a `record`, `reason` says why and `gap` the same in a few words, for a table. Settings
+    that are not known, as without the data set, are missing.
     """
-
-    backbone: str
-    dataset: str
-    method: str
-    seed: int
-    status: Literal["done", "found", "unavailable", "failed"]
-    record: Row | None = None
-    reason: str = ""
-    gap: str = ""
-    settings: Row | None = None
+    blank = {"reason": "", "gap": "", "record": None}
+    frame = pd.DataFrame(
+        [blank | run for run in runs], columns=[*SETTINGS, *METRICS, "status", *blank]
+    )
+    return frame.astype(dict.fromkeys(METRICS, float))
 
 
-def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> list[Cell]:
-    """Run every cell of a plan that the results do not hold, and return all, in their order."""
-    device = environment.resolve_device(plan.device)
-    _check_options(plan, device)
-    source = FeatureSource(plan.cache, device, notify)
-    finished = results.latest()
-    cells: list[Cell] = []
-    for backbone in plan.backbones:
-        for name in plan.datasets:
-            try:
-                dataset = data.load(name, data=plan.data)
-            except UnavailableError as error:
-                cells += [
-                    _without(Cell(backbone, name, spec.name, seed, "unavailable"), error)
-                    for seed in range(plan.seeds)
-                    for spec in plan.methods
-                ]
-                continue
-            part = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
-            for seed in range(plan.seeds):
-                here = _Place(plan, results, finished, source, part, backbone, seed, device, notify)
-                cells.extend(here.cell(spec) for spec in plan.methods)
-    return cells
+def with_record(settings: Row, record: Row, status: str = "found") -> Row:
+    """Return the row of a run that has a result."""
+    return settings | record["metrics"] | {"status": status, "record": record}
 
 
-def _check_options(plan: Plan, device: str) -> None:
-    """Find an option that a method doesn't have before hours are spent on the others."""
+def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> pd.DataFrame:
+    """Run what the results do not hold of a plan, and return all its runs, in their order."""
     specs = {spec.name: spec for spec in plan.methods}
-    for name, options in plan.options.items():
+    for name, given in plan.options.items():
+        # An option that a method doesn't have is found before hours are spent on the others.
         with contextlib.suppress(MissingDependencyError):
-            spec = specs[name.partition("@")[0]]
-            spec.check(Context(plan.backbones[0], 1.0, 0, device, options))
+            specs[name.partition("@")[0]].check(given)
+    return as_frame(_Walker(plan, results, notify).runs())
 
 
-def _device_of(spec: MethodSpec, device: str) -> str:
-    return environment.describe_device(device) if spec.on_device else "cpu"
+class _Walker:
+    """Runs a plan, one data set and foundation model after another."""
 
+    def __init__(self, plan: Plan, results: Results, notify: Notify) -> None:
+        self.plan, self.results, self.notify = plan, results, notify
+        self.device = environment.resolve_device(plan.device)
+        self.source = FeatureSource(plan.cache, self.device, notify)
+        self.finished = results.latest()
 
-@dataclass
-class _Place:
-    """Everything that the methods of one data set and seed have in common."""
+    def runs(self) -> Iterator[Row]:
+        for backbone, name in itertools.product(self.plan.backbones, self.plan.datasets):
+            self.backbone = backbone
+            try:
+                dataset = data.load(name, data=self.plan.data)
+            except UnavailableError as error:
+                missing: Exception | None = error
+            else:
+                missing = None
+                plan, name = self.plan, dataset.name
+                self.dataset = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
+            for seed, spec in itertools.product(range(self.plan.seeds), self.plan.methods):
+                place = {"backbone": backbone, "dataset": name, "method": spec.name, "seed": seed}
+                try:
+                    if missing is not None:
+                        raise missing
+                    found = self.of(spec, seed, place)
+                except Exception as error:  # one run's error must not cost the other runs
+                    found = place | _what_happened(place, error)
+                if found["status"] == "done":
+                    self.results.append(found["record"])
+                yield found
 
-    plan: Plan
-    results: Results
-    finished: dict[str, Row]
-    source: FeatureSource
-    dataset: data.Dataset
-    backbone: str
-    seed: int
-    device: str
-    notify: Notify
-
-    def cell(self, spec: MethodSpec) -> Cell:
-        cell = Cell(self.backbone, self.dataset.name, spec.name, self.seed, "found")
-        where = (self.dataset.name, self.backbone, self.seed, self.device)
-        try:
-            context = self.plan.context(spec.name, *where)
-            settings = self.settings(spec, context)
-        except MissingDependencyError as error:
-            return _without(cell, error)
-        key, evaluate = key_of(settings), self.evaluate(spec)
+    def of(self, spec: MethodSpec, seed: int, place: Row) -> Row:
+        settings = self.settings(spec, seed)
+        place.update(settings)
+        key, evaluate = key_of(settings), self.evaluate(spec, seed)
         known = self.finished.get(key)
-        cell = dataclasses.replace(cell, settings=settings)
         if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
-            return dataclasses.replace(cell, record=known)
-        self.notify(f"{self.dataset.title}  {spec.title}  seed {self.seed}")
-        try:
-            record = self.run(spec, context, settings, evaluate) | {"key": key}
-        except Exception as error:  # one run's error must not cost the other runs
-            return _without(cell, error)
-        self.results.append(record)
-        self.finished[key] = record
-        return dataclasses.replace(cell, status="done", record=record)
+            return with_record(settings, known)
+        self.notify(f"{self.dataset.title}  {spec.title}  seed {seed}")
+        self.finished[key] = self.run(spec, settings, evaluate) | {"key": key}
+        return with_record(settings, self.finished[key], "done")
 
-    def settings(self, spec: MethodSpec, context: Context) -> Row:
+    def settings(self, spec: MethodSpec, seed: int) -> Row:
         """All that determines the numbers, and nothing else: this names the run.
 
         Not the device: it moves them by rounding only, and the row says where it ran.
         """
-        options = spec.options(context)
+        options = self.plan.options_of(spec, self.dataset.name, self.backbone)
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "data_sha256": self.dataset.sha256,
             "subset": self.dataset.note,
-            "tasks": self.n_tasks,
+            "tasks": self.dataset.tasks if self.plan.tasks is None else self.plan.tasks,
             "method": spec.name,
             "options": options,
             "auto": meaning_of_auto(options),
             "backbone": self.backbone,
             "layers": self.plan.layers_of(spec, self.backbone),
-            "seed": self.seed,
+            "seed": seed,
         }
 
-    @property
-    def n_tasks(self) -> int:
-        return self.plan.tasks if self.plan.tasks is not None else self.dataset.tasks
-
-    def evaluate(self, spec: MethodSpec) -> Evaluate:
+    def evaluate(self, spec: MethodSpec, seed: int) -> Evaluate:
         if self.plan.curve != "auto":
             return "each" if self.plan.curve == "all" else "end"
-        each = spec.curve == "each" or (spec.curve == "first-seed" and self.seed == 0)
+        each = spec.curve == "each" or (spec.curve == "first-seed" and seed == 0)
         return "each" if each else "end"
 
-    def run(self, spec: MethodSpec, context: Context, settings: Row, evaluate: Evaluate) -> Row:
+    def run(self, spec: MethodSpec, settings: Row, evaluate: Evaluate) -> Row:
         environment.require_device(self.device)
-        tasks = split_classes(self.dataset.classes, self.n_tasks, self.seed)
+        seed, features = settings["seed"], None
+        tasks = split_classes(self.dataset.classes, settings["tasks"], seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
-            train, test = self.source.of(self.dataset, self.backbone, settings["layers"])
-        method = spec.make(context)
+            place = (self.backbone, settings["layers"])
+            train, test, features = self.source.of(self.dataset, *place)
+        where = {"backbone": self.backbone, "seed": seed, "device": self.device}
+        method = spec.make(settings["options"], **where)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
-        gamma = getattr(getattr(method, "estimator", None), "gamma_", None)
+        gamma = getattr(method, "gamma_", None)
+        device = environment.describe_device(self.device) if spec.on_device else "cpu"
         return {
             "settings": settings,
             "evaluate": evaluate,
             **_measured(outcome),
             "versions": environment.versions(),
-            "machine": environment.machine() | {"device": _device_of(spec, self.device)},
+            "machine": environment.machine() | {"device": device},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
             "held_bytes": environment.held_bytes(method),
-            "features": self.source.fingerprint(self.backbone, settings["layers"]),
+            "features": features,
             "dataset": {
                 "source": self.dataset.source,
                 "train_rows": len(self.dataset.train),
@@ -251,23 +223,22 @@ class _Place:
         }
 
 
-def _without(cell: Cell, error: Exception) -> Cell:
-    """Fill a cell that has no result with the reason why.
+def _what_happened(place: Row, error: Exception) -> Row:
+    """Say why a run has no result.
 
     What cannot be done here leaves a gap in the table; anything else that goes wrong is a failure.
     """
     if isinstance(error, (UnavailableError, OfflineModelError, MissingDependencyError)):
         gap = getattr(error, "gap", NOT_HERE)
-        return dataclasses.replace(cell, status="unavailable", reason=str(error), gap=gap)
-    logger.debug("%s on %s, seed %d", cell.method, cell.dataset, cell.seed, exc_info=error)
+        return {"status": "unavailable", "reason": str(error), "gap": gap}
+    where = "{method} on {dataset} with {backbone}, seed {seed}".format(**place)
+    logger.debug("%s", where, exc_info=error)
     kind = "" if isinstance(error, KldaError) else f"{type(error).__name__}: "
-    where = f"{cell.method} on {cell.dataset} with {cell.backbone}, seed {cell.seed}"
-    reason = f"{where}: {kind}{error}"
-    return dataclasses.replace(cell, status="failed", reason=reason, gap="failed")
+    return {"status": "failed", "reason": f"{where}: {kind}{error}", "gap": "failed"}
 
 
 def _measured(outcome: Outcome) -> Row:
-    """Return what the protocol measured, as a row can hold it."""
+    """Return what the protocol measured, as a row can hold it: rounded, and None for NaN."""
     predict = [seconds for seconds in outcome.predict_seconds if seconds is not None]
     row = {
         "metrics": outcome.metrics,
@@ -285,18 +256,12 @@ def _measured(outcome: Outcome) -> Row:
         "correct": pack_bits(outcome.correct),
         "peak_memory_bytes": outcome.peak_memory_bytes,
     }
-    return {name: _plain(value) for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Round floats; NaN becomes None, as JSON has no such number."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    return value
+    plain: Row = json.loads(
+        json.dumps(row),
+        parse_float=lambda text: round(float(text), 6),
+        parse_constant=lambda text: None,
+    )
+    return plain
 
 
 def pack_bits(bits: np.ndarray) -> str:

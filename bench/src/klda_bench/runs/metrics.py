@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,65 +30,32 @@ def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(np.mean(np.asarray(truth) == np.asarray(predicted)) * 100.0)
 
 
-def average_incremental_accuracy(seen_accuracy: Sequence[float | None]) -> float | None:
-    """Mean over the tasks of the accuracy on all classes seen so far (Rebuffi et al., 2017)."""
-    values = [value for value in seen_accuracy if value is not None]
-    return float(np.mean(values)) if values and len(values) == len(seen_accuracy) else None
-
-
-def _old_tasks(matrix: Matrix) -> tuple[np.ndarray, np.ndarray] | None:
-    """Accuracy of the old tasks before the last task and after it, if all were measured."""
-    rows = [list(row) for row in matrix if row is not None]
-    if len(rows) < max(2, len(matrix)):
-        return None
-    square = np.array([row + [np.nan] * (len(rows) - len(row)) for row in rows])
-    return square[:-1, :-1], square[-1, :-1]
-
-
-def forgetting(matrix: Matrix) -> float | None:
-    """Mean drop of the old tasks from their best accuracy to their last (Chaudhry et al., 2018)."""
-    old = _old_tasks(matrix)
-    return None if old is None else float(np.mean(np.nanmax(old[0], axis=0) - old[1]))
-
-
-def backward_transfer(matrix: Matrix) -> float | None:
-    """Mean change of the old tasks since they were learned (Lopez-Paz and Ranzato, 2017).
-
-    Negative when the method forgets.
-    """
-    old = _old_tasks(matrix)
-    return None if old is None else float(np.mean(old[1] - np.diagonal(old[0])))
-
-
 def summarise(seen_accuracy: Sequence[float | None], matrix: Matrix) -> dict[str, float | None]:
-    """All metrics of one run; ``None`` for those that need what was not measured."""
-    return {
-        FINAL: seen_accuracy[-1],
-        "average_incremental_accuracy": average_incremental_accuracy(seen_accuracy),
-        "forgetting": forgetting(matrix),
-        "backward_transfer": backward_transfer(matrix),
-    }
+    """All metrics of one run; ``None`` for those that need what was not measured.
+
+    The average incremental accuracy is the mean over the tasks of the accuracy on all classes seen
+    so far (Rebuffi et al., 2017); forgetting the mean drop of the old tasks from their best
+    accuracy to their last (Chaudhry et al., 2018); and backward transfer their mean change since
+    they were learned (Lopez-Paz and Ranzato, 2017), negative when the method forgets.
+    """
+    found = dict.fromkeys(METRICS, None) | {FINAL: seen_accuracy[-1]}
+    if None not in seen_accuracy:
+        found["average_incremental_accuracy"] = float(np.mean(np.array(seen_accuracy, float)))
+    rows = [list(row) for row in matrix if row is not None]
+    if len(rows) >= max(2, len(matrix)):
+        square = np.array([row + [np.nan] * (len(rows) - len(row)) for row in rows])
+        before, last = square[:-1, :-1], square[-1, :-1]
+        found["forgetting"] = float(np.mean(np.nanmax(before, axis=0) - last))
+        found["backward_transfer"] = float(np.mean(last - np.diagonal(before)))
+    return found
 
 
-class Spread(NamedTuple):
-    """Mean and sample standard deviation over `n` seeds; ``std`` is None for one seed."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Mean and sample standard deviation of `values` (at least one)."""
-        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        return cls(float(np.mean(values)), std, len(values))
-
-    def text(self, seeds: int = 0) -> str:
-        """Write it; where there is one seed, or fewer than `seeds`, say how many there are."""
-        shown = f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
-        if self.n > 1 and self.n >= seeds:
-            return shown
-        return f"{shown} ({self.n} seed{'' if self.n == 1 else 's'})"
+def spread(mean: float, std: float | None, n: int, seeds: int = 0) -> str:
+    """Write a mean over `n` seeds; where there is one, or fewer than `seeds`, say how many."""
+    shown = f"{mean:.2f}" if std is None or np.isnan(std) else f"{mean:.2f} ± {std:.2f}"
+    if n > 1 and n >= seeds:
+        return shown
+    return f"{shown} ({n} seed{'' if n == 1 else 's'})"
 
 
 def paired_difference(correct_a: np.ndarray, correct_b: np.ndarray) -> tuple[float, float]:

@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
 from klda_bench.environment import peak_memory
-from klda_bench.methods import Method
+from klda_bench.methods import learn_task
 from klda_bench.runs.metrics import accuracy, summarise
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def run(
-    method: Method,
+    method: Any,
     train: Samples,
     test: Samples,
     tasks: list[list[str]],
@@ -85,27 +85,27 @@ def run(
             rows = train.of_classes(seen if joint else task)
             start = time.perf_counter()
             if last or not joint:
-                method.learn_task(rows.X, rows.y)
+                learn_task(method, rows.X, rows.y)
             outcome.learn_seconds.append(time.perf_counter() - start)
-            if last or (evaluate == "each" and not joint):
-                _measure(method, test.of_classes(seen), tasks[: i + 1], outcome)
-                reached = outcome.seen_accuracy[-1]
-                logger.info(
-                    "Task %d of %d: accuracy %.2f on the classes seen", i + 1, len(tasks), reached
-                )
-            else:
-                outcome.seen_accuracy.append(None)
-                outcome.matrix.append(None)
-                outcome.predict_seconds.append(None)
+            measured = last or (evaluate == "each" and not joint)
+            _measure(method, test.of_classes(seen), tasks[: i + 1], outcome, measured)
     outcome.peak_memory_bytes = memory.peak_bytes
     return outcome
 
 
-def _measure(method: Method, rows: Samples, tasks: list[list[str]], outcome: Outcome) -> None:
+def _measure(
+    method: Any, rows: Samples, tasks: list[list[str]], outcome: Outcome, measured: bool
+) -> None:
+    if not measured:
+        for part in (outcome.seen_accuracy, outcome.matrix, outcome.predict_seconds):
+            part.append(None)
+        return
     start = time.perf_counter()
     predicted = np.asarray(method.predict(rows.X)).astype(str)
     outcome.predict_seconds.append(time.perf_counter() - start)
     outcome.correct = predicted == rows.y
-    outcome.seen_accuracy.append(accuracy(rows.y, predicted))
+    reached = accuracy(rows.y, predicted)
+    outcome.seen_accuracy.append(reached)
+    logger.info("Task %d: accuracy %.2f on the classes seen", len(tasks), reached)
     masks = (np.isin(rows.y, np.asarray(task)) for task in tasks)
     outcome.matrix.append([accuracy(rows.y[mask], predicted[mask]) for mask in masks])

@@ -154,17 +154,17 @@ class Arena:
         encoder = _encoder(plan.backbone, "auto")
         rows, few = draw_rows(y, shots, draw, plan.rare)
         classes = np.unique(y).tolist() if plan.joined else self.dataset.classes
-        model = CONTENDERS[method].make(Place(plan.backbone, encoder, classes, draw))
+        place = Place(plan.backbone, encoder, classes, draw)
         start = time.perf_counter()
-        model.learn(X[rows], y[rows])
-        answers = model.answer(X_test)
+        answer = CONTENDERS[method].learn(place, X[rows], y[rows])
+        answers = answer(X_test)
         row: Row = {"samples": len(rows), "seconds": time.perf_counter() - start}
         row |= measured(answers, y_test)
         if plan.rare:
             rare = np.isin(y_test, few)
             row["rare_recall"] = accuracy(y_test[rare], answers.labels[rare])
         if len(X_unknown) and answers.novelty is not None:
-            row |= told_apart(answers, model.answer(X_unknown))
+            row |= told_apart(answers, answer(X_unknown))
         return {name: round(v, 6) if isinstance(v, float) else v for name, v in row.items()}
 
 

@@ -13,7 +13,7 @@ from klda_bench import data
 from klda_bench.display import plots, show
 from klda_bench.results import Row
 from klda_bench.runs.grid import unpack_bits
-from klda_bench.runs.metrics import Spread, paired_difference
+from klda_bench.runs.metrics import paired_difference
 from klda_bench.shots.contenders import CONTENDERS, PEERS
 from klda_bench.shots.draws import ALL, OURS
 
@@ -22,8 +22,7 @@ Form = Callable[[pd.Series], str]
 
 
 def _spread(values: pd.Series) -> str:
-    spread = Spread.of(values.tolist())
-    return f"{spread.mean:.1f}" + ("" if spread.std is None else f" ± {spread.std:.1f}")
+    return f"{values.mean():.1f}" + (f" ± {values.std():.1f}" if len(values) > 1 else "")
 
 
 def _highest(digits: int) -> Form:
@@ -146,10 +145,7 @@ def markdown(found: Sequence[Titled], heading: str) -> str:
 
 def draw(rows: Sequence[Row], draws: int, file: Path, title: str) -> Path:
     """Draw accuracy over samples per class, one panel per data set."""
-    frame = pd.DataFrame(rows).rename(columns={"draw": "seed"})
-    places = {shots: float(i) for i, shots in enumerate(in_order(frame.shots))}
-    at = frame.shots.map(places)
-    curves = frame.assign(task=at, samples_seen=at)
-    ticks = {place: str(shots) for shots, place in places.items()}
+    frame = pd.DataFrame(rows).rename(columns={"draw": "seed", "shots": "value"})
     titles = {name: CONTENDERS[name].title for name in frame.method.unique()}
-    return plots.draw_curves(curves, titles, draws, file, None, title, ticks)
+    how: dict[str, Any] = {"ticks": in_order(frame.value), "xlabel": "training samples per class"}
+    return plots.draw_curves(frame, titles, draws, file, title, **how)

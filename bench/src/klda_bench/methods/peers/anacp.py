@@ -26,7 +26,7 @@ from klda_bench.methods.peers import linear
 
 
 @dataclass(kw_only=True, eq=False)
-class AnaCP:
+class AnaCP(linear.Peer):
     """Random GELU layers regressed onto separated class prototypes, then a random-feature head.
 
     `n_components` is the width of each random layer, `ridge` that of every regression, `n_heads`
@@ -40,36 +40,26 @@ class AnaCP:
     samples_per_class: int = 100
     random_state: int = 0
 
-    def __post_init__(self) -> None:
-        self._classes = linear.Classes()
-        self._layers: list[np.ndarray] = []
-        self._head: np.ndarray | None = None
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Add the task to the class means, the shared covariance and each layer's Gram matrix."""
-        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
-        if not self._layers:
-            self._start(rows.shape[1])
-        columns = self._classes.indices(y)
-        targets = linear.one_hot(columns, len(self._classes))
-        self._statistics.add(rows, targets)
-        for weights, regression in zip(self._layers, self._regressions, strict=True):
-            regression.add(gelu(rows @ weights), targets)
-        self._head = None
-
-    def _start(self, dimension: int) -> None:
+    def _start(self, X: np.ndarray) -> None:
         rng = np.random.default_rng(self.random_state)
-        shape = (dimension, self.n_components)
+        shape = (np.shape(X)[1], self.n_components)
         self._head_weights = rng.standard_normal(shape, dtype=np.float32)
         self._layers = [rng.standard_normal(shape, dtype=np.float32) for _ in range(self.n_heads)]
         self._regressions = [linear.Regression(self.n_components) for _ in self._layers]
-        self._statistics = linear.ClassMeans(dimension)
+        self._statistics = linear.ClassMeans(shape[0])
+
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
+        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
+        targets = linear.one_hot(columns, len(self.labels))
+        self._statistics.add(rows, targets)
+        for weights, regression in zip(self._layers, self._regressions, strict=True):
+            regression.add(gelu(rows @ weights), targets)
 
     def _covariance(self) -> np.ndarray:
         covariance = self._statistics.scatter / self._statistics.counts.sum()
         return covariance + 1e-4 * np.eye(len(covariance))
 
-    def _solve(self) -> np.ndarray:
+    def _solve(self) -> None:
         covariance = self._covariance()
         targets = separate(self._statistics.means, covariance).astype(np.float32)
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
@@ -80,12 +70,12 @@ class AnaCP:
         samples, columns = self._pseudo_samples(covariance)
         H = gelu(self._contrast(samples) @ self._head_weights)
         head = linear.Regression(self.n_components)
-        head.add(H, linear.one_hot(columns, len(self._classes)))
-        return head.solve(self.ridge)
+        head.add(H, linear.one_hot(columns, len(self.labels)))
+        self._head = head.solve(self.ridge)
 
     def _pseudo_samples(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        columns = np.repeat(np.arange(len(self._classes)), self.samples_per_class)
-        rng = np.random.default_rng((self.random_state, len(self._classes)))
+        columns = np.repeat(np.arange(len(self.labels)), self.samples_per_class)
+        rng = np.random.default_rng((self.random_state, len(self.labels)))
         noise = rng.standard_normal((len(columns), len(covariance)))
         samples = self._statistics.means[columns] + noise @ np.linalg.cholesky(covariance).T
         return samples.astype(np.float32), columns
@@ -97,13 +87,9 @@ class AnaCP:
         ]
         return np.mean(outputs, axis=0)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Largest output of the head."""
-        if self._head is None:
-            self._head = self._solve()
+    def _scores(self, X: np.ndarray) -> np.ndarray:
         rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
-        scores = gelu(self._contrast(rows) @ self._head_weights) @ self._head
-        return self._classes.names(scores.argmax(axis=1))
+        return gelu(self._contrast(rows) @ self._head_weights) @ self._head
 
 
 def gelu(X: np.ndarray) -> np.ndarray:

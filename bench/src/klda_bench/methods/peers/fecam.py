@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from klda_bench.methods.peers.linear import Classes, unit_rows
+from klda_bench.methods.peers.linear import Peer, unit_rows
 
 
 @dataclass(kw_only=True, eq=False)
-class FeCAM:
+class FeCAM(Peer):
     """Per-class covariance, shrunk (equation 7) and normalised to a correlation (equation 8).
 
     `gamma1` weighs the mean variance added to the diagonal, `gamma2` the mean covariance added off
@@ -35,11 +35,12 @@ class FeCAM:
     gamma2: float | Literal["auto"] = "auto"
     tukey: float | Literal["auto"] = "auto"
 
-    def __post_init__(self) -> None:
-        self._classes = Classes()
+    def _start(self, X: np.ndarray) -> None:
+        positive = bool(np.min(X) >= 0.0)
+        self._power = (0.5 if positive else 1.0) if self.tukey == "auto" else self.tukey
+        self._gamma2 = float(positive) if self.gamma2 == "auto" else self.gamma2
         self._means: list[np.ndarray] = []
         self._factors: list[tuple[np.ndarray, bool]] = []
-        self._power = 0.0
 
     def _prepare(self, X: np.ndarray) -> np.ndarray:
         X = np.asarray(X, dtype=np.float64)
@@ -47,13 +48,7 @@ class FeCAM:
             X = np.power(np.maximum(X, 0.0), self._power)
         return unit_rows(X)
 
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """One mean and one covariance for each new class."""
-        if not self._means:
-            positive = bool(np.min(X) >= 0.0)
-            self._power = (0.5 if positive else 1.0) if self.tukey == "auto" else self.tukey
-            self._gamma2 = float(positive) if self.gamma2 == "auto" else self.gamma2
-        columns = self._classes.indices(y)
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
         rows = self._prepare(X)
         for column in np.unique(columns):
             own = rows[columns == column]
@@ -65,14 +60,13 @@ class FeCAM:
         covariance = np.cov(rows.T) if len(rows) > 1 else np.zeros((d, d))
         return cho_factor(normalise(shrink(covariance, self.gamma1, self._gamma2)), lower=True)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Smallest Mahalanobis distance."""
+    def _scores(self, X: np.ndarray) -> np.ndarray:
         rows = self._prepare(X)
         distances = np.empty((len(rows), len(self._means)))
         for k, (mean, factor) in enumerate(zip(self._means, self._factors, strict=True)):
             difference = (rows - mean).T
             distances[:, k] = np.einsum("dn,dn->n", difference, cho_solve(factor, difference))
-        return self._classes.names(distances.argmin(axis=1))
+        return -distances
 
 
 def shrink(covariance: np.ndarray, gamma1: float, gamma2: float) -> np.ndarray:

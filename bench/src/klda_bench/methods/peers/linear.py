@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
 
 
-class Classes:
-    """Labels in the order in which they were first seen."""
+class Peer(ABC):
+    """A method that learns rows of numbered classes and answers with the largest score.
 
-    def __init__(self) -> None:
+    Classes are numbered in the order in which they were first seen.
+    """
+
+    def __post_init__(self) -> None:
         self.labels: list[str] = []
-        self._index: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Learn one task's rows, in their order."""
+        if not self.labels:
+            self._start(X)
+        self.labels += [label for label in np.unique(y).tolist() if label not in self.labels]
+        number = {label: i for i, label in enumerate(self.labels)}
+        self._learn(X, np.asarray([number[label] for label in np.asarray(y).tolist()]))
+        self._solved = False
 
-    def indices(self, y: np.ndarray) -> np.ndarray:
-        """Column of each label; a new label gets the next column."""
-        for label in np.unique(y).tolist():
-            if label not in self._index:
-                self._index[label] = len(self.labels)
-                self.labels.append(label)
-        return np.asarray([self._index[label] for label in np.asarray(y).tolist()])
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Label rows with the class of the largest score."""
+        if not self._solved:
+            self._solve()
+            self._solved = True
+        return np.asarray(self.labels)[self._scores(X).argmax(axis=1)]
 
-    def names(self, columns: np.ndarray) -> np.ndarray:
-        """Labels of columns."""
-        return np.asarray(self.labels)[columns]
+    @abstractmethod
+    def _start(self, X: np.ndarray) -> None:
+        """Prepare for rows like those of the first task."""
+
+    @abstractmethod
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
+        """Add rows and the numbers of their classes to the statistics."""
+
+    def _solve(self) -> None:  # noqa: B027 (not all need it)
+        """Compute what the scores need from the statistics, once after a task."""
+
+    @abstractmethod
+    def _scores(self, X: np.ndarray) -> np.ndarray:
+        """Return the score of each row for each class."""
 
 
 def one_hot(columns: np.ndarray, n_classes: int) -> np.ndarray:

@@ -23,7 +23,7 @@ RIDGES = tuple(10.0**exponent for exponent in range(-8, 9))
 
 
 @dataclass(kw_only=True, eq=False)
-class GACL:
+class GACL(linear.Peer):
     """Gram matrix and class sums of ReLU random features, solved as a ridge regression.
 
     `n_components` is the size of the random buffer layer and `ridge` the papers' gamma.
@@ -33,35 +33,28 @@ class GACL:
     ridge: float = 100.0
     random_state: int = 0
 
-    def __post_init__(self) -> None:
-        self._classes = linear.Classes()
+    def _start(self, X: np.ndarray) -> None:
         self._rng = np.random.default_rng(self.random_state)
-        self._directions = np.empty((0, 0), dtype=np.float32)
+        shape = (np.shape(X)[1], self.n_components)
+        self._directions = self._rng.standard_normal(shape, dtype=np.float32)
+        self._regression = linear.Regression(self.n_components)
 
     def _lift(self, X: np.ndarray) -> np.ndarray:
         return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
 
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Add the task's rows to the Gram matrix."""
-        if not self._directions.size:
-            shape = (np.shape(X)[1], self.n_components)
-            self._directions = self._rng.standard_normal(shape, dtype=np.float32)
-            self._regression = linear.Regression(self.n_components)
-        columns = self._classes.indices(y)
-        targets = linear.one_hot(columns, len(self._classes))
-        H = self._lift(X)
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
+        targets, H = linear.one_hot(columns, len(self.labels)), self._lift(X)
         self._regression.add(H, targets)
         self._choose_ridge(H, targets)
-        self._weights: np.ndarray | None = None
 
     def _choose_ridge(self, H: np.ndarray, targets: np.ndarray) -> None:
         """Keep the ridge that was given."""
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Largest regression output."""
-        if self._weights is None:
-            self._weights = self._regression.solve(self.ridge)
-        return self._classes.names((self._lift(X) @ self._weights).argmax(axis=1))
+    def _solve(self) -> None:
+        self._weights = self._regression.solve(self.ridge)
+
+    def _scores(self, X: np.ndarray) -> np.ndarray:
+        return self._lift(X) @ self._weights
 
 
 @dataclass(kw_only=True, eq=False)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.covariance import OAS
 
-from klda_bench.methods.peers.linear import Classes
+from klda_bench.methods.peers.linear import Peer
 
 
 @dataclass(kw_only=True, eq=False)
-class SLDA:
+class SLDA(Peer):
     """One mean per class and one streaming covariance, shrunk towards the identity.
 
     `shrinkage` is the paper's epsilon: precision = ((1 - epsilon) Sigma + epsilon I)^-1. With
@@ -26,26 +26,21 @@ class SLDA:
     shrinkage: float = 1e-4
     base_initialisation: bool = True
 
-    def __post_init__(self) -> None:
-        self._classes = Classes()
-        self._n = 0
+    def _start(self, X: np.ndarray) -> None:
+        self._n, dimension = 0, np.shape(X)[1]
+        self._counts = np.zeros(0)
+        self._means = np.zeros((0, dimension))
+        self._covariance = np.zeros((dimension, dimension))
 
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Stream the rows of one task in their order."""
+    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
         X = np.asarray(X, dtype=np.float64)
-        columns = self._classes.indices(y)
-        if self._n == 0:
-            self._counts = np.zeros(0)
-            self._means = np.zeros((0, X.shape[1]))
-            self._covariance = np.zeros((X.shape[1], X.shape[1]))
-        missing = len(self._classes) - len(self._counts)
+        missing = len(self.labels) - len(self._counts)
         self._counts = np.append(self._counts, np.zeros(missing))
         self._means = np.vstack([self._means, np.zeros((missing, X.shape[1]))])
         if self._n == 0 and self.base_initialisation:
             self._initialise(X, columns)
         else:
             self._stream(X, columns)
-        self._weights: np.ndarray | None = None
 
     def _initialise(self, X: np.ndarray, columns: np.ndarray) -> None:
         for column in np.unique(columns):
@@ -79,12 +74,11 @@ class SLDA:
         self._covariance = (self._n * self._covariance + step.T @ step) / (self._n + len(X))
         self._n += len(X)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Largest of z^T w_k + b_k."""
-        if self._weights is None:
-            shrunk = (1.0 - self.shrinkage) * self._covariance
-            shrunk[np.diag_indices_from(shrunk)] += self.shrinkage
-            self._weights = np.linalg.solve(shrunk, self._means.T)
-            self._bias = -0.5 * np.einsum("kd,dk->k", self._means, self._weights)
-        scores = np.asarray(X, dtype=np.float64) @ self._weights + self._bias
-        return self._classes.names(scores.argmax(axis=1))
+    def _solve(self) -> None:
+        shrunk = (1.0 - self.shrinkage) * self._covariance
+        shrunk[np.diag_indices_from(shrunk)] += self.shrinkage
+        self._weights = np.linalg.solve(shrunk, self._means.T)
+        self._bias = -0.5 * np.einsum("kd,dk->k", self._means, self._weights)
+
+    def _scores(self, X: np.ndarray) -> np.ndarray:
+        return np.asarray(X, dtype=np.float64) @ self._weights + self._bias
