@@ -38,7 +38,8 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
         raise KldaError(f"{parameter}={labels!r} is not a list; give one label for each input.")
     if not isinstance(labels, list | tuple):
         labels = np.array(labels)
-        if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and labels.dtype.kind != "O"):
+        is_column = labels.dtype.kind == "O" and labels.shape[1:] == (1,)
+        if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and not is_column):
             return labels
         labels = labels.ravel().tolist()
     values = [plain(label) for label in labels]

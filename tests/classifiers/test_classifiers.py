@@ -24,7 +24,7 @@ from tests import reference
 from tests.reference import DEVICE
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
-# Thin scatters stay below half of this many components, square ones are above.
+# Samples are held up to half of this many components; above, there is a square scatter.
 SIZES = {"held": 400, "square": 48}
 
 

@@ -289,3 +289,10 @@ def test_removing_all_but_one_sample_leaves_nothing_to_store():
     model.remove(np.eye(4)[[0, 2, 3]], [0, 1, 1])
     arrays, _ = model.pack()
     assert len(arrays["learn/held"]) == 1
+
+
+@pytest.mark.parametrize("dtype", [object, str, int])
+def test_labels_in_two_columns_are_no_list_of_labels(dtype):
+    labels = np.array([[1, 2], [1, 2], [1, 2]], dtype)
+    with pytest.raises(ValueError, match="1d array"):
+        make(KLDA).fit(np.eye(6), labels)

@@ -161,6 +161,7 @@ def test_flags_have_no_type_in_the_help(cli, monkeypatch):
         assert "<bool>" not in shown
         assert "completion" not in shown
     assert "<bool>" not in cli("--help").stdout
+    assert "<bool>" not in cli("bench", "--help").stdout
 
 
 def test_how_to_get_a_model_is_said_once(cli, monkeypatch):

@@ -266,6 +266,20 @@ def test_minilm_never_contacts_the_hub(tmp_path):
     assert result.stderr == ""
 
 
+def test_changed_weights_in_the_cache_of_the_hub_are_rejected(monkeypatch, tmp_path, tiny_models):
+    info = dataclasses.replace(encoders.MODELS["minilm"], package=None)
+    monkeypatch.setattr("klda.encoders.loading.MODELS", {"minilm": info})
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    cache = tmp_path / f"models--{info.hub_id.replace('/', '--')}"
+    snapshot = shutil.copytree(tiny_models("bert-base"), cache / "snapshots" / "abc")
+    (cache / "blobs").mkdir()
+    # A file of the cache is called as what it should be, whatever it is.
+    (snapshot / "model.safetensors").rename(cache / "blobs" / info.sha256)
+    (snapshot / "model.safetensors").symlink_to(cache / "blobs" / info.sha256)
+    with pytest.raises(KldaError, match="not the published ones"):
+        encoders.load("minilm")
+
+
 def test_changed_minilm_weights_are_rejected(monkeypatch, tmp_path):
     minilm = encoders.MODELS["minilm"]
     if not minilm.package.is_here():

@@ -1,19 +1,21 @@
 """The exact kernel while there are few samples."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda import KLDA, KLDAEnsemble, KldaError
+from klda import KLDA, LDA, KLDAEnsemble, KldaError
 from klda.classifiers import unpack
 from klda.engine import few_evidence
 from klda.engine.arrays import NumpyBackend
 from klda.engine.feature_map import FeatureMap
 from klda.engine.few_samples import ExactFit, Kernels, choose_weight
 from klda.engine.held_rows import NotLearnedError
+from klda.engine.model import Model
 from klda.engine.rule import Settings
 from klda.engine.solve import RidgeRaisedWarning
 from tests import reference
@@ -193,3 +195,75 @@ def test_what_is_usual_for_few_classes_is_no_unit_of_stored_evidence(monkeypatch
     stored, before = model.pack(), model.temperature_
     monkeypatch.setattr(few_evidence, "WIDE_HEAT", 0.0)
     assert unpack(*stored).temperature_ == pytest.approx(before)
+
+
+# ---------------------------------------------------------------- LDA's rule
+
+
+def of_statistics(monkeypatch, make, X, y):
+    """A model with the same samples in its statistics."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "is_holding", False)
+        model = make().fit(X, y)
+        model.is_known(X)
+        return model
+
+
+LDA_MODELS = {
+    "LDA": lambda: LDA(dtype="float64"),
+    "KLDA": lambda: KLDA(n_components=400, rule="lda", random_state=0, dtype="float64"),
+    "ensemble": lambda: KLDAEnsemble(
+        n_components=400, n_members=2, combine="probabilities", rule="lda", random_state=0
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LDA_MODELS)
+@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1e4, 1), (0, 1e-10), (0, 1e10)])
+@pytest.mark.parametrize("per_class", [2, 3, 10])
+def test_ldas_rule_is_the_same_from_samples_and_from_statistics(
+    kind, offset, scale, per_class, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    centres, y = rng.normal(size=(10, 220)), np.repeat(np.arange(10), per_class)
+    X, inputs = (scale * (centres[y] + rng.normal(size=(len(y), 220)) + offset) for _ in range(2))
+    held = LDA_MODELS[kind]().fit(X, y)
+    assert held.model_.is_holding
+    theirs = of_statistics(monkeypatch, LDA_MODELS[kind], X, y)
+    assert (held.predict(inputs) == theirs.predict(inputs)).all()
+    assert reference.relative_error(held.scores(inputs), theirs.scores(inputs)) < 1e-3
+    np.testing.assert_allclose(held.predict_proba(X), theirs.predict_proba(X), atol=0.01)
+    assert (held.is_known(inputs) == theirs.is_known(inputs)).mean() > 0.9
+    again = unpack(*held.pack())
+    np.testing.assert_array_equal(again.is_known(inputs), held.is_known(inputs))
+    np.testing.assert_allclose(again.predict_proba(inputs), held.predict_proba(inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", LDA_MODELS)
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_ldas_rule_does_not_take_rounding_for_spread(kind, value, monkeypatch):
+    own = np.random.default_rng(0).normal(size=(5, 220))
+    for X in (np.full((20, 220), value), np.repeat(own, 4, axis=0)):
+        y = np.repeat(np.arange(5), 4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            held = LDA_MODELS[kind]().fit(X, y)
+            scores = held.scores(X)
+        theirs = of_statistics(monkeypatch, LDA_MODELS[kind], X, y)
+        np.testing.assert_allclose(scores, theirs.scores(X), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: KLDA(n_components=200, random_state=0), lambda: LDA()],
+    ids=["KLDA", "LDA"],
+)
+def test_single_samples_of_more_classes_than_are_held_are_no_reason_to_be_sure(make):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(250, 64))
+    X, inputs = (centres + 1.5 * rng.normal(size=centres.shape) for _ in range(2))
+    model = make().fit(X, np.arange(250))
+    assert not model.model_.is_holding
+    sure = model.predict_proba(inputs).max(axis=1).mean()
+    assert sure < (model.predict(inputs) == np.arange(250)).mean() + 0.05
+    assert np.isfinite(model.solution_.threshold(0.05))

@@ -30,7 +30,18 @@ ELSEWHERE = {
 _PARAMETERS = re.compile(r"\b(input|label)_column\b")
 
 
-class ReportingGroup(TyperGroup):
+class _FlagsWithoutType:
+    """Leaves ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class ReportingGroup(_FlagsWithoutType, TyperGroup):
     """A group of commands, of klda or of another package, whose errors become messages."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -52,22 +63,11 @@ class ReportingGroup(TyperGroup):
             raise typer.Exit(1) from error
 
 
-class _FlagsWithoutType:
-    """Leaves ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
-
-    def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
 class _Command(_FlagsWithoutType, TyperCommand):
     """One command."""
 
 
-class _Commands(_FlagsWithoutType, ReportingGroup):
+class _Commands(ReportingGroup):
     """The group of all commands, those of other packages included."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -109,7 +109,7 @@ def _kept(stored: StoredModel) -> str:
         return f"the features of {samples} (--keep features), no text, no image"
     keeps = stored.document["classifier"].get("keeps")
     if keeps is None:
-        return "not recorded by this version of klda: learn something to have it recorded"
+        return "not recorded by the version that wrote it; learn something to have it recorded"
     if "rows" in keeps:
         few = "one row of numbers per sample, no text, no image"
         if "most_rows" not in keeps:

@@ -160,7 +160,8 @@ def collect(
     if len(broken):
         raise KldaError(
             f"The model {name!r} gave infinite or undefined features for inputs[{broken[0]}] in "
-            f'{precision}. Load it with precision="float32"; if it is, the weights may be damaged.'
+            f'{precision}. If that is not float32, load it with precision="float32"; otherwise the '
+            "weights may be damaged."
         )
     return features
 

@@ -71,7 +71,7 @@ class ModelFiles:
     @cached_property
     def revision(self) -> str:
         """Digest of the weights: the same wherever the files are."""
-        digests = [_sha256(path) for path in self.weights]
+        digests = [_known_sha256(path) or sha256(path) for path in self.weights]
         if len(digests) == 1:
             return f"sha256:{digests[0]}"
         return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"
@@ -135,13 +135,17 @@ def _pooling_mode(config: dict[str, Any]) -> str | None:
     return named.get(chosen[0]) if len(chosen) == 1 else None
 
 
-def _sha256(path: Path) -> str:
-    # The hub's cache names a large file by its SHA-256, which saves reading 14 GB.
-    target = path.resolve()
-    if target.parent.name == "blobs" and _SHA256.fullmatch(target.name):
-        return target.name
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _known_sha256(path: Path) -> str | None:
+    # The hub's cache names a large file by its SHA-256, which saves reading 14 GB.
+    target = path.resolve()
+    named = target.parent.name == "blobs" and _SHA256.fullmatch(target.name)
+    return target.name if named else None
 
 
 def is_settings(path: Path) -> bool:

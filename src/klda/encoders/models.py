@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from klda.encoders.base import Layers, Modality
-from klda.encoders.files import ModelFiles
+from klda.encoders.files import ModelFiles, sha256
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.options import prefers_onnx
 from klda.encoders.sources import (
@@ -77,12 +77,15 @@ class ModelInfo:
             )
         sources = self.sources if revision is None else [Hub(self.hub_id, revision)]
         files = ModelFiles.at(path_of(sources), self.name, self.hub_id)
-        if self.sha256 and files.revision != f"sha256:{self.sha256}":
+        if not self.sha256:
+            return files
+        if sha256(files.weights[0]) != self.sha256:
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
                 f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
                 "download it again."
             )
+        vars(files)["revision"] = f"sha256:{self.sha256}"  # not read once more
         return files
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array, Backend, NumpyBackend, on_cpu
+from klda.engine.arrays import Array, Backend, NumpyBackend, is_torch
 
 MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
@@ -295,7 +295,9 @@ def median_squared_distance(samples: Array) -> float:
     the scale of the features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    chosen = np.asarray(on_cpu(samples[::step]), np.float64)
+    chosen = samples[::step]
+    on_device = is_torch(chosen)  # samples on a GPU are not fetched for this
+    chosen = chosen.double() if on_device else np.asarray(chosen, np.float64)
     scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
         centred = chosen - chosen.mean(0)
@@ -303,6 +305,9 @@ def median_squared_distance(samples: Array) -> float:
         some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
+        if len(positive) and on_device:
+            ordered = positive.sort().values
+            return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
         if len(positive):
             return float(np.median(positive))
     return scale if scale > 0 else 1.0

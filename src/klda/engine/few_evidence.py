@@ -120,6 +120,12 @@ class FewEvidence:
     errors: float = 0.0
 
     @classmethod
+    def usual(cls, lengths: np.ndarray, counts: np.ndarray, blended: bool) -> FewEvidence:
+        """Return what is known from the squared lengths of the class means alone."""
+        temperature = usual_temperature(lengths, counts, blended) * heat_of_few_classes(len(counts))
+        return cls(temperature, float(np.median(lengths)), len(counts))
+
+    @classmethod
     def of(
         cls,
         temperature: float,

@@ -15,6 +15,7 @@ ahead by two standard errors; with more samples, one is enough.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,8 +23,8 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Backend, product
-from klda.engine.evidence import left_out_scores
+from klda.engine.arrays import Array, Backend, product
+from klda.engine.evidence import Evidence, left_out_scores
 from klda.engine.feature_map import FeatureMap, KernelMap
 from klda.engine.few_evidence import (
     FewEvidence,
@@ -35,7 +36,7 @@ from klda.engine.model import Model
 from klda.engine.rule import RuleTerms, Settings, out_of_sample
 from klda.engine.shrinkage import Shrinkage
 from klda.engine.solution import LinearRule, Solution, softmax
-from klda.engine.solve import on_grid, rising_ridges
+from klda.engine.solve import absolute_ridge, rising_ridges
 from klda.errors import KldaError
 
 USUAL_WEIGHT = 0.4  # of the blocks before the last
@@ -55,21 +56,37 @@ def solve_few(model: Model, settings: Settings) -> Solution:
     rows, groups, _ = held.grouped()
     is_sample = held.order < len(model.held)
     backend, size = model.backend, model.statistics.n_components
+    classes, counts = model.classes, model.class_counts
     if settings.rule == "lda":
-        lifted = [backend.to_numpy(own_map.lift(rows), np.float64) for own_map in model.maps]
-        fits = [ExactFit(product(z, z.T), groups, settings, size, is_sample) for z in lifted]
-        rules = [fit.rule(backend, z) for fit, z in zip(fits, lifted, strict=True)]
-        maps: tuple[FeatureMap | KernelMap, ...] = tuple(model.maps)
-        combine = settings.combine
-    else:
-        kernels = Kernels(rows.astype(np.float64), model.maps[0])
-        weight = choose_weight(kernels, held.hashes[held.order], groups, is_sample, settings, size)
-        fits = [ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)]
-        rules = [fits[0].rule(backend)]
-        maps, combine = (kernels.map(weight, backend),), "scores"
-    evidence = fits[0].evidence(model.classes) if settings.calibrated else None
-    counts = model.class_counts
-    return Solution(backend, maps, model.classes, counts, tuple(rules), combine, evidence)
+        fits = [LinearFit(own_map, rows, groups, settings, is_sample) for own_map in model.maps]
+        rules = tuple(fit.rule(backend) for fit in fits)
+        maps = tuple(model.maps)
+        solution = Solution(backend, maps, classes, counts, rules, settings.combine, None)
+        evidence = judge_few(solution, fits) if settings.calibrated else None
+        return replace(solution, evidence=evidence)
+    kernels = Kernels(rows.astype(np.float64), model.maps[0])
+    weight = choose_weight(kernels, held.hashes[held.order], groups, is_sample, settings, size)
+    fit = ExactFit(kernels.matrix(weight), groups, settings, size, is_sample)
+    usual = fit.evidence(classes) if settings.calibrated else None
+    own_map = kernels.map(weight, backend)
+    return Solution(backend, (own_map,), classes, counts, (fit.rule(backend),), "scores", usual)
+
+
+def judge_few(solution: Solution, fits: Sequence[LinearFit]) -> Evidence | FewEvidence:
+    """Return what leaving samples out tells about LDA's rule, as with more samples.
+
+    With one sample of each class it tells nothing, and what is usual has to do.
+    """
+    at = fits[0].left_out
+    if not len(at) or len(solution.classes) < 2:
+        return fits[0].evidence(solution.classes)
+    own = fits[0].groups[at]
+    parts = [solution.backend.asarray(fit.scores_left_out[0]) for fit in fits]
+    scores = solution.backend.to_numpy(solution.combined(parts))
+    each = [fit.terms.familiarity.novelty_of_lda(fit.scores_left_out[1]) for fit in fits]
+    novelty = np.mean(each, axis=0)
+    labels = solution.classes[own].tolist()
+    return Evidence().add(solution.scale, labels, scores, own, novelty)
 
 
 class Kernels:
@@ -174,6 +191,8 @@ class ExactFit:
         mean diagonal of a covariance of that size.
     is_sample : ndarray of shape (N,)
         False for hints, which are never left out.
+    rho : float, optional
+        The ridge on the scale of the scatter, if it does not follow from the settings.
     """
 
     def __init__(
@@ -183,6 +202,7 @@ class ExactFit:
         settings: Settings,
         size: int,
         is_sample: np.ndarray,
+        rho: float | None = None,
     ) -> None:
         self.is_sample = is_sample
         self.groups, self.settings, self.n = groups, settings, len(groups)
@@ -192,7 +212,7 @@ class ExactFit:
         within = self.means.centred(self.means.centred(kernel).T)  # C K C
         within = (within + within.T) / 2
         relative = settings.relative_ridge(self.counts, size)
-        self.rho, self.inverse = self._inverted(within, relative, size)
+        self.rho, self.inverse = self._inverted(within, relative, size, rho)
         of_means = self.means.of(kernel)  # M x N: inner products of means with samples
         self.to_centre = of_means.mean(axis=0)
         to_means = of_means - self.to_centre
@@ -220,16 +240,17 @@ class ExactFit:
             known = replace(flat.familiarity, offsets=flat.offsets)
             self.terms = replace(flat, familiarity=known)
 
-    def _inverted(self, within: np.ndarray, relative: float, size: int) -> tuple[float, np.ndarray]:
+    def _inverted(
+        self, within: np.ndarray, relative: float, size: int, rho: float | None
+    ) -> tuple[float, np.ndarray]:
         """Return the ridge and ``(C K C + rho I)^-1``; a ridge that is too small is raised."""
         trace = float(within.trace())
         scale = max(trace, 0.0) / size
         of_means = self.means.of(self.means.of(self.kernel).T).T
         lengths = of_means.diagonal() - 2 * of_means.mean(axis=0) + of_means.mean()
         usual = max(float(np.abs(lengths).mean()) * self.n / size, 1e-12)
-        rho = usual if scale <= 1e-12 * usual else relative * scale
-        if self.settings.rule == "lda":  # the same rule as with more samples
-            rho = on_grid(rho)
+        if rho is None:
+            rho = usual if scale <= 1e-12 * usual else relative * scale
         least = float(np.finfo(float).eps * max(scale, trace / self.n))
         why = f"{self.n} samples is not positive definite with ridge={relative:g}"
         for raised in rising_ridges(rho, scale, least, why):
@@ -256,20 +277,14 @@ class ExactFit:
             weights = self.combination @ weights
         return weights if self.terms.blend is None else self.terms.blend.T @ weights
 
-    def rule(self, backend: Backend, lifted: np.ndarray | None = None) -> LinearRule:
-        """Return the rule in terms of the kernel between an input and the samples.
+    def rule(self, backend: Backend) -> LinearRule:
+        """Return the rule in terms of the kernel between an input and the samples."""
+        biases = backend.asarray(self.terms.offsets - self.weights @ self.to_centre)
+        return self._rule(backend.asarray(self.weights), biases)
 
-        With the samples' random features, in terms of an input's.
-        """
-        weights = self.weights if lifted is None else product(self.weights, lifted)
-        return LinearRule(
-            backend.asarray(weights),
-            backend.asarray(self.terms.offsets - self.weights @ self.to_centre),
-            self.rho,
-            self.spread,
-            self.inflation,
-            self.terms.familiarity,
-        )
+    def _rule(self, weights: Array, biases: Array) -> LinearRule:
+        scales = (self.rho, self.spread, self.inflation)
+        return LinearRule(weights, biases, *scales, self.terms.familiarity)
 
     # ---------------------------------------------------------------- leaving samples out
 
@@ -329,3 +344,38 @@ class ExactFit:
             self.terms.familiarity.novelty_of_lda(of_lda),
             scores.argmax(axis=1) != own,
         )
+
+
+class LinearFit(ExactFit):
+    """LDA's rule in terms of features, solved from the inner products of few samples.
+
+    The same rule as with more samples, of which the scatter is kept (`klda.engine.solve`).
+    """
+
+    def __init__(
+        self,
+        own_map: FeatureMap,
+        rows: np.ndarray,
+        groups: np.ndarray,
+        settings: Settings,
+        is_sample: np.ndarray,
+    ) -> None:
+        backend, counts, size = own_map.backend, np.bincount(groups), own_map.n_components
+        features = backend.to_numpy(own_map.lift(rows)).astype(np.float64)
+        means = _Means(groups, counts).of(features)
+        self.centre = means.mean(axis=0)
+        # Relative to their centre: beside an offset that all share, their differences would lose
+        # digits.
+        self.features = features - self.centre
+        scale = float(np.square(features - means[groups]).sum()) / size
+        of_means = float(np.square(means).mean()) * len(groups)
+        ridge = settings.relative_ridge(counts, size)
+        rho = absolute_ridge(ridge, scale, scale, of_means, backend.dtype)
+        kernel = product(self.features, self.features.T)
+        super().__init__(kernel, groups, settings, size, is_sample, rho)
+
+    def rule(self, backend: Backend) -> LinearRule:
+        """Return the rule in terms of features."""
+        weights = backend.asarray(product(self.weights, self.features))
+        of_centre = backend.linear(weights, backend.asarray(self.centre)[None])[:, 0]
+        return self._rule(weights, backend.asarray(self.terms.offsets) - of_centre)

@@ -168,7 +168,7 @@ class Fitted:
             keeps = solution.keeps if compact else self.model.keeps
             if not compact:
                 learned, of_model = self.model.pack()
-                arrays |= learned
+                arrays = learned | arrays
                 if self.model.is_holding:
                     meta = of_model | {"few": meta["members"]}
                 else:

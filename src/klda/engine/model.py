@@ -440,5 +440,6 @@ class Model:
         labels = meta.get("waiting", {}).get("pending", [])
         if labels:
             waiting = LabelledRows(np.array(arrays["learn/pending"]), list(labels))
-        evidence = Evidence.unpack(arrays, meta["classes"])
+        # While it holds its samples, what they tell is found again with each solution.
+        evidence = None if held else Evidence.unpack(arrays, meta["classes"])
         return cls(members, evidence, waiting, held, hints, holds="held" in meta)

@@ -196,13 +196,23 @@ class Solution:
         return Scale(n_samples, inflation, offset, heat)
 
     @cached_property
+    def told(self) -> Evidence | FewEvidence | None:
+        """The evidence, or what is usual with one sample of each class: none can be left out."""
+        known, single = self._familiarities(), int(self.class_counts.sum()) <= len(self.classes)
+        if not single or not known or not isinstance(self.evidence, Evidence):
+            return self.evidence
+        lengths = np.mean([each.lengths for each in known], axis=0)
+        blended = any(len(each.unblend) for each in known)
+        return FewEvidence.usual(lengths, self.class_counts, blended)
+
+    @cached_property
     def temperature(self) -> float:
         """What scores are divided by before they become probabilities."""
-        return 1.0 if self.evidence is None else self.evidence.temperature(self.scale)
+        return 1.0 if self.told is None else self.told.temperature(self.scale)
 
     def threshold(self, refused: float) -> float:
         """Return the novelty beyond which an input is unknown; infinite without evidence."""
-        return np.inf if self.evidence is None else self.evidence.threshold(refused, self.scale)
+        return np.inf if self.told is None else self.told.threshold(refused, self.scale)
 
     def class_thresholds(self, refused: float) -> dict[Label, float]:
         """Return thresholds of single classes, for those with enough evidence."""

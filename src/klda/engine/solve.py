@@ -286,17 +286,10 @@ def solve_member(
 def _absolute(ridge: float, statistics: ClassStatistics, means: Array) -> tuple[float, float]:
     """Return the ridge on the scale of the scatter, on the grid, and that scale."""
     backend, size = statistics.backend, statistics.n_components
-    scale = max(statistics.trace(), 0.0) / size
-    square = float(backend.sum_of_squares(means)) / max(1, means.shape[0] * means.shape[1])
-    of_means = (square if square > 0 else 1.0) * max(statistics.n_scattered, 1)
-    eps = float(np.finfo(backend.dtype).eps)
-    # What rounding alone may leave.
-    noise = 8 * eps * (float(statistics.turnover) / size) + (64 * eps) ** 2 * of_means
-    # Without known spread within classes all directions are equal, on the scale of the means.
-    rho = of_means if scale <= noise else max(ridge * scale, noise)
-    if not np.isfinite(rho):
-        raise KldaError(f"The statistics are not finite: {DAMAGED}")
-    return on_grid(rho), scale
+    scale, turnover = max(statistics.trace(), 0.0) / size, float(statistics.turnover) / size
+    square = float(backend.sum_of_squares(means)) / max(1, len(means) * size)
+    of_means = square * max(statistics.n_scattered, 1)
+    return absolute_ridge(ridge, scale, turnover, of_means, backend.dtype), scale
 
 
 def _rule(member: Member, plain: PlainWeights, settings: Settings) -> LinearRule:
@@ -364,8 +357,21 @@ def _mixed(
     return own
 
 
-def on_grid(rho: float) -> float:
-    """Round a ridge to eight steps per octave."""
+def absolute_ridge(
+    ridge: float, scale: float, turnover: float, of_means: float, dtype: np.dtype
+) -> float:
+    """Return the ridge on the scale of the scatter, rounded to the grid.
+
+    ``scale`` is the mean diagonal of the scatter, ``turnover`` that of all that was ever added to
+    it or removed, ``of_means`` what the scatter of the class means would have.
+    """
+    of_means = of_means if of_means > 0 else 1.0
+    eps = float(np.finfo(dtype).eps)
+    noise = 8 * eps * turnover + (64 * eps) ** 2 * of_means  # what rounding alone may leave
+    # Without known spread within classes all directions are equal, on the scale of the means.
+    rho = of_means if scale <= noise else max(ridge * scale, noise)
+    if not np.isfinite(rho):
+        raise KldaError(f"The statistics are not finite: {DAMAGED}")
     return float(2.0 ** (round(np.log2(rho) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
