@@ -691,6 +691,13 @@ def test_answering_reads_nothing_that_only_learning_needs(tmp_path, monkeypatch)
     np.testing.assert_array_equal(Learner.load(tmp_path / "m").scores(PROBE), expected)
 
 
+def test_what_others_keep_beside_a_learner_is_not_shared_with_its_copy():
+    bot = taught()
+    bot.extras["note"] = 1
+    bot.copy().extras["note"] = 2
+    assert bot.extras == {"note": 1}
+
+
 def test_an_empty_learner_says_so():
     with pytest.raises(KldaError, match="no classes yet"):
         Learner("features").predict(PROBE)

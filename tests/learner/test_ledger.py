@@ -133,6 +133,7 @@ def test_no_warning_where_no_trace_is_left():
 def test_a_class_that_the_ledger_holds_in_part_is_dropped_with_a_warning():
     learner = keeper("abc")
     learner.classifier.partial_fit(rows_of("b", seed=5), ["b"] * 12)  # behind its back
+    assert learner.traces_of("abc") == ["b"]
     with pytest.warns(ForgetTraceWarning, match="'b'"):
         learner.forget(["a", "b"])
     assert learner.classes == {"c": 12}

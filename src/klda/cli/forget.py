@@ -77,9 +77,8 @@ def forget(
     with changed(model, wait, encoding.given()) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
         names = [as_label(label, before) for label in labels or ()]
-        held = learner.ledger.counts if learner.ledger is not None else {}
-        in_ledger = all(held.get(name, 0) == before.get(name) for name in names)
-        exact = bool(ids or rows) or in_ledger or not learner.classifier.leaves_trace
+        traces = learner.traces_of(name for name in names if name in before)
+        exact = bool(ids or rows) or not traces
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:

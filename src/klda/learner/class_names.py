@@ -123,9 +123,9 @@ class ClassNames:
     def refreshed(
         self, classifier: ContinualClassifier, inputs: InputEncoder
     ) -> tuple[ClassNames, str]:
-        """Return the names of the classes that are left, once a classifier has those that count.
+        """Update a classifier's hints; return the names still in use.
 
-        Also a warning if it could not get new ones, or "".
+        Also a warning if some could not be encoded, or "".
         """
         counts = classifier.counts_
         names = self.only(counts)

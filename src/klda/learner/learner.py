@@ -360,11 +360,9 @@ class Learner(ReadOnlyLearner):
     def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
         if not names:
             raise KldaError("labels is empty: name at least one class to forget.")
-        known, names = self.classes, list(dict.fromkeys(names))
-        check_labels_known(np.array([*known]), names, "labels")
-        held = {} if self._ledger is None else self._ledger.counts
-        traces = [name for name in names if known[name] and held.get(name) != known[name]]
-        if self.classifier.leaves_trace and traces:
+        names = list(dict.fromkeys(names))
+        check_labels_known(np.array([*self.classes]), names, "labels")
+        if traces := self.traces_of(names):
             # Before anything changes: if warnings are errors, nothing is forgotten.
             some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
             warnings.warn(
@@ -483,7 +481,7 @@ class Learner(ReadOnlyLearner):
     def copy(self) -> Learner:
         """Return an independent copy; it shares the foundation model, which never changes."""
         twin = copy.copy(self)
-        twin.classifier, twin._history = self.classifier.copy(), list(self._history)
+        twin.classifier, twin.extras = self.classifier.copy(), dict(self.extras)
         return twin
 
     def frozen(self) -> Learner:

@@ -92,6 +92,13 @@ class ReadOnlyLearner:
         """Number of samples learned."""
         return sum(self.classes.values())
 
+    def traces_of(self, labels: Iterable[Label]) -> list[Label]:
+        """Return those of some classes that would leave a trace in the covariance if forgotten."""
+        if not self.classifier.leaves_trace:
+            return []
+        held, known = ({} if self._ledger is None else self._ledger.counts), self.classes
+        return [label for label in labels if known[label] and held.get(label) != known[label]]
+
     @property
     def ledger(self) -> Ledger | None:
         """Features, labels and ids of the samples learned, if it keeps them."""

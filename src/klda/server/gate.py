@@ -38,8 +38,8 @@ COST = {b",": 1, b"[": 10, b"{": 10}
 
 TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
 TOO_MANY_VALUES = (
-    f"The body has more than {MAX_VALUES} commas, also in texts ('[' and '{{' count as 10 each): "
-    "send fewer inputs at a time."
+    f"The body has too many values: at most {MAX_VALUES}, where every comma counts, even inside a "
+    "text, and '[' and '{' count as 10 each. Send fewer inputs at a time."
 )
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."

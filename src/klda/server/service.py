@@ -61,7 +61,7 @@ class Service:
         self.batcher.start(encoders)
 
     def stop(self) -> None:
-        """Finish the waiting requests and fold the journal. Blocks."""
+        """Finish the predictions and changes that wait, and fold the journal. Blocks."""
         self.batcher.stop()
         for process in self._processes:
             process.stop()

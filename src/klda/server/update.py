@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class Update:
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
         if change.kind != "learn":
-            self.finish()
+            self.finish()  # not within: what is wrong with those is not wrong with this one
         try:
             if change.key and (earlier := self._journal.answered(change.key)):
                 return _repeated(change, *earlier)
@@ -59,7 +58,15 @@ class Update:
         new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
         if change.kind != "learn":
             self.finish()
-        exact = bool(getattr(self, f"_{change.kind}")(change))
+        apply: dict[str, Callable[[Change], bool | None]] = {
+            "learn": self._learn,
+            "remove": self._remove,
+            "forget": self._forget,
+            "restore": self._restore,
+            "rename": self._rename,
+            "declare": self._declare,
+        }
+        exact = bool(apply[change.kind](change))
         if change.kind != "learn":
             self._counts = Counter(self._learner.classes)
         return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
@@ -77,7 +84,7 @@ class Update:
         self._counts.update(change.labels)
         self._pending.append(change)
 
-    def _remove(self, change: Change) -> Literal[True]:
+    def _remove(self, change: Change) -> bool:
         self._check_known(change.labels)
         assert change.rows is not None
         labels = list(change.labels)
@@ -98,11 +105,10 @@ class Update:
     def _forget(self, change: Change) -> bool:
         """Forget classes; return whether that leaves no trace."""
         self._check_known(change.labels)
-        learner = self._learner
-        has_samples = learner.ledger is not None or not learner.classifier.leaves_trace
-        gone = [learner.detach(label) for label in dict.fromkeys(change.labels)]
+        traces = self._learner.traces_of(change.labels)
+        gone = [self._learner.detach(label) for label in dict.fromkeys(change.labels)]
         self._journal.keep(change.sequence, change.when, gone)
-        return has_samples or not any(one.count for one in gone)
+        return not traces
 
     def _restore(self, change: Change) -> None:
         number = change.target
