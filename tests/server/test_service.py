@@ -189,6 +189,20 @@ def test_all_classes_can_go_and_come_back(features_model):
         assert running.ask(samples("ants", 1))[0].top[0][0] == "ants"
 
 
+def test_classes_that_are_all_forgotten_leave_the_folder_too(features_model):
+    with Running(features_model) as running:
+        gone = running.forget(list(CENTRES))
+    assert Learner.load(features_model).classes == {}
+    with pytest.raises(KldaError, match="no classes"):
+        Learner.load(features_model).predict(samples("ants", 1))
+    with Running(features_model) as running:
+        running.undo(gone.version)
+        assert running.ask(samples("ants", 1))[0].top[0][0] == "ants"
+        running.forget(list(CENTRES))
+        running.learn(samples("dogs", 6), ["dogs"] * 6)
+    assert Learner.load(features_model).classes == {"dogs": 6}
+
+
 def test_an_undo_is_possible_for_a_while_only(features_model):
     with Running(features_model, undo_seconds=0.0) as running:
         gone = running.forget(["bees"])

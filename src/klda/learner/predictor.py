@@ -30,13 +30,15 @@ class Predictor:
     def load(cls, path: str | Path, **options: Any) -> Predictor | None:
         """Open a model folder; None if it takes a Learner to open it.
 
-        That is so for folders of other versions, which have to be looked at more closely, and for
-        features, whose width a Learner checks. Options are those of :func:`klda.encoders.load`.
+        That is so for folders of other versions, which have to be looked at more closely, for
+        features, whose width a Learner checks, and without classes. Options are those of
+        :func:`klda.encoders.load`.
         """
         stored = folder.load(path)
         document = stored.document
         own_version = stored.has_checksum and document["klda_version"] == __version__
-        if not own_version or document["foundation_model"]["modality"] == "features":
+        is_features = document["foundation_model"]["modality"] == "features"
+        if not own_version or is_features or not document["classes"]:
             return None
         with folder.damage_named(Path(path)):
             meta = document["classifier"]

@@ -275,10 +275,11 @@ class Writer:
     def _begin_fold(self) -> None:
         """Start saving the model as it is now."""
         self._next_fold = time.monotonic() + self._settings.fold_interval
-        if not self.learner.classes:
-            return  # a folder can't hold a model without classes: the journal keeps the change
+        has_classes = bool(self.learner.classes)
+        if not has_classes and not storage.exists(self._settings.model):
+            return  # it never had any
         position = self._journal.last
-        arrays, document = self.learner.pack()
+        arrays, document = self.learner.pack(solved=has_classes)
         extras = {**self.learner.extras, SERVICE: {"position": position}}
         document = {**document, "extras": extras}
         # Overwriting is safe: nobody else can have saved while this process holds the lock.
