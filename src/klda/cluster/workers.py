@@ -67,7 +67,7 @@ class Worker:
         """Learn a part into an empty classifier, and return the packed model without its maps."""
         learner = self._learner(packed)
         batches = reader.batches(part, contents)
-        learner.take((inputs, labels) for inputs, labels, _ in batches)
+        learner.learn_batches((inputs, labels) for inputs, labels, _ in batches)
         return learner.classifier.model_.pack(maps=False)
 
     def predict(

@@ -146,7 +146,7 @@ class Learner(ReadOnlyLearner):
         if ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         draft = self.copy()
-        draft.take(inputs, progress=progress)
+        draft.learn_batches(inputs, progress=progress)
         if draft.samples == self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         return self.take_over(draft, source)
@@ -177,7 +177,7 @@ class Learner(ReadOnlyLearner):
         self.classifier.partial_fit(rows, labels)
         self._ledger = ledger
 
-    def take(
+    def learn_batches(
         self,
         batches: Iterable[Any],
         *,
@@ -223,10 +223,10 @@ class Learner(ReadOnlyLearner):
                 "samples": sum(after.values()) - sum(before.values()),
                 "new_classes": [label for label in after if label not in before],
                 "dropped_classes": [label for label in before if label not in after],
-                "source": [] if source is None else str(source),
+                "source": None if source is None else str(source),
                 **noted,
             }
-            kept = {key: value for key, value in entry.items() if value != []}
+            kept = {key: value for key, value in entry.items() if value not in (None, [])}
             self._history = [*self._history, kept][-HISTORY_LENGTH:]
         if trouble:
             warnings.warn(trouble, stacklevel=4)

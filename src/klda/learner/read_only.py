@@ -140,7 +140,9 @@ class ReadOnlyLearner:
                 "compute them with the same foundation model."
             )
 
-    def _asked(self, inputs: Any, progress: bool = False, **fractions: float | None) -> np.ndarray:
+    def _encode_asked(
+        self, inputs: Any, progress: bool = False, **fractions: float | None
+    ) -> np.ndarray:
         """Encode what is asked about, if there is anything to answer with.
 
         Fractions, by their names, are of known inputs that may be taken for unknown.
@@ -189,7 +191,7 @@ class ReadOnlyLearner:
         ndarray of shape (n,)
             Labels.
         """
-        rows = self._asked(inputs, progress, reject=reject)
+        rows = self._encode_asked(inputs, progress, reject=reject)
         answers = self.classifier.predict(rows)
         if reject is None:
             return answers
@@ -205,7 +207,7 @@ class ReadOnlyLearner:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        rows = self._asked(inputs, progress, reject=reject)
+        rows = self._encode_asked(inputs, progress, reject=reject)
         labels, probabilities = self.classifier.predict_top(rows, k)
         answers = [
             list(zip(names, values, strict=True))
@@ -222,11 +224,11 @@ class ReadOnlyLearner:
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
-        return self.classifier.predict_proba(self._asked(inputs, progress))
+        return self.classifier.predict_proba(self._encode_asked(inputs, progress))
 
     def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""
-        return self.classifier.scores(self._asked(inputs, progress))
+        return self.classifier.scores(self._encode_asked(inputs, progress))
 
     def answer_rows(
         self, rows: np.ndarray, *, top: int = 5, refused: float = REFUSED
@@ -245,7 +247,7 @@ class ReadOnlyLearner:
 
         The distance from the nearest class, less that from all classes together.
         """
-        rows = self._asked(inputs, progress, refused=REFUSED)
+        rows = self._encode_asked(inputs, progress, refused=REFUSED)
         return self.classifier.novelty(rows)
 
     def threshold(self, refused: float = REFUSED) -> float | None:
@@ -283,7 +285,7 @@ class ReadOnlyLearner:
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
-        rows = self._asked(inputs, progress, refused=refused)
+        rows = self._encode_asked(inputs, progress, refused=refused)
         return self.classifier.is_known(rows, refused=refused, by_class=by_class)
 
     # ---------------------------------------------------------------- why, and how well
@@ -317,7 +319,7 @@ class ReadOnlyLearner:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
         check_count("top", top)
         check_count("samples", samples, least=0)
-        rows, threshold = self._asked(inputs), self.threshold(refused)
+        rows, threshold = self._encode_asked(inputs), self.threshold(refused)
         return explain_rows(self.classifier, rows, self._ledger, threshold, top, samples)
 
     def evaluate(

@@ -212,7 +212,7 @@ class ResumableLearn:
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
             self._check_same(_options(draft), _options(learner))
         self._due = time.monotonic() + self.every
-        draft.take(self._noted(batches), after=lambda: self._note(draft))
+        draft.learn_batches(self._noted(batches), after=lambda: self._note(draft))
         progress = self._progress
         if not progress.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
