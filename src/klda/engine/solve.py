@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,10 +268,13 @@ def solve_member(
         f"{statistics.n_scattered} samples is not positive definite in {dtype.name} with "
         f"ridge={ridge:g}"
     )
-    for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
+    if member.precision is not None and member.precision.nominal != nominal:
+        member.precision = None
+    ridges = rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why)
+    # If the update of a kept factor fails, a new factor may succeed with the same ridge.
+    for rho in ridges if member.precision is None else chain([nominal], ridges):
         try:
-            if member.precision is None or member.precision.nominal != nominal:
-                member.precision = None
+            if member.precision is None:
                 member.precision = Precision(statistics, rho, nominal, means.mean(0))
             probed = settings.small_sample_correction
             plain = PlainWeights(member.precision, lifted, hints.labels, with_probes=probed)
