@@ -139,8 +139,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def attach(self, part: Model) -> Self:
         """Add a part with the same feature maps: a class that was detached, or a batch's model."""
+        settings = self._settings()
         with self._fitted.changing() as model:
-            model.merge(part)
+            model.merge(part, gather=settings.calibrated)
         return self
 
     def hint(self, X: Any, y: Any) -> Self:
@@ -200,8 +201,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self
         if not self.__sklearn_is_fitted__():
             return self._take_over(other, other._fitted.copy())
+        settings = self._settings()
         with self._fitted.changing() as model:
-            model.merge(other.model_)
+            model.merge(other.model_, gather=settings.calibrated)
         return self
 
     # ---------------------------------------------------------------- answers

@@ -256,13 +256,16 @@ class Model:
         none = self.hints.empty()
         self.hints = none if batch is None else none.add(*batch)
 
-    def folded(self) -> Model:
-        """Return a model with all samples in the statistics: itself, or a copy."""
+    def folded(self, *, gather: bool = False) -> Model:
+        """Return a model with all samples in the statistics: itself, or a copy.
+
+        ``gather`` as for `add`.
+        """
         if not len(self.held):
             return self
         twin = self.copy()
         twin.holds, twin.held = False, self.held.empty()
-        twin.add(*self.held.grouped())
+        twin.add(*self.held.grouped(), gather=gather)
         twin.holds = True
         return twin
 
@@ -319,20 +322,22 @@ class Model:
         present = np.flatnonzero(counts)
         return here, counts[present], [labels[i] for i in present]
 
-    def merge(self, other: Model) -> None:
-        """Add all that another model with the same feature maps learned."""
+    def merge(self, other: Model, *, gather: bool = True) -> None:
+        """Add all that another model with the same feature maps learned; ``gather`` as for `add`."""
         hints = self.hints.join(other.hints.drop(self.hints.counts))
         if len(other.held):
-            self.add(*other.held.grouped())
+            self.add(*other.held.grouped(), gather=gather)
         elif len(self.held) and not other.is_holding:
-            folded = self.folded()
-            folded.merge(other)
+            folded = self.folded(gather=gather)
+            folded.merge(other, gather=gather)
             vars(self).update(vars(folded))
         elif not other.is_holding:
             merged = [Member(each.map, each.statistics.copy()) for each in self.members]
             for member, added in zip(merged, other.members, strict=True):
                 member.statistics.merge(added.statistics)
-            waiting = self.waiting.join(other.waiting, MOST_WAITING)
+            waiting = self.waiting
+            if gather:
+                waiting = waiting.join(other.waiting, MOST_WAITING)
             self.evidence = self.evidence.merge(other.evidence)
             self.members, self.waiting = merged, waiting
         self.hints = hints
