@@ -261,6 +261,12 @@ def test_a_failed_update_of_a_kept_factor_leaves_the_ridge_as_it_is(monkeypatch)
     np.testing.assert_allclose(scores, once.scores(X[:5]), rtol=1e-4, atol=1e-4)
 
 
+def test_class_means_alone_have_no_covariance():
+    X, y = reference.blobs(30, 6, 3)
+    with pytest.raises(KldaError, match="no covariance"):
+        _ = make(NCM).fit(X, y).covariance_
+
+
 def test_an_ill_conditioned_scatter_never_gives_nan():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 60)) * np.logspace(0, -9, 60)

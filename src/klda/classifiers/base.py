@@ -365,7 +365,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def ridge_(self) -> float:
         """The ridge in use, relative to the mean diagonal of the covariance."""
         size = getattr(self, "n_components", self.n_features_in_)
-        return self._settings().relative_ridge(self._known().class_counts, size)
+        self._known()
+        return self._settings().relative_ridge(self._fitted.weighed_counts(), size)
 
     @property
     def means_(self) -> np.ndarray:

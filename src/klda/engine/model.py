@@ -186,6 +186,16 @@ class Model:
         return self.statistics.counts[self.statistics.order]
 
     @property
+    def weighed_counts(self) -> np.ndarray:
+        """Samples of each class that has some, as the ridge depends on them; in any order.
+
+        While samples are held, the hints that count are samples too.
+        """
+        if self.is_holding:
+            return np.array([*self.held.join(self.useful_hints).counts.values()], np.int64)
+        return self.statistics.counts
+
+    @property
     def keeps(self) -> dict[str, int]:
         """How many rows of single samples it keeps, and up to how many samples it keeps them all.
 

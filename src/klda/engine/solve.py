@@ -232,8 +232,8 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        hints, statistics = model.useful_hints, model.statistics
-        ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
+        hints = model.useful_hints
+        ridge = settings.relative_ridge(model.weighed_counts, model.statistics.n_components)
         jobs = [partial(solve_member, each, ridge, settings, hints) for each in model.members]
         with model.backend.small_work_on_host():
             if all(member.precision is not None for member in model.members):
