@@ -256,7 +256,8 @@ def test_a_failed_update_of_a_kept_factor_leaves_the_ridge_as_it_is(monkeypatch)
         warnings.simplefilter("error", RidgeRaisedWarning)
         scores = model.scores(X[:5])
     assert attempts == [1]
-    assert member.precision is not kept and member.precision.rho == kept.rho
+    assert member.precision is not kept
+    assert member.precision.rho == kept.rho
     once = make(KLDA, n_components=SIZES["square"], rule="lda").partial_fit(X, y)
     np.testing.assert_allclose(scores, once.scores(X[:5]), rtol=1e-4, atol=1e-4)
 

@@ -132,5 +132,6 @@ def test_no_sample_of_an_uncalibrated_model_waits_after_merging(sizes):
     for other in (learn(there, calibrated=False), learn(there)):
         merged = learn(here, calibrated=False).merge(other)
         attached = learn(here, calibrated=False).attach(other.model_)
-        assert not merged.holds_samples and merged.model_.keeps == attached.model_.keeps == {}
+        assert not merged.holds_samples
+        assert merged.model_.keeps == attached.model_.keeps == {}
     assert learn(here).merge(learn(there)).model_.keeps["waiting"] == sum(sizes)

@@ -246,7 +246,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return solution.likeliest(samples, int(k), columns)
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
-        """Scores ``(n_samples, n_classes)``, one column per class also if there are two.
+        """Scores ``(n_samples, n_classes)``, one column per class, even with two classes.
 
         ``X`` and ``among`` as in `predict`; columns follow ``among``, or ``classes_``.
         """

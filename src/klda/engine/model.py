@@ -3,7 +3,9 @@
 A model is one or more members (feature map, statistics) and leave-one-out evidence for calibration.
 While it has learned no more than half as many samples as there are random features, it may hold
 the samples instead: the kernel between them is exact then (`klda.engine.few_samples`).
-All its verbs are exact: order, batches, removal and merging leave the same model behind.
+The statistics are exact: order and batches make no difference, removing samples undoes learning
+them, and merging two models is the same as learning the samples of both. Calibration also depends
+on when it was asked for: samples are left out of the model as it is at that moment.
 
 Each verb happens completely or not at all. Adding and removing samples changes the scatter, D x D
 numbers, in place, because a copy would cost more than the change: `Model.change` says how that is
@@ -333,7 +335,7 @@ class Model:
         return here, counts[present], [labels[i] for i in present]
 
     def merge(self, other: Model, *, gather: bool = True) -> None:
-        """Add all that another model with the same feature maps learned; ``gather`` as for `add`."""
+        """Add all that another model with the same maps learned; ``gather`` as for `add`."""
         hints = self.hints.join(other.hints.drop(self.hints.counts))
         if len(other.held):
             self.add(*other.held.grouped(), gather=gather)

@@ -70,7 +70,7 @@ class Precision:
     ) -> None:
         self.statistics, self.backend = statistics, statistics.backend
         self.rho, self.nominal, self.reference = rho, nominal, reference
-        self._square = statistics.square  # which has the factor, also once the scatter is another
+        self._square = statistics.square  # holds the factor even after the scatter is replaced
         with held_back():
             self._factor: Any = self.backend.factorise(self._square, rho)
         if self._factor is None:
