@@ -223,7 +223,8 @@ class Familiarity:
         """Return what `pack` described."""
         nothing = np.empty((0, 0))
         names = ("offsets", "lengths", "anchors", "shares", "shifts")
-        known = cls(*(arrays[name] for name in names), system=nothing)
+        offsets, lengths, anchors, fractions, shifts = (arrays[name] for name in names)
+        known = cls(offsets, lengths, anchors, fractions, shifts, system=nothing)
         vars(known).update(factor=arrays["factor"], unblend=arrays.get("unblend", nothing))
         return known
 
