@@ -243,6 +243,31 @@ def test_a_failed_factorisation_raises_the_ridge_and_says_so(monkeypatch):
     assert np.isfinite(scores).all()
 
 
+def test_a_failed_update_of_a_kept_factor_leaves_the_ridge_as_it_is(monkeypatch):
+    X, y = reference.blobs(150, 6, 3)
+    model = make(KLDA, n_components=SIZES["square"], rule="lda").partial_fit(X[:-1], y[:-1])
+    model.predict(X[:1])
+    model.partial_fit(X[-1:], y[-1:])
+    member, backend = model.model_.members[0], type(model.model_.backend)
+    kept, attempts = member.precision, []
+    assert kept is not None
+    monkeypatch.setattr(backend, "small_solver", lambda *_, **__: attempts.append(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RidgeRaisedWarning)
+        scores = model.scores(X[:5])
+    assert attempts == [1]
+    assert member.precision is not kept
+    assert member.precision.rho == kept.rho
+    once = make(KLDA, n_components=SIZES["square"], rule="lda").partial_fit(X, y)
+    np.testing.assert_allclose(scores, once.scores(X[:5]), rtol=1e-4, atol=1e-4)
+
+
+def test_class_means_alone_have_no_covariance():
+    X, y = reference.blobs(30, 6, 3)
+    with pytest.raises(KldaError, match="no covariance"):
+        _ = make(NCM).fit(X, y).covariance_
+
+
 def test_an_ill_conditioned_scatter_never_gives_nan():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 60)) * np.logspace(0, -9, 60)

@@ -8,6 +8,7 @@ import pytest
 from klda import KLDA
 from klda.classifiers import unpack
 from klda.engine.held_rows import NotLearnedError
+from klda.engine.rule import Settings
 from tests import reference
 from tests.reference import DEVICE
 
@@ -158,3 +159,24 @@ def test_samples_of_a_class_with_a_hint_are_checked_like_others():
     model.check_learned(own, [0, 0, 0])
     with pytest.raises(NotLearnedError, match="class 0"):
         model.check_learned(X[y == 0][3:6], [0, 0, 0])
+
+
+@pytest.mark.parametrize("size", ["held", "square"])
+@pytest.mark.parametrize("per_class", [2, 20])
+@pytest.mark.parametrize("rule", ["auto", "lda"])
+def test_the_ridge_told_is_the_ridge_solved_with(size, per_class, rule, monkeypatch):
+    """Also where hints count as samples, and where one is all that is known of a class."""
+    X, y, hints = data(per_class)
+    model = make(size).set_params(rule=rule).partial_fit(X[y < 5], y[y < 5])
+    model.hint(hints, np.arange(6))
+    used, relative_ridge = [], Settings.relative_ridge
+
+    def noted(*arguments):
+        used.append(relative_ridge(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(Settings, "relative_ridge", noted)
+    model.predict(X[:1])
+    assert model.ridge_ == used[0]
+    if not model.holds_samples:
+        assert model.frozen().ridge_ == used[0]

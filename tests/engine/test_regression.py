@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA
-from klda.engine.rule import lda_part
+from klda.engine.rule import inverted, lda_part
 from tests import reference
 
 
@@ -65,3 +65,10 @@ def test_rare_classes_are_found_among_full_ones(kind):
     plain = make(rule="lda", n_components=256, ridge="auto", small_sample_correction=False)
     without = (plain.fit(X[kept], y[kept]).predict(test_X[chosen]) == test_y[chosen]).mean()
     assert found >= without
+
+
+def test_a_singular_matrix_has_a_pseudo_inverse():
+    matrix = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 4.0]])
+    np.testing.assert_allclose(matrix @ inverted(matrix) @ matrix, matrix, atol=1e-12)
+    steep = np.diag([1e-30, 1.0, 1e30])
+    np.testing.assert_allclose(inverted(steep), np.diag([1e30, 1.0, 1e-30]))

@@ -116,3 +116,22 @@ def test_a_model_merged_from_parts_is_judged_by_the_samples_of_the_whole():
     assert held(merged.model_.waiting) == held(whole.model_.waiting)
     assert merged.temperature_ == pytest.approx(whole.temperature_, rel=1e-6)
     assert merged.threshold() == pytest.approx(whole.threshold(), rel=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(10, 30), (30, 30), (30, 300), (300, 30), (300, 300)])
+def test_no_sample_of_an_uncalibrated_model_waits_after_merging(sizes):
+    """Whether the models hold their samples or not."""
+    rows, groups = samples(sum(sizes))
+    names = np.array(NAMES)[groups]
+
+    def learn(part, **settings):
+        model = KLDA(n_components=64, gamma=0.05, random_state=0, device=DEVICE, **settings)
+        return model.partial_fit(rows[part], names[part])
+
+    here, there = slice(0, sizes[0]), slice(sizes[0], None)
+    for other in (learn(there, calibrated=False), learn(there)):
+        merged = learn(here, calibrated=False).merge(other)
+        attached = learn(here, calibrated=False).attach(other.model_)
+        assert not merged.holds_samples
+        assert merged.model_.keeps == attached.model_.keeps == {}
+    assert learn(here).merge(learn(there)).model_.keeps["waiting"] == sum(sizes)

@@ -139,8 +139,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
     def attach(self, part: Model) -> Self:
         """Add a part with the same feature maps: a class that was detached, or a batch's model."""
+        settings = self._settings()
         with self._fitted.changing() as model:
-            model.merge(part)
+            model.merge(part, gather=settings.calibrated)
         return self
 
     def hint(self, X: Any, y: Any) -> Self:
@@ -200,8 +201,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             return self
         if not self.__sklearn_is_fitted__():
             return self._take_over(other, other._fitted.copy())
+        settings = self._settings()
         with self._fitted.changing() as model:
-            model.merge(other.model_)
+            model.merge(other.model_, gather=settings.calibrated)
         return self
 
     # ---------------------------------------------------------------- answers
@@ -244,7 +246,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return solution.likeliest(samples, int(k), columns)
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
-        """Scores ``(n_samples, n_classes)``, one column per class also if there are two.
+        """Scores ``(n_samples, n_classes)``, one column per class, even with two classes.
 
         ``X`` and ``among`` as in `predict`; columns follow ``among``, or ``classes_``.
         """
@@ -363,7 +365,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def ridge_(self) -> float:
         """The ridge in use, relative to the mean diagonal of the covariance."""
         size = getattr(self, "n_components", self.n_features_in_)
-        return self._settings().relative_ridge(self._known().class_counts, size)
+        self._known()
+        return self._settings().relative_ridge(self._fitted.weighed_counts(), size)
 
     @property
     def means_(self) -> np.ndarray:

@@ -39,7 +39,7 @@ LOG2_SPREAD = 2.0  # of the usual temperature, in octaves
 BUCKETS_PER_OCTAVE = 2
 MOST_BUCKETS = 4
 MOST_ROWS = 2048  # in a bucket
-ENOUGH_ROWS = 100  # buckets are used, the nearest first, until there are so many rows
+ENOUGH_ROWS = 100  # the nearest buckets are used, as many as it takes for this many rows
 ENOUGH_FOR_A_CLASS = 30
 MOST_PROBED = 1 << 24  # probes times classes
 PROBED_AT_ONCE = 1 << 21
@@ -112,7 +112,7 @@ class Evidence:
         return both._thinned(int(both.buckets.max(initial=0)))
 
     def drop(self, fractions: Mapping[Label, float]) -> Evidence:
-        """Drop a fraction of the probes of each class, because so much of it was removed."""
+        """Drop a fraction of the probes of each class: that of its samples that was removed."""
         held = Counter(label for label in self.labels if label in fractions)
         left = {label: round(fractions[label] * n) for label, n in held.items()}
         kept = []

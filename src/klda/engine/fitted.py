@@ -144,12 +144,24 @@ class Fitted:
                 self._solution = None
             self.solution(settings)
 
+    def weighed_counts(self) -> np.ndarray:
+        """Return the samples of each class that has some, as the ridge depends on them.
+
+        What can only predict does not know which hints counted: it has the samples alone.
+        """
+        if not self.predicts_only:
+            return self.model.weighed_counts
+        counts = self.known.class_counts
+        return counts[counts > 0]
+
     def covariance(self) -> list[np.ndarray]:
         """Return the shared covariance of each member, without the ridge."""
         with self._lock:
             model = self.model.folded()
             every = [member.statistics for member in model.members]
-            found = [each.scatter() for each in every if each.with_scatter]
+            if not model.statistics.with_scatter:
+                raise KldaError("A model of class means alone has no covariance. Use LDA or KLDA.")
+            found = [each.scatter() for each in every]
         return [each / max(model.statistics.n_scattered, 1) for each in found]
 
     def pack(

@@ -80,8 +80,8 @@ class LabelledRows:
     ) -> LabelledRows:
         """Return these samples and more, row i of ``labels[groups[i]]``.
 
-        With ``most``, at most so many: those with the smallest hashes, so that which ones they are
-        does not depend on order, batches or merging.
+        With ``most``, at most that many: those with the smallest hashes, so that the choice does
+        not depend on order, batches or merging.
         """
         known = len(self)
         if most is None or known + len(rows) <= most:

@@ -3,7 +3,9 @@
 A model is one or more members (feature map, statistics) and leave-one-out evidence for calibration.
 While it has learned no more than half as many samples as there are random features, it may hold
 the samples instead: the kernel between them is exact then (`klda.engine.few_samples`).
-All its verbs are exact: order, batches, removal and merging leave the same model behind.
+The statistics are exact: order and batches make no difference, removing samples undoes learning
+them, and merging two models is the same as learning the samples of both. Calibration also depends
+on when it was asked for: samples are left out of the model as it is at that moment.
 
 Each verb happens completely or not at all. Adding and removing samples changes the scatter, D x D
 numbers, in place, because a copy would cost more than the change: `Model.change` says how that is
@@ -186,6 +188,16 @@ class Model:
         return self.statistics.counts[self.statistics.order]
 
     @property
+    def weighed_counts(self) -> np.ndarray:
+        """Samples of each class that has some, as the ridge depends on them; in any order.
+
+        While samples are held, the hints that count are samples too.
+        """
+        if self.is_holding:
+            return np.array([*self.held.join(self.useful_hints).counts.values()], np.int64)
+        return self.statistics.counts
+
+    @property
     def keeps(self) -> dict[str, int]:
         """How many rows of single samples it keeps, and up to how many samples it keeps them all.
 
@@ -256,13 +268,16 @@ class Model:
         none = self.hints.empty()
         self.hints = none if batch is None else none.add(*batch)
 
-    def folded(self) -> Model:
-        """Return a model with all samples in the statistics: itself, or a copy."""
+    def folded(self, *, gather: bool = False) -> Model:
+        """Return a model with all samples in the statistics: itself, or a copy.
+
+        ``gather`` as for `add`.
+        """
         if not len(self.held):
             return self
         twin = self.copy()
         twin.holds, twin.held = False, self.held.empty()
-        twin.add(*self.held.grouped())
+        twin.add(*self.held.grouped(), gather=gather)
         twin.holds = True
         return twin
 
@@ -319,20 +334,22 @@ class Model:
         present = np.flatnonzero(counts)
         return here, counts[present], [labels[i] for i in present]
 
-    def merge(self, other: Model) -> None:
-        """Add all that another model with the same feature maps learned."""
+    def merge(self, other: Model, *, gather: bool = True) -> None:
+        """Add all that another model with the same maps learned; ``gather`` as for `add`."""
         hints = self.hints.join(other.hints.drop(self.hints.counts))
         if len(other.held):
-            self.add(*other.held.grouped())
+            self.add(*other.held.grouped(), gather=gather)
         elif len(self.held) and not other.is_holding:
-            folded = self.folded()
-            folded.merge(other)
+            folded = self.folded(gather=gather)
+            folded.merge(other, gather=gather)
             vars(self).update(vars(folded))
         elif not other.is_holding:
             merged = [Member(each.map, each.statistics.copy()) for each in self.members]
             for member, added in zip(merged, other.members, strict=True):
                 member.statistics.merge(added.statistics)
-            waiting = self.waiting.join(other.waiting, MOST_WAITING)
+            waiting = self.waiting
+            if gather:
+                waiting = waiting.join(other.waiting, MOST_WAITING)
             self.evidence = self.evidence.merge(other.evidence)
             self.members, self.waiting = merged, waiting
         self.hints = hints

@@ -42,10 +42,9 @@ AUTO_RIDGES = (1e-1, 1e-2)  # at as many samples as components, and from twice a
 FEW_SHOT_RIDGE = 400.0  # at one sample per class; falls with their number to the power of -2.5
 SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
 LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's outputs
-FADES_BELOW, MOST_FADED = 40, 20  # samples per class; how often LDA's part is added at most
+FADES_BELOW, MOST_FADED = 40, 20  # samples per class; upper limit of (40 / n)^2
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3
-STORED = ("offsets", "lengths", "anchors", "shares", "shifts", "factor", "unblend")
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,10 @@ class RuleTerms:
     def of(
         cls, shrinkage: Shrinkage, squares: np.ndarray, inflation: float, settings: Settings
     ) -> RuleTerms:
-        """Work them out from inner products of class means, all classes having been mixed."""
+        """Compute the terms from inner products of class means.
+
+        Call after every class has been mixed.
+        """
         counts, mixing = shrinkage.counts, shrinkage.mixing
         extra = mixing.correction
         if settings.priors == "empirical":
@@ -154,7 +156,7 @@ class Familiarity:
         ``(mu_m - g)^T P (mu_m - g)``.
     anchors : ndarray of shape (A,)
         Classes that make up the total covariance.
-    shares : ndarray of shape (A,)
+    fractions : ndarray of shape (A,)
         Their fractions of the samples.
     shifts : ndarray of shape (A,)
         What centring on the weighted mean subtracts from each anchor's linear score.
@@ -167,7 +169,7 @@ class Familiarity:
     offsets: np.ndarray
     lengths: np.ndarray
     anchors: np.ndarray
-    shares: np.ndarray
+    fractions: np.ndarray
     shifts: np.ndarray
     system: np.ndarray
     blend: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
@@ -183,13 +185,13 @@ class Familiarity:
         blend: np.ndarray | None = None,
     ) -> Familiarity:
         """Compute it from the inner products of the anchors' means."""
-        shares = counts[anchors] / counts[anchors].sum()
-        of_mean = inner @ shares
-        centred = inner - of_mean[:, None] - of_mean + shares @ of_mean
-        root = np.sqrt(shares)
+        fractions = counts[anchors] / counts[anchors].sum()
+        of_mean = inner @ fractions
+        centred = inner - of_mean[:, None] - of_mean + fractions @ of_mean
+        root = np.sqrt(fractions)
         system = np.eye(len(anchors)) + root[:, None] * centred * root
         blend = np.empty((0, 0)) if blend is None else blend
-        return cls(offsets, lengths, anchors, shares, of_mean, system, blend)
+        return cls(offsets, lengths, anchors, fractions, of_mean, system, blend)
 
     # Predicting a class needs neither of these two: they are made when first asked for.
 
@@ -206,20 +208,29 @@ class Familiarity:
 
     def pack(self) -> dict[str, np.ndarray]:
         """Return named arrays."""
-        return {name: getattr(self, name) for name in STORED}
+        return {
+            "offsets": self.offsets,
+            "lengths": self.lengths,
+            "anchors": self.anchors,
+            "shares": self.fractions,
+            "shifts": self.shifts,
+            "factor": self.factor,
+            "unblend": self.unblend,
+        }
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray]) -> Familiarity:
         """Return what `pack` described."""
         nothing = np.empty((0, 0))
-        offsets, lengths, anchors, shares, shifts, factor = (arrays[name] for name in STORED[:-1])
-        known = cls(offsets, lengths, anchors, shares, shifts, system=nothing)
-        vars(known).update(factor=factor, unblend=arrays.get("unblend", nothing))
+        names = ("offsets", "lengths", "anchors", "shares", "shifts")
+        offsets, lengths, anchors, fractions, shifts = (arrays[name] for name in names)
+        known = cls(offsets, lengths, anchors, fractions, shifts, system=nothing)
+        vars(known).update(factor=arrays["factor"], unblend=arrays.get("unblend", nothing))
         return known
 
     def inner(self) -> np.ndarray:
         """Return the inner products of the anchors' means, relative to the mean of everything."""
-        root = np.sqrt(self.shares)
+        root = np.sqrt(self.fractions)
         weighted = self.factor @ self.factor.T - np.eye(len(root))
         return np.asarray(weighted / root[:, None] / root)
 
@@ -236,10 +247,10 @@ class Familiarity:
         linear -= self.offsets
         nearest = (self.lengths - 2 * linear).min(axis=1)
         linear = linear[:, self.anchors]
-        of_mean = linear @ self.shares
-        mean_length = self.shares @ self.shifts
+        of_mean = linear @ self.fractions
+        mean_length = self.fractions @ self.shifts
         centred = linear - of_mean[:, None] - self.shifts + mean_length
-        weighted = (centred * np.sqrt(self.shares)).T
+        weighted = (centred * np.sqrt(self.fractions)).T
         solve = scipy.linalg.solve_triangular
         between = solve(self.factor, weighted, lower=True, check_finite=False)
         return np.asarray(nearest + (2 * of_mean - mean_length + (between**2).sum(axis=0)))
@@ -280,8 +291,13 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
 
 
 def inverted(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a small matrix, however badly conditioned it is."""
-    factor, pivots, _ = scipy.linalg.lapack.dgetrf(matrix)
+    """Return the inverse of a small matrix, without a warning if it is badly conditioned.
+
+    Of a singular one, the pseudo-inverse.
+    """
+    factor, pivots, singular = scipy.linalg.lapack.dgetrf(matrix)
+    if singular:
+        return np.asarray(scipy.linalg.pinv(matrix, check_finite=False))
     return np.asarray(scipy.linalg.lapack.dgetri(factor, pivots, overwrite_lu=1)[0])
 
 

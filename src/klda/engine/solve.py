@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Precision:
     ) -> None:
         self.statistics, self.backend = statistics, statistics.backend
         self.rho, self.nominal, self.reference = rho, nominal, reference
-        self._square = statistics.square  # which has the factor, also once the scatter is another
+        self._square = statistics.square  # holds the factor even after the scatter is replaced
         with held_back():
             self._factor: Any = self.backend.factorise(self._square, rho)
         if self._factor is None:
@@ -231,8 +232,8 @@ def solve(model: Model, settings: Settings) -> Solution:
     if settings.nearest_mean:
         rules, maps = [_nearest_mean(model)], [model.members[0].map.with_unit_length()]
     else:
-        hints, statistics = model.useful_hints, model.statistics
-        ridge = settings.relative_ridge(statistics.counts, statistics.n_components)
+        hints = model.useful_hints
+        ridge = settings.relative_ridge(model.weighed_counts, model.statistics.n_components)
         jobs = [partial(solve_member, each, ridge, settings, hints) for each in model.members]
         with model.backend.small_work_on_host():
             if all(member.precision is not None for member in model.members):
@@ -267,10 +268,13 @@ def solve_member(
         f"{statistics.n_scattered} samples is not positive definite in {dtype.name} with "
         f"ridge={ridge:g}"
     )
-    for rho in rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why):
+    if member.precision is not None and member.precision.nominal != nominal:
+        member.precision = None
+    ridges = rising_ridges(nominal, scale, float(np.finfo(dtype).eps * scale), why)
+    # If the update of a kept factor fails, a new factor may succeed with the same ridge.
+    for rho in ridges if member.precision is None else chain([nominal], ridges):
         try:
-            if member.precision is None or member.precision.nominal != nominal:
-                member.precision = None
+            if member.precision is None:
                 member.precision = Precision(statistics, rho, nominal, means.mean(0))
             probed = settings.small_sample_correction
             plain = PlainWeights(member.precision, lifted, hints.labels, with_probes=probed)

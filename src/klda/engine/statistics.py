@@ -223,9 +223,10 @@ class ClassStatistics:
         self.counts[here] = after
 
     def prepare_drop(self, labels: Sequence[Label]) -> Callable[[], None]:
-        """Return what drops classes from the answers and can't fail, memory being taken here.
+        """Return a callable that drops classes from the answers.
 
-        What the classes left in the scatter stays.
+        All memory is allocated now, so the call can't fail. What the classes left in the scatter
+        stays.
         """
         if not labels:
             return lambda: None
