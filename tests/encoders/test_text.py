@@ -182,10 +182,32 @@ def test_roberta_without_a_stated_length_respects_its_position_table(tiny_models
     assert np.isfinite(encoder.encode(["my card " * 200])).all()
 
 
-@pytest.mark.parametrize("layers", ["first", "", (), (9,), (-9,), (1, 1), (4, -1), object()])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])  # relu: transformers runs it
+def test_a_stated_length_respects_the_position_table(activation, tiny_models, tmp_path):
+    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"hidden_act": activation}
+    (folder / "config.json").write_text(json.dumps(config))
+    modules = [{"path": "", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 1000}))
+    encoder = encoders.load(folder, device="cpu")
+    assert encoder.network.max_length == config["max_position_embeddings"]
+    assert np.isfinite(encoder.encode(["my card " * 600])).all()
+
+
+@pytest.mark.parametrize(
+    "layers", ["first", "", (), (9,), (-9,), (1, 1), (4, -1), (1.7,), np.array([0.5]), object()]
+)
 def test_layers_that_the_model_does_not_have_are_rejected(layers, tiny_models):
     with pytest.raises(KldaError, match="layers="):
         encoders.load(tiny_models("bert-base"), device="cpu", layers=layers)
+
+
+def test_layers_may_be_an_array(tiny_models):
+    encoder = encoders.load(tiny_models("bert-base"), device="cpu", layers=np.array([0, 1]))
+    assert encoder.network.layers == (0, 1)
 
 
 @pytest.mark.parametrize(

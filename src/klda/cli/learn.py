@@ -85,6 +85,7 @@ def learn(
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
+    options.check_workers(cluster, workers)
     if resume and (restart or cluster is not None):
         raise typer.BadParameter(
             "--resume continues from saved progress, which --restart discards and --cluster does "

@@ -166,10 +166,12 @@ def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any])
     """Load a model, with its foundation model from where the options say."""
     from klda.learner import Learner
 
-    learner = Learner.load(model, model=foundation, **encoding)
-    if learner.modality == "features" and foundation not in (None, "features"):
+    learner = Learner.load(model, **encoding)
+    if foundation is None:
+        return learner
+    if learner.modality == "features" and foundation != "features":
         raise KldaError(
             f"--foundation {foundation}: the model in {model} takes features, which no foundation "
             "model computes for it. Leave it out."
         )
-    return learner
+    return Learner.load(model, model=foundation, **encoding)

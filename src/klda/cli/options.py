@@ -65,6 +65,12 @@ Workers = Annotated[
 Json = Annotated[bool, option("Print one JSON object.", "--json")]
 
 
+def check_workers(cluster: str | None, workers: int | None) -> None:
+    """Raise if --workers is given without --cluster, where it has no meaning."""
+    if workers is not None and cluster is None:
+        raise typer.BadParameter("--workers needs --cluster: give both, or neither.")
+
+
 class Group:
     """Options that go together: a dataclass, which a command takes as one parameter."""
 

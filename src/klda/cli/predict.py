@@ -54,7 +54,10 @@ def predict(
     ] = False,
     refused: Annotated[
         float | None,
-        option("Fraction of known inputs that --reject may refuse (0.05).", metavar="FRACTION"),
+        option(
+            "Fraction of known inputs that --reject may refuse (0.05); turns --reject on.",
+            metavar="FRACTION",
+        ),
     ] = None,
     explain: Annotated[
         bool,
@@ -105,6 +108,7 @@ def predict(
         raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
     if text and file is not None:
         raise typer.BadParameter("Give a file or --text, not both.")
+    options.check_workers(cluster, workers)
     if refused is not None:
         check_fraction("--refused", refused)
     judged = reject or refused is not None
@@ -121,6 +125,11 @@ def predict(
         return
     if server is not None and (judged or explain):
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
+    if server is not None and encoding != options.Encoding():
+        raise typer.BadParameter(
+            "--server encodes the inputs itself: leave out --device, --batch-size, --cache, "
+            "--engine and --precision."
+        )
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
     asked = _opened(model, server, key, encoding.given(), judged or explain)

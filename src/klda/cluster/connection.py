@@ -45,20 +45,28 @@ class Resources:
         """
         has = ray.cluster_resources()
         cpus, gpus = has.get("CPU", 1.0), has.get("GPU", 0.0)
-        per_gpu = (1.0 if gpus else 0.0) if self.gpus_per_worker == "auto" else self.gpus_per_worker
-        assert not isinstance(per_gpu, str)
-        if per_gpu > gpus:
-            raise ClusterError(f"gpus_per_worker={per_gpu:g}, but the cluster has {gpus:g} GPUs.")
+        worker_gpus = (
+            (1.0 if gpus else 0.0) if self.gpus_per_worker == "auto" else self.gpus_per_worker
+        )
+        assert not isinstance(worker_gpus, str)
+        if worker_gpus > gpus:
+            raise ClusterError(
+                f"gpus_per_worker={worker_gpus:g}, but the cluster has {gpus:g} GPUs."
+            )
         free = cpus - max(1.0, cpus // 8) if leave_cpus else cpus
         workers = self.workers
         if workers is None:
-            workers = max(1, int(gpus / per_gpu) if per_gpu else int(free // self.cpus_per_worker))
-        per_cpu = float(self.cpus_per_worker)
-        if leave_cpus and workers * per_cpu > free:
-            per_cpu = int(100 * free / workers) / 100
-        if per_cpu > cpus:
-            raise ClusterError(f"cpus_per_worker={per_cpu:g}, but the cluster has {cpus:g} CPUs.")
-        return workers, per_cpu, per_gpu
+            workers = max(
+                1, int(gpus / worker_gpus) if worker_gpus else int(free // self.cpus_per_worker)
+            )
+        worker_cpus = float(self.cpus_per_worker)
+        if leave_cpus and workers * worker_cpus > free:
+            worker_cpus = int(100 * free / workers) / 100
+        if worker_cpus > cpus:
+            raise ClusterError(
+                f"cpus_per_worker={worker_cpus:g}, but the cluster has {cpus:g} CPUs."
+            )
+        return workers, worker_cpus, worker_gpus
 
 
 @contextlib.contextmanager

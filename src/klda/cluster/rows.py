@@ -17,7 +17,7 @@ import numpy as np
 from klda.cluster.connection import ClusterError
 from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
 from klda.data.arrow import input_columns, input_values
-from klda.data.columns import raw_label
+from klda.data.columns import label_in_cell, raw_label
 from klda.errors import KldaError, require
 from klda.labels import Label
 
@@ -184,7 +184,12 @@ class BlockReader:
         return table.check(Batch(values, None), first_row).inputs
 
     def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:
-        return table.each(raw_label, column.to_pylist(), first_row)
+        return table.each(_label, column.to_pylist(), first_row)
+
+
+def _label(value: Any) -> Label:
+    """Return a label of a dataset: text is read as in files, an integer stays one."""
+    return label_in_cell(value, ()) if isinstance(value, str) else raw_label(value)
 
 
 def _check_visible(inputs: Sequence[Any]) -> None:

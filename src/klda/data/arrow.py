@@ -51,7 +51,7 @@ def read_parquet(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
 
 
 def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:
-    """Return the columns that hold the inputs, and the one that holds the labels."""
+    """Return the columns that hold the inputs, and with `labels` the one that holds the labels."""
     if table.modality != "features":
         name, label = choose_columns(table, schema.names, labels)
         return [name], label
@@ -62,11 +62,14 @@ def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], s
             f"{table.path}: found neither a column of lists nor columns of floating-point numbers "
             f"to use as features; its columns are: {', '.join(schema.names)}."
         )
-    return inputs, choose_label(table, schema.names, labels)
+    return inputs, choose_label(table, schema.names) if labels else None
 
 
 def input_values(columns: Sequence[Any], table: Table, before: int) -> Any:
-    """Return the inputs in one Arrow column, or in one column per feature, after so many rows."""
+    """Return the inputs in one Arrow column, or in one column per feature.
+
+    `before` is the number of rows read earlier.
+    """
     if table.modality == "features":
         return _feature_matrix([_plain(column) for column in columns], table, before)
     return columns[0].to_pylist()

@@ -22,7 +22,7 @@ class TableError(KldaError):
 
 
 class Position(NamedTuple):
-    """A position in a sequence of files: so many rows of one, and all of those before it."""
+    """A position in a sequence of files: `rows` rows of one file, and all files before it."""
 
     file: int = 0
     rows: int = 0
@@ -36,7 +36,7 @@ class Batch:
     """Some consecutive rows of a table."""
 
     inputs: Any  # a list of texts or image paths, or an array with one row per sample
-    labels: list[Label] | None  # one per row; None when the table has none
+    labels: list[Label] | None  # one per row; None if there are none or they are not needed
     fraction: float = 1.0  # of the file, or of all files, that has been read after this batch
     end: Position = START  # where the next batch begins: reading can be resumed there
     lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
@@ -45,7 +45,7 @@ class Batch:
         return len(self.inputs)
 
     def without_first(self, rows: int) -> Batch:
-        """Return the rows after the first so many."""
+        """Return the batch without its first `rows` rows."""
         if not rows:
             return self
         labels, lines = self.labels and self.labels[rows:], self.lines and self.lines[rows:]

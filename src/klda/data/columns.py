@@ -43,7 +43,7 @@ GUESSED = Columns()
 def choose_columns(table: Table, names: Sequence[str], need_labels: bool) -> tuple[str, str | None]:
     """Return the input and the label column: those asked for, or guessed from their names.
 
-    `names` are the columns there are; without `need_labels` there may be no label column.
+    `names` are the columns there are; without `need_labels` no label column is returned.
     """
     inputs = _find(table, names, "input_column", INPUT_COLUMNS[table.modality])
     label = _find(table, names, "label_column", LABEL_COLUMNS)
@@ -56,20 +56,20 @@ def choose_columns(table: Table, names: Sequence[str], need_labels: bool) -> tup
     if inputs is None:
         guesses = INPUT_COLUMNS[table.modality]
         raise _not_found(table, names, table.modality, "input_column", guesses)
+    if not need_labels:
+        return inputs, None
     if inputs == label:
-        if need_labels:
-            raise TableError(
-                f"{table.path}: the column {label!r} can't hold both the {table.modality} and the "
-                f"label; its columns are: {', '.join(names)}. Set input_column and label_column."
-            )
-        label = None
-    return inputs, label or (choose_label(table, names) if need_labels else None)
+        raise TableError(
+            f"{table.path}: the column {label!r} can't hold both the {table.modality} and the "
+            f"label; its columns are: {', '.join(names)}. Set input_column and label_column."
+        )
+    return inputs, label or choose_label(table, names)
 
 
-def choose_label(table: Table, names: Sequence[str], need_labels: bool = True) -> str | None:
-    """Return the label column alone; None, if there need not be one and there is none."""
+def choose_label(table: Table, names: Sequence[str]) -> str:
+    """Return the label column alone."""
     label = _find(table, names, "label_column", LABEL_COLUMNS)
-    if label is None and need_labels:
+    if label is None:
         raise _not_found(table, names, "label", "label_column", LABEL_COLUMNS)
     return label
 
@@ -138,7 +138,7 @@ def raw_label(value: Any) -> Any:
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:
-    """Return the label of a model that is written so in a file or on a command line.
+    """Convert a label from its text form to one of the model's labels.
 
     It is the text itself if a class is called exactly that; otherwise the text without the blanks
     around it, as an integer if the classes are integers.

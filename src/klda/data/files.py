@@ -57,9 +57,15 @@ def _data_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     entries = sorted(entry for entry in folder.iterdir() if not _is_hidden(entry))
+    files = [entry for entry in entries if _suffix(entry) in SUFFIXES and entry.is_file()]
+    if any(entry.is_dir() for entry in entries) and files and not _images_in(folder):
+        raise TableError(
+            f"{folder} has data files and folders in it. Name the files that are meant, or give a "
+            f"pattern such as '{folder}/*{files[0].suffix}'."
+        )
     if any(entry.is_dir() or entry.suffix.lower() in IMAGE_SUFFIXES for entry in entries):
         return []
-    return [entry for entry in entries if _suffix(entry) in SUFFIXES]
+    return files
 
 
 def identity(path: Path) -> dict[str, Any]:
@@ -133,7 +139,7 @@ def read_folder(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
         random.Random(0).shuffle(pairs)
     for start in range(0, len(pairs), rows):
         block = pairs[start : start + rows]
-        names = None if not classes else [label for _, label in block]
+        names = [label for _, label in block] if labels else None
         yield Batch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
 
 

@@ -38,11 +38,11 @@ class Table:
     def batches(
         self, *, labels: bool = True, rows: int | None = None, skip: int = 0
     ) -> Iterator[Batch]:
-        """Read the file in batches of so many rows, by default what is usual for the modality.
+        """Read the file in batches of `rows` rows; the default depends on the modality.
 
-        With `labels` each row must have one; without, labels are read where there are any. Rows to
-        skip at the beginning are read but not checked, and leave the batches after them as they
-        are. There is at least one batch, unless rows are skipped, and none is empty.
+        With `labels` each row must have one; without, no labels are read. The first `skip` rows are
+        read but not checked, and leave the batches after them as they are. There is at least one
+        batch, unless rows are skipped, and none is empty.
         """
         seen = 0
         try:
@@ -58,7 +58,7 @@ class Table:
             raise TableError(f"{self.path} is empty: it holds no rows.")
 
     def check(self, raw: Batch, before: int) -> Batch:
-        """Return the rows that a reader found, each checked, after so many rows."""
+        """Check the rows that a reader found; `before` is the number of rows read earlier."""
         inputs, labels = raw.inputs, raw.labels
         if self.modality == "features":
             inputs = np.array(inputs)
@@ -78,7 +78,10 @@ class Table:
         before: int,
         lines: Sequence[int] | None = None,
     ) -> list[Any]:
-        """Check the values of a column after so many rows; an error names the row or the line."""
+        """Check the values of a column; an error names the row or the line.
+
+        `before` is the number of rows read earlier.
+        """
         checked = []
         for i, value in enumerate(values):
             try:

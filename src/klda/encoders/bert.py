@@ -76,7 +76,7 @@ class BertNetwork:
         self.positions = self._position_rows()
         most = len(self.positions)
         limit = settings.get("model_max_length") or most  # 1e30 means none
-        self.max_length = recipe.max_length or int(min(limit, most))
+        self.max_length = int(min(recipe.max_length or limit, most))
         self._tokenizer = _tokenizer(files, self.max_length)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:

@@ -16,6 +16,7 @@ import numpy as np
 import platformdirs
 
 from klda.encoders.base import Encoder, Modality
+from klda.engine.feature_map import GAMMA_SCALE
 from klda.errors import KldaError
 
 _FORMAT = 1
@@ -175,6 +176,7 @@ class CachedEncoder:
         self.name = encoder.name
         self.modality = encoder.modality
         self.dimension = encoder.dimension
+        self.gamma_scale = getattr(encoder, "gamma_scale", GAMMA_SCALE)
         describe = getattr(encoder, "cache_key", encoder.fingerprint)
         identity = json.dumps([_FORMAT, describe()], sort_keys=True)
         self._model_digest = hashlib.sha256(identity.encode()).digest()

@@ -177,6 +177,9 @@ def _weights_of(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = set(json.loads(index.read_text())["weight_map"].values())
+            try:
+                shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return [folder / name]  # which is missing: the model is incomplete
             return [folder / shard for shard in sorted(shards)]
     return []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,23 +89,23 @@ def load(
     layers = _parse_layers(layers)
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    if modality == "features" or (name == "features" and modality is None):
-        return PrecomputedFeatures()
-    if modality not in (None, "text", "image"):
+    if modality not in (None, "text", "image", "features"):
         raise KldaError(f'modality={modality!r} is not valid: give "text", "image" or "features".')
     known = MODELS.get(name)
     if known is not None and modality not in (None, known.modality):
         raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")
+    if modality == "features" or (name == "features" and modality is None):
+        return PrecomputedFeatures()
     if layers == "auto":
         layers = known.default_layers if known is not None else "last"
     options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
     if name == NgramEncoder.name:
-        options.require_last_layer(name)
-        return NgramEncoder()
-    files = _locate(name, revision)
-    if modality is None:
-        modality = known.modality if known is not None else _modality(files)
-    encoder = _build(modality, files, options)
+        encoder = _ngrams(options)
+    else:
+        files = _locate(name, revision)
+        if modality is None:
+            modality = known.modality if known is not None else _modality(files)
+        encoder = _build(modality, files, options)
     if cache is None or cache is False:
         return encoder
     if not isinstance(cache, FeatureCache):
@@ -151,17 +153,25 @@ def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
     return ImageEncoder(files, images.load_network(files, options))
 
 
+def _ngrams(options: Options) -> Encoder:
+    options.require_last_layer(NgramEncoder.name)
+    # It runs on the CPU, but a device that others run on is no mistake.
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", options.device):
+        raise KldaError(f'device={options.device!r} is not a device: give "auto", "cpu" or "cuda".')
+    return NgramEncoder()
+
+
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
     """Return a ``layers`` setting in one form; negative numbers are kept."""
-    if layers in ("last", "auto"):
-        return layers
+    if isinstance(layers, str) and layers in ("last", "auto"):
+        return layers  # type: ignore[return-value]
     try:
         if isinstance(layers, str):
             numbers = tuple(int(part) for part in layers.split(","))
         elif isinstance(layers, int | np.integer) and not isinstance(layers, bool):
             numbers = (int(layers),)
         else:
-            numbers = tuple(int(part) for part in layers)
+            numbers = tuple(operator.index(part) for part in layers)
     except (TypeError, ValueError):
         numbers = ()
     if not numbers:

@@ -28,10 +28,17 @@ class Options:
     engine: str = "auto"
     trust_remote_code: bool = False
 
-    def choose_engine(self, name: str, is_bert: bool) -> str:
-        """Return ``"onnx"`` or ``"torch"``; an engine that was asked for must be able to run it."""
+    def __post_init__(self) -> None:
         if self.engine not in get_args(Engine):
             raise KldaError(f'engine={self.engine!r} is not valid: give "auto", "onnx" or "torch".')
+        if self.precision not in get_args(Precision):
+            raise KldaError(
+                f'precision={self.precision!r} is not valid: give "auto", "float32", "float16" or '
+                '"bfloat16".'
+            )
+
+    def choose_engine(self, name: str, is_bert: bool) -> str:
+        """Return ``"onnx"`` or ``"torch"``; an engine that was asked for must be able to run it."""
         fits = self.device in ("auto", "cpu") and self.precision in ("auto", "float32") and is_bert
         if self.engine == "onnx" and not fits:
             raise KldaError(
@@ -56,11 +63,6 @@ class Options:
         if device.type == "cpu":
             # torch does not see a quota of this process.
             torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
-        if self.precision not in get_args(Precision):
-            raise KldaError(
-                f'precision={self.precision!r} is not valid: give "auto", "float32", "float16" or '
-                '"bfloat16".'
-            )
         if self.precision != "auto":
             return device, getattr(torch, self.precision)
         if device.type != "cuda":

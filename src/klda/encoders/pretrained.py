@@ -206,7 +206,7 @@ class TransformerNetwork:
         self.model = load_frozen(kind, files, options, dtype=dtype, device=self.device)
         self.precision = dtype_name(self.model.dtype)
         self._norm = final_norm(self.model)
-        self.max_length = files.recipe.max_length or _max_length(self.tokenizer, self.model)
+        self.max_length = _max_length(files.recipe.max_length, self.tokenizer, self.model)
         self.batch_size, self.max_tokens = batch_sizes(self.device, options.batch_size)
         self.pooling = files.recipe.pooling if options.layers == "last" else "mean+unit"
         self.layers: Layers = options.layers
@@ -302,15 +302,17 @@ def _pad_token(tokenizer: Any) -> int:
     return tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
 
 
-def _max_length(tokenizer: Any, network: Any) -> int | None:
-    """Return the number of tokens that the tokenizer and the position table both allow."""
+def _max_length(stated: int | None, tokenizer: Any, network: Any) -> int | None:
+    """Return the number of tokens that the folder or the tokenizer, and the positions, allow."""
     limits = []
-    if tokenizer.model_max_length and tokenizer.model_max_length < 10**9:  # 1e30 means none
+    if stated:
+        limits.append(stated)
+    elif tokenizer.model_max_length and tokenizer.model_max_length < 10**9:  # 1e30 means none
         limits.append(int(tokenizer.model_max_length))
     positions = getattr(network.config, "max_position_embeddings", None)
-    if positions:
+    table = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
+    if positions and (table is not None or not stated):  # rotary positions have no end
         # RoBERTa counts positions from its padding index.
-        table = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
         first = getattr(table, "padding_idx", None)
         limits.append(int(positions) - (0 if first is None else first + 1))
     return min(limits, default=None)
