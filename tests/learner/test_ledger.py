@@ -508,5 +508,5 @@ def test_a_batch_that_fails_is_in_neither_the_model_nor_the_ledger():
     learner = keeper()
     batches = [(rows_of("a"), ["a"] * 12, None), (rows_of("b"), [1] * 12, None)]
     with pytest.raises(KldaError, match="use one kind"):
-        learner.take(batches)
+        learner.learn_batches(batches)
     assert learner.classes == learner.ledger.counts == {"a": 12}
