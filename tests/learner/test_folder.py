@@ -411,6 +411,34 @@ except storage.ModelBusyError as error:
     assert free == "got it\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="makes links as POSIX does")
+@pytest.mark.parametrize("link", [Path.hardlink_to, Path.symlink_to])
+def test_a_lock_that_leads_elsewhere_is_refused_and_what_it_leads_to_is_left_alone(
+    model, tmp_path, link
+):
+    elsewhere = tmp_path / "letter.txt"
+    elsewhere.write_text("keep me")
+    (model / storage.LOCK).unlink()
+    link(model / storage.LOCK, elsewhere)
+    with pytest.raises(ModelFolderError, match=r"\.lock is not a regular file.*Move it away"):
+        storage.save(model, arrays(1), {})
+    assert elsewhere.read_text() == "keep me"
+    assert_same(storage.load(model).arrays, arrays())
+    (model / storage.LOCK).unlink()
+    storage.save(model, arrays(1), {})
+
+
+def test_a_folder_in_a_model_folder_must_be_a_real_one(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").touch()
+    for name in ("elsewhere", "nothing"):
+        storage.check_own(tmp_path / name, is_folder=True)
+    for name in ("link", "file"):
+        with pytest.raises(ModelFolderError, match=f"{name} is not a folder"):
+            storage.check_own(tmp_path / name, is_folder=True)
+
+
 def test_another_thread_is_another_writer(model):
     caught = []
 

@@ -94,6 +94,28 @@ def exists(path: str | Path) -> bool:
     return (Path(path) / DOCUMENT).is_file()
 
 
+def check_own(path: Path, *, is_folder: bool = False) -> None:
+    """Refuse what stands where klda writes a file in place, or removes a folder.
+
+    Writing through a link changes a file elsewhere. Only a regular file with one name passes, or
+    with `is_folder` a real folder; so does a path where there is nothing.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if is_folder:
+        is_own, wanted = stat.S_ISDIR(status.st_mode), "a folder"
+    else:
+        is_own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        wanted = "a regular file with one name"
+    if not is_own:
+        raise ModelFolderError(
+            f"{path} is not {wanted}: what klda writes there could change a file elsewhere. Move "
+            "it away, then try again."
+        )
+
+
 # ---------------------------------------------------------------- lock
 
 
@@ -112,6 +134,7 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_no_strangers(folder)
+        check_own(folder / LOCK)
         lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
