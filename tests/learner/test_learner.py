@@ -501,7 +501,7 @@ def test_a_missing_label_of_a_table_is_named_with_its_row():
     assert bot.classes == {"a": 31, "b": 31}
 
 
-@pytest.mark.parametrize("labels", [["a", 1], "ab", iter("ab")])
+@pytest.mark.parametrize("labels", [["a", 1], "ab", 7])
 def test_labels_that_are_no_list_of_one_kind_are_refused(labels):
     with pytest.raises(KldaError, match=r"labels.*(one label for each|strings only)"):
         taught("ab").learn(PROBE[:2], labels)

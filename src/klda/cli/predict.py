@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from klda.cli import options, reading
-from klda.cli.console import output, printable, results, table
+from klda.cli.console import output, printable, results, table, visible
 from klda.cli.options import option
 from klda.errors import REFUSED, check_fraction
 
@@ -275,7 +275,7 @@ def _write_explanations(stream: TextIO, names: list[str], records: Iterable[Reco
     numbers = ("probability", "distance", "similarity")
     layout: dict[str, Any] = {"numbers": numbers, "padding": (0, 2), "pad_edge": True}
     for said in records:
-        console.print(Text(str(said["input"]), style="bold"))
+        console.print(Text(visible(str(said["input"])), style="bold"))
         console.print(Text("  " + _verdict(said)), soft_wrap=True)
         near = (
             (one["label"], f"{one['probability']:.1%}", f"{one['distance']:,.0f}")

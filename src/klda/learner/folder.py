@@ -246,11 +246,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def remove(path: str | Path) -> None:
-    """Remove a model folder, which no one else writes to.
+    """Remove a model folder, which no one else writes to; a link to one is refused.
 
     The document goes first: after a kill at any moment the folder holds the model or none.
     """
     folder = Path(path)
+    check_own(folder, is_folder=True)
     try:
         (folder / DOCUMENT).unlink(missing_ok=True)
         if folder.is_dir():
@@ -332,6 +333,7 @@ def _commit(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             f"Saving to {folder} failed: {DOCUMENT} would have {len(written):,} bytes, more than "
             f"{LARGEST_DOCUMENT:,}. Use fewer classes, or shorter labels."
         )
+    array_files.check_values(written)
     _sync_folder(folder)  # the array files must be there before a document names them
     array_files.replace_file(folder / DOCUMENT, [written])
     try:
@@ -413,13 +415,9 @@ def _read_document(folder: Path) -> dict[str, Any]:
             raise damaged(file, "it is not a file")
         if status.st_size > LARGEST_DOCUMENT:
             raise damaged(file, f"it has {status.st_size:,} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = array_files.parse_json(file.read_bytes())
         _check_document(file, content)
         return dict(content)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _no_model(folder: Path) -> str:

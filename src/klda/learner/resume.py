@@ -135,6 +135,7 @@ class ResumableLearn:
 
         Raises `CheckpointError` if there is one and neither is asked for, or it can't be resumed.
         """
+        folders.check_own(self._at, is_folder=True)
         if restart or not folders.exists(self._at):
             folders.remove(self._at)
             self.complete = resume and self.learned_before

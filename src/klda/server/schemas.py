@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    model_validator,
+)
 
-from klda.labels import MAX_LABEL_LENGTH, check_one_each
+from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
@@ -20,7 +27,16 @@ from klda.server.settings import (
     MAX_TOP,
 )
 
-NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line of visible text
+_HIDDEN = r"\x00-\x1f\x7f-\x9f"
+NAME = rf"^[^{_HIDDEN}]*[^\s{_HIDDEN}][^{_HIDDEN}]*$"  # one line of visible text
+
+
+def _visible(label: Any) -> Any:
+    """Refuse a name as it is refused everywhere; the pattern is for those who read the schema."""
+    if isinstance(label, str):
+        check_name(label)
+    return label
+
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
 Description = Annotated[
@@ -28,7 +44,8 @@ Description = Annotated[
 ]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
-ClassLabel = TextLabel | NumberLabel
+ClassLabel = Annotated[TextLabel | NumberLabel, BeforeValidator(_visible)]
+NewName = Annotated[TextLabel, BeforeValidator(_visible)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
@@ -150,7 +167,7 @@ class RenameBody(_Body):
 class DeclareBody(_Body):
     """Classes, each with a description, or null where the name says enough."""
 
-    classes: dict[TextLabel, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
+    classes: dict[NewName, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
 
     model_config = _with_example(
         classes={"refund": "customer wants money back", "card_arrival": None}
