@@ -21,7 +21,12 @@ from klda.server.errors import ServerError
 from klda.server.journal import Journal, Refusal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.workers import EncoderProcess, divide_processors, limit_blas_threads
+from klda.server.workers import (
+    EncoderProcess,
+    claim_blas_memory,
+    divide_processors,
+    limit_blas_threads,
+)
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
@@ -41,6 +46,7 @@ class Service:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
+        claim_blas_memory()
         self.writer = Writer(settings)
         self.settings = settings = self.writer.settings
         limit_blas_threads()
