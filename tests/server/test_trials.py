@@ -165,7 +165,7 @@ FAULTS = {"model": break_model, "journal": break_journal, "log": break_log, "mem
 def others(large_origin, tmp_path_factory):  # noqa: F811
     """A model that grew out of the same one, as a kill left it."""
     folder = Path(shutil.copytree(large_origin, tmp_path_factory.mktemp("other") / "model"))
-    with serving(folder, "--fold-interval", "3600") as client:
+    with serving(folder, "--checkpoint-interval", "3600") as client:
         client.learn(samples("foreign", 5), ["foreign"] * 5)
     return folder
 
@@ -179,7 +179,7 @@ def test_a_start_refuses_or_has_everything_and_once_mended_has_everything(
 ):
     kind, chance = list(FAULTS)[seed % len(FAULTS)], random.Random(seed)
     folder = Path(shutil.copytree(large_origin, tmp_path / "model"))
-    with serving(folder, "--fold-interval", chance.choice(["0.3", "3600"])) as client:
+    with serving(folder, "--checkpoint-interval", chance.choice(["0.3", "3600"])) as client:
         was_repeated = teach(client, chance)
         expected = state(client)
     whole = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}

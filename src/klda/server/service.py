@@ -68,7 +68,7 @@ class Service:
         self.batcher.start(encoders)
 
     def stop(self) -> None:
-        """Finish the predictions and changes that wait, and fold the journal. Blocks."""
+        """Finish the predictions and changes that wait, and save the model. Blocks."""
         self.batcher.stop()
         for process in self._processes:
             process.stop()
@@ -77,9 +77,9 @@ class Service:
         self.writer.stop()
 
     @property
-    def trouble(self) -> dict[str, str]:
+    def problems(self) -> dict[str, str]:
         """For each part why it can't work; "" for each that can."""
-        return {"inference": self.batcher.trouble, **self.writer.trouble}
+        return {"inference": self.batcher.problem, **self.writer.problems}
 
     @property
     def snapshot(self) -> Snapshot:
