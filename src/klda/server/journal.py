@@ -229,7 +229,7 @@ class Journal(JournalFile):
         self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", json.dumps(label))
 
     def mark_restored(self, number: int, by: int) -> None:
-        """Note that a change undid a forget; its classes stay until the model folder has that change."""
+        """Note that a change undid a forget; its classes stay until the folder has that change."""
         self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", by, number)
 
     def purge(self, before: float) -> bool:
