@@ -1,4 +1,4 @@
-"""Image sets as their authors publish them, made small: each is read with its pixels and classes."""
+"""Image sets as their authors publish them, made small: their pixels and classes are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import struct
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def picture(colour, kind="JPEG", size=64):
 class Python2Pickler(pickle._Pickler):
     """Writes strings of bytes as Python 2 did, which made CIFAR's batches."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
     def save_string(self, value):
         self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)

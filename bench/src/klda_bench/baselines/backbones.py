@@ -134,9 +134,8 @@ class TextEncoder(nn.Module):
 class VisionNetwork(nn.Module):
     """A vision network as klda loads it: its processor, its class token or pooling.
 
-    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions, and resizes
-    arrays of one size on the device: 32 x 32 pixels become 224 x 224 faster there than they are
-    read.
+    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions. It resizes
+    arrays of one size on the device, which is faster than reading them resized.
     """
 
     causal = False
@@ -185,7 +184,7 @@ def _are_arrays_of_one_size(images: Sequence[Any]) -> bool:
 def resized(images: Tensor) -> Tensor:
     """Prepare uint8 images (n, height, width, 3) as `EfficientNetLite.pixels` does, on any device.
 
-    With antialiasing torch's bicubic kernel is Pillow's, which works on rows first, then on columns,
+    With antialiasing torch's bicubic kernel is Pillow's. That works on rows first, then on columns,
     and keeps whole numbers of 0 to 255 between the two.
     """
     size = EfficientNetLite.SIZE
