@@ -227,6 +227,7 @@ COMMANDS = (
         "KLDA and Joint x image models x image sets.",
         partial(tables.models_table, "table3", "Table 3: image models x data sets"),
         "gamma layers set",
+        {"curve": "end"},
         backbone=",".join(("efficientnet-lite0", *published.IMAGE_MODELS)),
         methods=_PAPER,
         datasets=IMAGES,
