@@ -201,8 +201,11 @@ def subset(
 
 
 def _unpack(name: str, data: Folder | None) -> Path | None:
-    found = next(filter(None, (archives.find(name, root) for root in _roots(data))), None)
-    return found and archives.unpack(name, found, cache_root() / "paper" / name)
+    for root in _roots(data):
+        paths = archives.find(name, root)
+        if paths is not None:
+            return archives.unpack(name, paths, cache_root() / "paper" / name)
+    return None
 
 
 def _download(name: str) -> Path:

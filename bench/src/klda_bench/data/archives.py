@@ -85,7 +85,7 @@ def _tar(path: Path, folder: str) -> Iterator[Read]:
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
-            return np._core.multiarray._reconstruct
+            return np.zeros(0).__reduce__()[0]  # the same function by its present name
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch of CIFAR")
