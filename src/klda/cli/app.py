@@ -27,7 +27,7 @@ ELSEWHERE = {
 
 
 # Parameters of the library that errors name and that are options here.
-_PARAMETERS = re.compile(r"\b(input|label)_column\b")
+_PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
 
 
 class _FlagsWithoutType:
@@ -56,7 +56,7 @@ class ReportingGroup(_FlagsWithoutType, TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KldaError as error:
-            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
+            complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
             raise typer.Exit(1) from error
         except OSError as error:
             complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -83,7 +83,7 @@ def learn(
     """
     from klda.encoders import modality_of
     from klda.learner import folder
-    from klda.learner.resume import ResumableLearn
+    from klda.learner.resume import ResumableLearn, named
 
     options.check_workers(cluster, workers)
     if resume and (restart or cluster is not None):
@@ -115,8 +115,11 @@ def learn(
             say("These files were learned completely: there is nothing to resume.")
             learner = existing
         else:
-            if job.learned_before:
-                say("These files were learned before; their rows now count once more.")
+            if job.repeated:
+                say(
+                    f"The same rows were learned before: {named(job.repeated)}. They now count "
+                    "once more."
+                )
             if resumed:
                 say(f"Continuing after {resumed:,} rows.")
             if cluster is None:
