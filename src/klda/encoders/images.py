@@ -28,6 +28,9 @@ from klda.errors import KldaError, require
 
 _READERS = min(8, usable_cpus())
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
+# Pillow has readers for dozens of formats, some of which run other programs. Classes of images come
+# in these.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")
 
 
@@ -104,8 +107,16 @@ def open_image(item: Any, position: int) -> Any:
     try:
         if isinstance(item, pillow.Image):
             return _to_rgb(item, where)
-        with pillow.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
+        source = io.BytesIO(item) if isinstance(item, bytes) else item
+        with pillow.open(source, formats=FORMATS) as image:
             return _to_rgb(image, where)
+    except (MemoryError, KldaError):
+        raise
+    except pillow.UnidentifiedImageError as error:
+        raise KldaError(
+            f"{where} is not an image, or not of a format that can be read here: "
+            f"{', '.join(FORMATS)}."
+        ) from error
     # Pillow's decoders raise SyntaxError, struct.error and others on damaged files.
     except Exception as error:
         raise KldaError(f"{where} can't be decoded as an image: {error}") from error
