@@ -14,6 +14,8 @@ from klda.encoders.base import Modality
 from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
 
+ENCODER_MEMBERS = [name for name in vars(encoders.Encoder) if not name.startswith("_")]
+FINGERPRINT_KEYS = ("name", "modality", "revision", "pooling", "layers", "dimension")
 Labels = Sequence[Label] | np.ndarray
 EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
 
@@ -129,6 +131,7 @@ def _described(fingerprint: dict[str, Any]) -> str:
 def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
     """Open a foundation model, by name unless it is one."""
     if not isinstance(model, str | Path):
+        _check_encoder(model)
         return model
     try:
         if str(model) not in encoders.MODELS and Path(model).is_dir():
@@ -137,3 +140,17 @@ def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) 
     except OSError as error:  # such as a name that is too long for a file
         reason = error.strerror or error
         raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
+
+
+def _check_encoder(model: Any) -> None:
+    """Raise if an object that is given as a foundation model can't be one."""
+    lacks = [name for name in ENCODER_MEMBERS if not hasattr(model, name)]
+    if not lacks:
+        described = model.fingerprint()
+        lacks = [f"{key!r} in its fingerprint" for key in FINGERPRINT_KEYS if key not in described]
+    if lacks:
+        raise FoundationModelError(
+            f"model={model!r:.80} can't be used: it has no {', '.join(lacks)}. Give the name of a "
+            "foundation model, a folder, 'features' for rows that you have computed, or an object "
+            "with the members of klda.encoders.Encoder."
+        )
