@@ -14,6 +14,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klda import LDA, Learner
 from klda.learner import array_files
 from klda.learner import folder as storage
 from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
@@ -541,3 +542,28 @@ def test_a_failure_at_any_step_of_a_save_leaves_the_old_model_or_the_new(model, 
             assert_same(found.arrays, arrays(fail_at))
     # Three calls for each of two changed array files, three for model.json, three folder syncs.
     assert system.calls == fail_at - 1 == 12
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_learner_saves_again_after_a_save_that_the_disk_did_not_confirm(
+    tmp_path, monkeypatch, is_new
+):
+    """Whichever step fails, the learner knows which model in the folder is its own."""
+    learner = Learner("features", classifier=LDA()).learn(np.eye(4, dtype=np.float32), list("aabb"))
+    confirmed, unconfirmed = [], 0
+    for fail_at in range(1, 100):
+        folder = tmp_path / (f"m{fail_at}" if is_new else "m")
+        mine = learner.copy() if is_new else learner
+        with monkeypatch.context() as patch:
+            FailingSystem(patch, fail_at)
+            try:
+                mine.save(folder)
+                confirmed.append(fail_at)
+            except ModelFolderError as error:
+                unconfirmed += "did not confirm" in str(error)
+        mine.learn(np.eye(4, dtype=np.float32), list("aabb")).save(folder)
+        assert Learner.load(folder).classes == mine.classes
+        if confirmed:
+            break
+    assert confirmed
+    assert unconfirmed == 2

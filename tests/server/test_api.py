@@ -7,7 +7,7 @@ import pytest
 
 from klda import KldaError
 from klda.server import api, page
-from klda.server.journal import JournalError
+from klda.server.journal_file import JournalError
 from klda.server.settings import MAX_ITEMS, ServiceSettings
 
 from .conftest import ASK, KEYS, TEACH, rows, serving

@@ -7,10 +7,10 @@ import pytest
 from klda import KLDA
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.server.changes import Tally
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServerError
 from klda.server.inputs import pasted_rows
-from klda.server.journal import Tally
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
 

@@ -10,7 +10,7 @@ import numpy as np
 from klda.labels import Label
 from klda.learner.label_set import ClassMap
 from klda.learner.plane_layout import name_width, place_names
-from klda.server.journal import Tally
+from klda.server.changes import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
 MAX_NAMES, MAX_NAME_LENGTH = 40, 24

@@ -16,11 +16,11 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, inputs
+from klda.server import api, drawing, inputs, schemas
 from klda.server.api import The
+from klda.server.changes import digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
-from klda.server.journal import digest
 from klda.server.service import Service
 
 SHOWN_CLASSES = 300
@@ -304,7 +304,9 @@ async def forgotten(request: Request, service: The) -> Response:
 
 
 @router.post("/page/undo")
-async def undo(request: Request, service: The, number: Annotated[int, Form()]) -> Response:
+async def undo(
+    request: Request, service: The, number: Annotated[schemas.ChangeNumber, Form()]
+) -> Response:
     """Restore what was forgotten."""
     await service.undo(number)
     return _message(request, "Restored.")

@@ -18,7 +18,7 @@ from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
 from klda.learner.ledger import NearSample
-from klda.server.journal import Tally
+from klda.server.changes import Tally
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
@@ -49,6 +49,8 @@ NewName = Annotated[TextLabel, BeforeValidator(_visible)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
+
+ChangeNumber = Annotated[int, Field(ge=1, le=2**53)]
 
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_ITEMS)]
 Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -175,9 +177,17 @@ class DeclareBody(_Body):
 class UndoBody(_Body):
     """The number that a forget returned."""
 
-    undo: int = Field(ge=1, le=2**53, strict=True)
+    undo: ChangeNumber = Field(strict=True)
 
     model_config = _with_example(undo=17)
+
+
+class RetryBody(_Body):
+    """The number of a refused change."""
+
+    retry: ChangeNumber = Field(strict=True)
+
+    model_config = _with_example(retry=17)
 
 
 # ------------------------------------------------------------------ answers
@@ -238,6 +248,23 @@ class ForgetAnswer(ChangeAnswer):
     )
 
 
+class RefusedChange(BaseModel):
+    """A change that was acknowledged, and that a start could not apply to the model it found."""
+
+    change: int = Field(description="For POST /v1/retry.")
+    kind: str
+    classes: list[str | int]
+    samples: int
+    when: float = Field(description="Seconds since 1970.")
+    reason: str
+
+
+class RefusedAnswer(BaseModel):
+    """The refused changes, oldest first."""
+
+    refused: list[RefusedChange]
+
+
 class Word(BaseModel):
     """A word and how much it contributes to the answer (negative: against it)."""
 
@@ -284,6 +311,7 @@ class ModelAnswer(BaseModel):
     unfolded: int = Field(
         description="Changes that are in the journal and not yet in the model folder."
     )
+    refused: int = Field(description="Changes that a start could not apply; see GET /v1/refused.")
     klda_version: str
 
 
