@@ -58,8 +58,9 @@ def evaluate(
     learner = Learner.load(model, **encoding.given())
     tables = reading.open_tables(files, learner.modality, columns, learner.classes)
     start = time.perf_counter()
-    batches = reading.batches(tables, "Evaluating", labels=True)
-    result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)
+    with reading.shown(tables, "Evaluating", labels=True) as rows:
+        batches = ((batch.inputs, batch.labels or []) for batch in rows)
+        result = learner.evaluate(batches, progress=rows.done)
     seconds = time.perf_counter() - start
     if confusion is not None:
         plots.draw_confusion(result, confusion)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,11 +133,12 @@ def learn(
 
 
 def _learn_here(job: ResumableLearn, opened: Callable[[], Learner]) -> Learner:
-    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+    with reading.shown(job.tables, "Learning", labels=True, start=job.place) as rows:
         # Before the foundation model is loaded: a bad file shows at once.
-        first = iter(list(itertools.islice(rows, 1)))  # an iterator lets go of what it gave
+        batches = iter(rows)
+        first = iter(list(itertools.islice(batches, 1)))  # an iterator lets go of what it gave
         learner = opened()
-        job.learn(learner, itertools.chain(first, rows))
+        job.learn(learner, itertools.chain(first, batches), progress=rows.done)
     return learner
 
 

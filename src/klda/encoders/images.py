@@ -23,6 +23,7 @@ from klda.encoders.pretrained import (
     pooled_layers,
     resolve_layers,
 )
+from klda.encoders.progress import Show
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
@@ -39,7 +40,7 @@ class ImageEncoder(FrozenModel):
 
     modality = "image"
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)
         return collect(self, len(images), self._batches(images), progress=progress)

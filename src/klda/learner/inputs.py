@@ -11,6 +11,7 @@ import numpy as np
 from klda import encoders
 from klda.data.threads import map_behind
 from klda.encoders.base import Modality
+from klda.encoders.progress import Show
 from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
 
@@ -84,8 +85,11 @@ class InputEncoder:
         """Check and encode inputs."""
         return self.encoder.encode(checked_inputs(inputs, self.modality), progress=progress)
 
-    def batches(self, batches: Iterable[Any], *, progress: bool = False) -> Iterator[EncodedBatch]:
-        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
+    def batches(self, batches: Iterable[Any], *, progress: Show = False) -> Iterator[EncodedBatch]:
+        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time.
+
+        A function that shows the progress is called with the inputs encoded so far, of all batches.
+        """
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
         # Features are not encoded, and a stream may reuse the memory of this batch for the next.
@@ -94,8 +98,12 @@ class InputEncoder:
         prepare = getattr(self.encoder, "prepare", None)
         if prepare is not None:
             ready = map_behind(lambda batch: (prepare(batch[0]), *batch[1:]), ready)
+        done = 0
         for inputs, labels, ids in ready:
-            rows = self.encoder.encode(inputs, progress=progress)
+            rows = self.encoder.encode(inputs, progress=_after(done, progress))
+            done += len(rows)
+            if callable(progress):
+                progress(done)
             check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
@@ -109,6 +117,11 @@ class InputEncoder:
         inputs, labels = checked_inputs(batch[0], self.modality), plain_labels(batch[1])
         # A copy: the caller may use its list again for the next batch.
         return list(inputs) if self.modality == "text" else inputs, labels, ids
+
+
+def _after(before: int, progress: Show) -> Show:
+    """Return what shows the progress of one batch, after so many inputs in others."""
+    return (lambda done, note="": progress(before + done)) if callable(progress) else progress
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:

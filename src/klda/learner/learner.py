@@ -18,6 +18,7 @@ from klda.classifiers import KLDA, ContinualClassifier
 from klda.classifiers.validation import check_label_kind, check_labels_known
 from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
+from klda.encoders.progress import Show
 from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
@@ -183,7 +184,7 @@ class Learner(ReadOnlyLearner):
         batches: Iterable[Any],
         *,
         after: Callable[[], None] | None = None,
-        progress: bool = False,
+        progress: Show = False,
     ) -> None:
         """Learn batches as :meth:`learn` does, without an entry in the history, as a draft.
 

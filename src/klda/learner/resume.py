@@ -23,6 +23,7 @@ from typing import Any
 from klda import __version__
 from klda.classifiers.validation import stored_parameters
 from klda.data import Batch, Position, Table, identity
+from klda.encoders.progress import Show
 from klda.errors import KldaError
 from klda.learner import folder as folders
 from klda.learner.learner import Learner
@@ -210,10 +211,10 @@ class ResumableLearn:
 
     # ---------------------------------------------------------------- learning
 
-    def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
+    def learn(self, learner: Learner, batches: Iterable[Batch], *, progress: Show = False) -> None:
         """Learn what is left, from `place` on; the learner changes when all of it is learned.
 
-        The learner is a new one, or the one in the folder.
+        The learner is a new one, or the one in the folder. `progress` as for encoders.
         """
         if self._progress.base is not None and learner.origin != self.folder.resolve():
             raise folders.ModelExistsError(
@@ -229,14 +230,16 @@ class ResumableLearn:
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
             self._check_same(_options(draft), _options(learner))
         self._due = time.monotonic() + self.every
-        draft.learn_batches(self._noted(batches), after=lambda: self._note(draft))
-        progress = self._progress
-        if not progress.samples:
+        draft.learn_batches(
+            self._noted(batches), after=lambda: self._note(draft), progress=progress
+        )
+        if not self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         # As the caller named them: what a link leads to may have a name that tells nothing.
         source = named(table.path for table in self.tables)
-        contents = [content for content in progress.contents if content]
-        learner.take_over(draft, source, run=progress.run, files=progress.digest, contents=contents)
+        learned = self._progress
+        contents = [content for content in learned.contents if content]
+        learner.take_over(draft, source, run=learned.run, files=learned.digest, contents=contents)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
