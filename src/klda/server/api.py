@@ -61,7 +61,8 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
             {"label": label, "probability": min(1.0, max(0.0, round(probability, 6)))}
             for label, probability in answer.top
         ]
-        predictions.append({**top[0], "known": answer.known, "novelty": answer.novelty, "top": top})
+        judged = {"verdict": snapshot.verdict(answer), "known": answer.known}
+        predictions.append({**top[0], **judged, "novelty": answer.novelty, "top": top})
     return schemas.PredictAnswer.model_validate(
         {"predictions": predictions, "version": snapshot.version}
     )

@@ -92,7 +92,9 @@ def chart(tallies: Sequence[Tally]) -> Chart:
     """Draw how often the model was right just before it was taught."""
     outcomes: list[float] = []
     for tally in tallies:
-        outcomes += [1.0] * tally.right + [0.0] * tally.wrong
+        # The order within a batch is not known: each sample counts as its batch did.
+        if asked := tally.right + tally.wrong:
+            outcomes += [tally.right / asked] * asked
     outcomes = outcomes[-LATEST:]
     new = sum(tally.new for tally in tallies)
     if not outcomes:

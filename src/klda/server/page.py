@@ -172,13 +172,20 @@ async def why(request: Request, service: The, value: Field) -> Response:
 
 async def _answer(request: Request, service: Service, value: str, note: str = "") -> HTMLResponse:
     """Show the answer; one with a note was just taught, and is not taught again."""
-    answer = None
+    answer = judged = None
     if service.snapshot.counts:
-        _, (answer,) = await service.predict(await _input(service, value), 5)
+        snapshot, (answer,) = await service.predict(await _input(service, value), 5)
+        judged = snapshot.verdict(answer)
     elif not value.strip():
         raise ServerError("Type something first.")
     return _render(
-        request, "answer.html", value=value, modality=service.modality, note=note, answer=answer
+        request,
+        "answer.html",
+        value=value,
+        modality=service.modality,
+        note=note,
+        answer=answer,
+        verdict=judged,
     )
 
 

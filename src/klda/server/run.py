@@ -71,8 +71,12 @@ def address_of(listener: socket.socket) -> str:
 def uvicorn_server(app: Any) -> Any:
     """Return a Uvicorn server for an application."""
     uvicorn = require("uvicorn", "server")
+    from klda.server.connections import BACKLOG, Connection
+
     config = uvicorn.Config(
         app,
+        http=Connection.limited(),
+        backlog=BACKLOG,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -18,6 +18,7 @@ from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
 from klda.learner.ledger import NearSample
+from klda.learner.verdict import Verdict
 from klda.server.changes import Tally
 from klda.server.settings import (
     MAX_FEATURES,
@@ -203,6 +204,10 @@ class Ranked(BaseModel):
 class Prediction(Ranked):
     """The answer for one input."""
 
+    verdict: Verdict = Field(
+        description="sure; not_sure; new: unlike anything learned, so that the probabilities mean "
+        "nothing; one_class: there is only one class so far."
+    )
     known: bool | None = Field(
         description="False: unlike anything learned. Null: this model can't tell."
     )
