@@ -123,7 +123,7 @@ def save_progress(folder, seed):
 
 
 def resumable(target, folder):
-    name = folder.name.removeprefix("damaged-").removesuffix("-version-1")
+    name = folder.name.removeprefix("damaged-")
     tables = open_tables([folder.parent / f"{name}-{i}.npz" for i in range(2)])
     learn = ResumableLearn(target, tables, every=1e-9)
     learn.open(resume=True)
@@ -191,7 +191,7 @@ def use_model(folder, elsewhere, verify):
 def use_progress(folder, elsewhere, verify):
     """Resume the learn; the checkpoint is always verified."""
     elsewhere.mkdir()
-    (elsewhere / storage.LEARNING).symlink_to(folder)
+    shutil.copytree(folder, elsewhere / storage.LEARNING, symlinks=True, copy_function=os.link)
     learn, batches = resumable(elsewhere, folder)
     bot = learner_of_progress()
     learn.learn(bot, batches)
@@ -479,11 +479,14 @@ class Run:
             pair = [work / f"{name}-{twin}" for twin in "ab"]
             for seed, folder in enumerate(pair):
                 make(folder, seed)
+            self.folders.append(tuple(pair))
+            if name == "progress":  # which no other version resumes
+                continue
             old = [work / f"{name}-{twin}-version-1" for twin in "ab"]
             for new, folder in zip(pair, old, strict=True):
                 shutil.copytree(new, folder)
                 as_version_1(folder)
-            self.folders += [tuple(pair), tuple(old)]
+            self.folders.append(tuple(old))
         for folder, _ in self.folders:
             self.expected[folder] = self.use(folder, True)
         self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

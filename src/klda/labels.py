@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+import re
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from klda.errors import KldaError
 
 Label = str | int
 MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as the longest has
+# Ends a line, controls a terminal, gets lost in an array of NumPy, or can't be written as UTF-8.
+_NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def plain(label: Any) -> Any:
@@ -33,9 +36,11 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
     """
     if hasattr(labels, "detach"):  # a torch tensor
         labels = labels.detach().cpu().numpy()
-    several = hasattr(labels, "__len__") or hasattr(labels, "__array__")
+    several = any(hasattr(labels, name) for name in ("__len__", "__array__", "__iter__"))
     if isinstance(labels, str | bytes) or not several:
         raise KldaError(f"{parameter}={labels!r} is not a list; give one label for each input.")
+    if isinstance(labels, Iterator):
+        labels = list(labels)
     if not isinstance(labels, list | tuple):
         labels = np.array(labels)
         is_column = labels.dtype.kind == "O" and labels.shape[1:] == (1,)
@@ -48,7 +53,7 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
 
 
 def check_labels(values: Sequence[Any], parameter: str) -> None:
-    """Raise unless plain labels are all strings or all numbers, none missing and none too long."""
+    """Raise unless plain labels are all strings or all numbers, and each can name a class."""
     kinds = {type(value).__name__ for value in values}
     if not kinds <= {"str"} and not kinds <= {"int"}:
         for row, value in enumerate(values):
@@ -63,7 +68,7 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
             f"{parameter} has labels of unknown type: {', '.join(sorted(kinds))} "
             f"({parameter}[{row}] is {values[row]!r}); use strings only or integers only."
         )
-    check_lengths(values, parameter)
+    check_names(values, parameter)
 
 
 def check_one_each(inputs: Sized, labels: Sized, parameter: str = "inputs") -> None:
@@ -81,22 +86,38 @@ def _is_missing(value: Any) -> bool:
     return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
-def check_lengths(labels: Iterable[Any], parameter: str) -> None:
-    """Raise if a label is too long to be the name of a class."""
-    longest = max((len(label) for label in labels if isinstance(label, str)), default=0)
-    if longest > MAX_LABEL_LENGTH:
-        raise KldaError(
-            f"{parameter} has a label of {longest:,} characters; give labels of at most "
-            f"{MAX_LABEL_LENGTH} characters."
-        )
+def check_names(labels: Iterable[Any], parameter: str) -> None:
+    """Raise if a label can't be the name of a class; see `check_name`."""
+    for label in dict.fromkeys(labels):
+        if isinstance(label, str):
+            try:
+                check_name(label)
+            except KldaError as error:
+                raise KldaError(f"{parameter}: {error}") from None
+
+
+def check_name(label: str) -> None:
+    """Raise if a label can't be the name of a class: empty, too long, or not visible."""
+    if not label.strip():
+        wrong = "is empty"
+    elif len(label) > MAX_LABEL_LENGTH:
+        wrong = f"{label[:20]!r}... has {len(label):,} characters"
+    elif found := _NOT_VISIBLE.search(label):
+        wrong = f"{label!r} contains {found[0]!r}"
+    else:
+        return
+    raise KldaError(
+        f"the label {wrong}. A label is one line of visible text, of at most {MAX_LABEL_LENGTH} "
+        "characters."
+    )
 
 
 def checked_label(parameter: str, label: Any) -> Label:
-    """Return a label as a plain string or integer; raise if it is neither, or too long."""
+    """Return a label as a plain string or integer; raise if it is neither, or can't be a name."""
     label = plain(label)
     if not isinstance(label, str | int) or isinstance(label, bool):
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
-    check_lengths([label], parameter)
+    check_names([label], parameter)
     return label
 
 

@@ -142,3 +142,49 @@ def test_random_damage_never_answers_in_silence():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "different though verified: 0; foreign or slow: 0" in done.stdout
+
+
+OPEN = """
+import resource, sys
+import klda.learner
+from klda import KldaError, Learner
+resource.setrlimit(resource.RLIMIT_DATA, (800 << 20,) * 2)
+try:
+    Learner.load(sys.argv[1])
+except KldaError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits its memory as Linux does")
+@pytest.mark.parametrize("name", [storage.DOCUMENT, "arrays"])
+def test_a_file_of_short_values_that_would_fill_the_memory_is_refused(tmp_path, name):
+    """240 MB of empty lists in model.json, 90 in a header: 20 times as much once parsed."""
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    Learner("features").learn(rows, ["a", "b"] * 10).save(tmp_path / "m")
+    document = tmp_path / "m" / storage.DOCUMENT
+    if name == storage.DOCUMENT:
+        file = document
+        file.write_bytes(b'{"format": "klda-model", "x": [' + b"[]," * 80_000_000 + b"[]]}")
+    else:
+        start = b'{"x": [' + b"[]," * 30_000_000 + b"[]]} "
+        content = len(start).to_bytes(8, "little") + start
+        entry = {"bytes": len(content), "sha256": "", "arrays": ["x"]}
+        file = tmp_path / "m" / f"large-{'0' * 16}.safetensors"
+        file.write_bytes(content)
+        changed = storage.load(tmp_path / "m").document
+        changed["files"] = [{"name": file.name, **entry}]
+        changed["sha256"] = storage.checksum(changed)
+        document.write_text(json.dumps(changed))
+    command = [sys.executable, "-c", OPEN, tmp_path / "m"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(file) in done.stdout
+    assert "values, more than" in done.stdout
+
+
+def test_a_label_full_of_commas_is_one_value():
+    array_files.check_values(json.dumps(["," * array_files.MOST_VALUES, '\\"[' * 9]).encode())
+    with pytest.raises(ValueError, match="values, more than"):
+        array_files.check_values(b"[" + b"1," * array_files.MOST_VALUES + b"1]")

@@ -14,6 +14,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klda import LDA, Learner
 from klda.learner import array_files
 from klda.learner import folder as storage
 from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
@@ -411,6 +412,34 @@ except storage.ModelBusyError as error:
     assert free == "got it\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="makes links as POSIX does")
+@pytest.mark.parametrize("link", [Path.hardlink_to, Path.symlink_to])
+def test_a_lock_that_leads_elsewhere_is_refused_and_what_it_leads_to_is_left_alone(
+    model, tmp_path, link
+):
+    elsewhere = tmp_path / "letter.txt"
+    elsewhere.write_text("keep me")
+    (model / storage.LOCK).unlink()
+    link(model / storage.LOCK, elsewhere)
+    with pytest.raises(ModelFolderError, match=r"\.lock is not a regular file.*Move it away"):
+        storage.save(model, arrays(1), {})
+    assert elsewhere.read_text() == "keep me"
+    assert_same(storage.load(model).arrays, arrays())
+    (model / storage.LOCK).unlink()
+    storage.save(model, arrays(1), {})
+
+
+def test_a_folder_in_a_model_folder_must_be_a_real_one(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").touch()
+    for name in ("elsewhere", "nothing"):
+        storage.check_own(tmp_path / name, is_folder=True)
+    for name in ("link", "file"):
+        with pytest.raises(ModelFolderError, match=f"{name} is not a folder"):
+            storage.check_own(tmp_path / name, is_folder=True)
+
+
 def test_another_thread_is_another_writer(model):
     caught = []
 
@@ -513,3 +542,28 @@ def test_a_failure_at_any_step_of_a_save_leaves_the_old_model_or_the_new(model, 
             assert_same(found.arrays, arrays(fail_at))
     # Three calls for each of two changed array files, three for model.json, three folder syncs.
     assert system.calls == fail_at - 1 == 12
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_learner_saves_again_after_a_save_that_the_disk_did_not_confirm(
+    tmp_path, monkeypatch, is_new
+):
+    """Whichever step fails, the learner knows which model in the folder is its own."""
+    learner = Learner("features", classifier=LDA()).learn(np.eye(4, dtype=np.float32), list("aabb"))
+    confirmed, unconfirmed = [], 0
+    for fail_at in range(1, 100):
+        folder = tmp_path / (f"m{fail_at}" if is_new else "m")
+        mine = learner.copy() if is_new else learner
+        with monkeypatch.context() as patch:
+            FailingSystem(patch, fail_at)
+            try:
+                mine.save(folder)
+                confirmed.append(fail_at)
+            except ModelFolderError as error:
+                unconfirmed += "did not confirm" in str(error)
+        mine.learn(np.eye(4, dtype=np.float32), list("aabb")).save(folder)
+        assert Learner.load(folder).classes == mine.classes
+        if confirmed:
+            break
+    assert confirmed
+    assert unconfirmed == 2

@@ -491,3 +491,37 @@ def test_the_history_names_files_as_the_caller_does(files, tmp_path):
     link.symlink_to(files[0])
     learner = learn(make(), [link], tmp_path / "m")
     assert learner.history[-1]["source"] == "train.npz"
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_progress_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(
+    files, tmp_path, restart
+):
+    other = tmp_path / "other"
+    make("lda").learn(np.eye(4, 8, dtype=np.float32), list("abab")).save(other)
+    before = (other / storage.DOCUMENT).read_bytes()
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / storage.LEARNING).symlink_to(other)
+    with pytest.raises(storage.ModelFolderError, match=r"\.learning is not a folder.*Move it away"):
+        learn(make("lda"), files, tmp_path / "m", restart=restart)
+    with pytest.raises(storage.ModelFolderError, match="is not a folder"):
+        storage.remove(tmp_path / "m" / storage.LEARNING)
+    assert (other / storage.DOCUMENT).read_bytes() == before
+    (tmp_path / "m" / storage.LEARNING).unlink()
+    learn(make("lda"), files, tmp_path / "m", restart=restart)
+
+
+def test_an_array_file_that_is_a_link_is_replaced(tmp_path):
+    """What it leads to may change, and is not ours to change."""
+    learner = make("lda").learn(np.eye(4, 8, dtype=np.float32), list("abab"))
+    learner.save(tmp_path / "m")
+    elsewhere = tmp_path / "elsewhere"
+    (array,) = (tmp_path / "m").glob("*.safetensors")
+    array.rename(elsewhere)
+    before = elsewhere.read_bytes()
+    array.symlink_to(elsewhere)
+    learner.save(tmp_path / "m")
+    assert not array.is_symlink()
+    elsewhere.write_bytes(b"changed")
+    assert Learner.load(tmp_path / "m", verify=True).classes == {"a": 2, "b": 2}
+    assert array.read_bytes() == before

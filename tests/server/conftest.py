@@ -42,6 +42,13 @@ def rows(label: str, n: int, seed: int = 0) -> list[list[float]]:
     return samples(label, n, seed).tolist()
 
 
+def unlike_anything(client: TestClient) -> list[float]:
+    """A row that a service of features takes for unknown."""
+    far = np.random.default_rng(0).normal(0, 30, (50, WIDTH)).tolist()
+    answers = client.post("/v1/predict", json={"features": far}).json()["predictions"]
+    return next(row for row, answer in zip(far, answers, strict=True) if answer["known"] is False)
+
+
 @contextmanager
 def fails(status: int, match: str | None = None) -> Iterator[None]:
     """The error that a client gets has this status."""

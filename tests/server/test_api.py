@@ -7,10 +7,10 @@ import pytest
 
 from klda import KldaError
 from klda.server import api, page
-from klda.server.journal import JournalError
+from klda.server.journal_file import JournalError
 from klda.server.settings import MAX_ITEMS, ServiceSettings
 
-from .conftest import ASK, KEYS, TEACH, rows, serving
+from .conftest import ASK, KEYS, TEACH, rows, serving, unlike_anything
 
 X = rows("ants", 2)
 
@@ -427,3 +427,17 @@ def test_inputs_without_a_label_each_are_called_as_in_the_request(client):
 def test_settings_that_can_not_be_used_are_named(tmp_path, name, value):
     with pytest.raises(KldaError, match=f"{name}={value}"):
         ServiceSettings(tmp_path, **{name: value}).check()
+
+
+def test_a_prediction_says_what_it_amounts_to(client, tmp_path):
+    def verdicts(client, rows):
+        answers = client.post("/v1/predict", json={"features": rows}).json()["predictions"]
+        return [(answer["verdict"], answer["known"]) for answer in answers]
+
+    body = {"features": rows("ants", 40, seed=5), "labels": ["emmets"] * 40}  # the same as ants
+    client.post("/v1/learn", json=body)
+    asked = [[3.0] * 8, [0.0] * 8, unlike_anything(client)]
+    assert verdicts(client, asked) == [("sure", True), ("not_sure", True), ("new", False)]
+    with serving(tmp_path / "new", new="features") as alone:
+        alone.post("/v1/learn", json={"features": rows("ants", 3), "labels": ["ants"] * 3})
+        assert verdicts(alone, asked[:1]) == [("one_class", None)]

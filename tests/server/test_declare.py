@@ -12,8 +12,8 @@ import pytest
 
 from klda import NCM, Client
 from klda.learner import Learner
+from klda.server.changes import Key
 from klda.server.client import ServerError
-from klda.server.journal import Key
 
 from .conftest import ASK, KEYS, TEACH, fails, listening, serving
 from .test_service import Running, wait_for

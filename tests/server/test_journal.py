@@ -13,7 +13,9 @@ import pytest
 
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
-from klda.server.journal import Acknowledgement, Change, Journal, JournalError, Key
+from klda.server.changes import UNBOUND, Acknowledgement, Change, Key
+from klda.server.journal import Journal
+from klda.server.journal_file import JournalError
 
 
 def learn(number, n=3, key=""):
@@ -38,9 +40,10 @@ def written(change):
     return json.dumps(asdict(replace(change, rows=None)))
 
 
-def reopened(journal):
+def reopened(journal, binding=UNBOUND):
+    """The journal, opened again beside a model folder that says this about it."""
     journal.close()
-    journal.__init__(journal.path.parent)
+    journal.__init__(journal.path.parent, binding)
     return journal
 
 
@@ -74,10 +77,11 @@ def test_a_transaction_that_fails_leaves_nothing(journal):
 
 def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
     add(journal, learn(1, key="k"), learn(2), learn(3))
-    journal.mark_folded(2)
-    assert [c.sequence for c in journal.missing(0)] == [3]
-    journal.mark_folded(3)
-    assert (reopened(journal).last, journal.start_at(None)) == (3, 3)
+    journal.mark_folded(journal.binding(2))
+    assert [c.sequence for c in journal.missing(2)] == [3]
+    folded = journal.binding(3)
+    journal.mark_folded(folded)
+    assert (reopened(journal, folded).last, journal.start_at(folded)) == (3, 3)
     assert journal.answered(Key("k", "")) == (
         Key("k", "digest"),
         Acknowledgement(1, 1, 1, [], repeated=True),
@@ -86,28 +90,26 @@ def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
 
 def test_a_kill_between_a_save_and_the_removal_doubles_nothing(journal):
     add(journal, learn(1), learn(2))
-    assert reopened(journal).start_at(2) == 2  # the model was saved with both
+    saved = journal.binding(2)  # the model was saved with both
+    assert not journal.is_bound
+    assert reopened(journal, saved).start_at(saved) == 2
+    assert journal.is_bound
     assert journal.missing(2) == []
 
 
 def test_a_model_older_than_its_journal_is_an_error(journal):
     add(journal, learn(1), learn(2), learn(3))
-    journal.mark_folded(2)
+    older = journal.binding(1)
+    journal.mark_folded(journal.binding(2))
     with pytest.raises(JournalError, match="older than the journal"):
-        journal.start_at(1)
-
-
-def test_a_model_that_another_program_replaced_gets_the_changes_that_are_left(journal):
-    add(journal, learn(1), learn(2))
-    journal.mark_folded(1)
-    assert [c.sequence for c in journal.missing(journal.start_at(None))] == [2]
+        reopened(journal, older)
 
 
 def test_refused_changes_are_kept_but_not_replayed(journal):
     add(journal, learn(1), learn(2))
     journal.refuse(learn(1), "it does not fit")
     assert [c.sequence for c in reopened(journal).missing(0)] == [2]
-    journal.mark_folded(2)
+    journal.mark_folded(journal.binding(2))
     kept = journal._db.execute("SELECT sequence, refused FROM changes WHERE header NOTNULL")
     assert kept.fetchall() == [(1, "it does not fit")]
 
@@ -120,7 +122,7 @@ def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
     with journal.transaction():
         journal.keep(1, 5.0, [Detached("a", 3, {"means": means}, {})])
     assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
-    journal.mark_folded(1)
+    journal.mark_folded(journal.binding(1))
     assert not on_disk(tmp_path, secret)
     assert journal.purge(before=6.0)
     assert not on_disk(tmp_path, means.tobytes())
@@ -134,25 +136,25 @@ def on_disk(folder, content):
 def test_only_the_latest_keys_are_kept(journal, monkeypatch):
     monkeypatch.setattr("klda.server.journal.MAX_ROWS", 3)
     add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
-    journal.mark_folded(6)
+    journal.mark_folded(journal.binding(6))
     assert [i for i in range(1, 7) if journal.answered(Key(f"k{i}", ""))] == [4, 5, 6]
 
 
 def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
     add(journal, learn(1))
-    journal._db.execute("PRAGMA user_version = 3")
+    journal._db.execute("PRAGMA user_version = 4")
     journal.close()
     before = (tmp_path / JOURNAL).read_bytes()
-    with pytest.raises(JournalError, match=r"version 3.*uses 2.*Upgrade klda"):
+    with pytest.raises(JournalError, match=r"version 4.*uses 3.*Upgrade klda"):
         reopened(journal)
     assert (tmp_path / JOURNAL).read_bytes() == before
 
 
 def test_an_error_names_the_file_and_is_reported_until_a_write_succeeds(journal):
     add(journal, learn(1))
-    journal._db.execute("ALTER TABLE changes RENAME TO lost")
-    for failing in (journal.tallies, lambda: add(journal, learn(2))):
-        with pytest.raises(JournalError, match=rf"{JOURNAL}: no such table: changes"):
+    journal._db.execute("ALTER TABLE forgotten RENAME TO lost")
+    for failing in (journal.forgotten, lambda: journal.purge(0.0)):
+        with pytest.raises(JournalError, match=rf"{JOURNAL}: no such table: forgotten"):
             failing()
         assert "no such table" in journal.trouble
         journal.probe()

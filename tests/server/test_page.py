@@ -7,12 +7,12 @@ import pytest
 from klda import KLDA
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.server.changes import Tally
 from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
 from klda.server.errors import ServerError
 from klda.server.inputs import pasted_rows
-from klda.server.journal import Tally
 
-from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving
+from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving, unlike_anything
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -124,6 +124,45 @@ def test_the_chart_follows_the_latest_answers():
     assert chart([]).accuracy is None
 
 
+def test_the_chart_is_as_good_as_the_batches_were():
+    """Which samples of a batch were right is not known: they are not drawn as if in that order."""
+    batches = [(64, 36), (74, 26), (63, 37), (82, 18)]
+    drawn = chart([Tally(float(i), *batch, 0) for i, batch in enumerate(batches)])
+    accuracies = [1 - float(point.split(",")[1]) / 40 for point in drawn.points.split()]
+    assert 0.62 < min(accuracies) < 0.65
+    assert 0.81 < max(accuracies) < 0.83
+    assert accuracies[-1] == max(accuracies)
+    assert drawn.accuracy == pytest.approx(0.7075)
+
+
+# ------------------------------------------------------------------ three states
+
+
+def test_an_answer_is_in_one_of_three_states(client):
+    body = {"features": rows("ants", 40, seed=5), "labels": ["emmets"] * 40}  # the same as ants
+    client.post("/v1/learn", json=body)
+    sure, not_sure, new = (
+        client.post("/page/ask", data={"value": ", ".join(map(str, row))}).text
+        for row in ([3.0] * 8, [0.0] * 8, unlike_anything(client))
+    )
+    badges = [re.findall(r'class="badge">([^<]*)<', page) for page in (sure, not_sure, new)]
+    assert badges == [[], ["not sure"], ["new to me"]]
+    assert re.search(r'id="verdict">bees</strong> <span class="muted">\d+%', sure)
+    assert {*re.findall(r"<strong[^>]*>(\w+)</strong>", not_sure)} == {"ants", "emmets"}
+    assert "%" in not_sure
+    assert "%" not in new
+    assert "Closest:" in new
+    assert new.count("It is this") == 4
+
+
+def test_one_class_is_no_choice(numbered):
+    page = numbered.post("/page/ask", data={"value": numbers("ants")}).text
+    assert "only one class so far" in page
+    assert "%" not in page
+    taught = numbered.post("/page/teach", data={"value": numbers("bees"), "label": "8"})
+    assert "only one class so far" not in taught.text
+
+
 def test_a_table_is_taught_with_progress(text_model):
     with serving(text_model) as client:
         table = "text,label\n" + "\n".join(f"bring me sandwich number {i},lunch" for i in range(70))
@@ -199,9 +238,9 @@ def test_a_table_has_the_names_that_the_api_has(client, label):
 @pytest.mark.parametrize(
     "label, refused",
     [
-        ("a\x07b", "row 1: .* name of a class"),
-        ("a\x7f", "row 1: .* name of a class"),
-        ("x" * 201, "line 2: the row has a label of 201 characters"),
+        ("a\x07b", r"line 2: the label 'a\\x07b' contains '\\x07'"),
+        ("a\x7f", r"line 2: the label 'a\\x7f' contains '\\x7f'"),
+        ("x" * 201, "line 2: the label .* has 201 characters"),
     ],
 )
 def test_a_table_refuses_the_names_that_the_api_refuses(client, label, refused):
@@ -352,8 +391,8 @@ def test_the_answer_repeats_what_was_asked(client):
 
 def test_unknown_is_not_called_right(client):
     answer = client.post("/page/ask", data={"value": ", ".join(["90"] * 8)}).text
-    assert "unknown</span>" in answer
-    assert "nearest known class" in answer
+    assert "new to me</span>" in answer
+    assert "Closest:" in answer
     assert "Right" not in answer
 
 

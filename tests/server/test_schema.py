@@ -41,7 +41,8 @@ def document(running):
 OPERATIONS = [
     ("POST", "learn"), ("POST", "predict"), ("POST", "forget"), ("POST", "undo"),
     ("POST", "rename"), ("POST", "declare"), ("POST", "explain"), ("GET", "classes"),
-    ("GET", "map"), ("GET", "scores"), ("GET", "model"), ("GET", "health"), ("GET", "metrics"),
+    ("GET", "refused"), ("POST", "retry"), ("GET", "map"), ("GET", "scores"), ("GET", "model"),
+    ("GET", "health"), ("GET", "metrics"),
 ]  # fmt: skip
 
 

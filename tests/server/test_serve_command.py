@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
+import socket
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +12,7 @@ from typer.testing import CliRunner
 from klda.cli.app import app as klda
 from klda.cli.serve import _keys
 from klda.errors import KldaError
-from klda.server.run import JsonFormatter, serve
+from klda.server.run import JsonFormatter, listen, serve
 from klda.server.settings import ServiceSettings, is_loopback, read_keys
 
 from .conftest import serving
@@ -83,6 +85,28 @@ def test_a_service_whose_server_cannot_start_releases_the_folder(
             serve(ServiceSettings(model=features_model, port=0), lambda address: None)
     with serving(features_model) as client:
         assert client.get("/v1/health").status_code == 200
+
+
+def test_a_response_does_not_wait_for_the_acknowledgement_of_the_one_before():
+    """TCP_NODELAY is set on every connection, as asyncio does for sockets that are named TCP."""
+
+    async def accepted():
+        found = asyncio.get_running_loop().create_future()
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport):
+                connection = transport.get_extra_info("socket")
+                found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        listener = listen("127.0.0.1", 0)
+        async with await asyncio.get_running_loop().create_server(Protocol, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+            try:
+                return await asyncio.wait_for(found, 20)
+            finally:
+                writer.close()
+
+    assert asyncio.run(accepted())
 
 
 def test_help_names_the_options(monkeypatch):

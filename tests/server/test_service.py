@@ -12,7 +12,7 @@ from klda import KLDA, LDA, NCM, KLDAEnsemble
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner.folder import JOURNAL, ModelBusyError
-from klda.server.journal import Key
+from klda.server.changes import Key
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot

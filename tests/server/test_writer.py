@@ -18,7 +18,8 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server import api, schemas
-from klda.server.journal import Acknowledgement, Change, Journal, Key
+from klda.server.changes import Acknowledgement, Change, Key
+from klda.server.journal import Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
@@ -320,7 +321,7 @@ def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
 
 @pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "mark_folded")])
 def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch, part):
-    def fail(*_):
+    def fail(*_, **__):
         raise MemoryError
 
     with monkeypatch.context() as patched:
@@ -328,7 +329,7 @@ def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch,
         running = Running(tmp_path / "new", new="features", fold_interval=1e9)
         first = running.learn(samples("ants", 5), ["ants"] * 5)
         assert (first.version, running.counts) == (1, {"ants": 5})
-        assert not any(running.service.trouble.values())
+        assert "could not be written (MemoryError)" in running.service.trouble["folder"]
         running.abandon()
     with Running(tmp_path / "new", new="features") as again:
         assert again.counts == {"ants": 5}
@@ -354,7 +355,7 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
         if when == "running":
             wait_for(lambda: not forgotten(features_model) and not running.service.writer.unfolded)
         elif when == "stop":
-            running.service.writer._settings = ServiceSettings(
+            running.service.writer.settings = ServiceSettings(
                 model=features_model, undo_seconds=0.0
             )
     if when == "start":

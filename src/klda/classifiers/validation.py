@@ -17,7 +17,7 @@ from klda.engine.feature_map import RANDOM_FEATURES
 from klda.engine.model import MOVED_AT_ONCE, Model
 from klda.engine.solution import Solution
 from klda.errors import KldaError, check_count
-from klda.labels import Label, check_lengths, checked_label, grouped, plain, plain_labels
+from klda.labels import Label, check_names, checked_label, grouped, plain, plain_labels
 
 if TYPE_CHECKING:
     from klda.classifiers.base import ContinualClassifier
@@ -121,7 +121,7 @@ def checked_batch(
     if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
         check_classification_targets(values)
     labels, groups = grouped(values)
-    check_lengths(labels, "y")
+    check_names(labels, "y")
     if not first:
         check_label_kind(estimator.classes_, labels)
     return samples, groups, labels

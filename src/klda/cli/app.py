@@ -27,7 +27,11 @@ ELSEWHERE = {
 
 
 # Parameters of the library that errors name and that are options here.
-_PARAMETERS = re.compile(r"\b(input|label)_column\b")
+_PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
+
+
+# What libraries and threads that can't be loaded or started for lack of memory say.
+_NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
 
 class _FlagsWithoutType:
@@ -56,7 +60,13 @@ class ReportingGroup(_FlagsWithoutType, TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KldaError as error:
-            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
+            complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
+            raise typer.Exit(1) from error
+        except (MemoryError, ImportError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+                raise
+            reason = str(error).rstrip(".") or "an array did not fit"
+            complain(f"Not enough memory: {reason}. Nothing was changed.")
             raise typer.Exit(1) from error
         except OSError as error:
             complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))

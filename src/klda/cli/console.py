@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,6 +19,8 @@ from rich.text import Text
 
 from klda.errors import KldaError
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end
+
 
 def results(stream: TextIO | None = None) -> Console:
     """Return a console for results; a new one sees a redirected standard output."""
@@ -26,13 +29,13 @@ def results(stream: TextIO | None = None) -> Console:
 
 def say(text: str) -> None:
     """Tell the user something, on standard error; above a progress bar if there is one."""
-    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.write(visible(text) + "\n")
 
 
 def complain(text: str) -> None:
     """Report an error, on standard error."""
     console = Console(stderr=True, highlight=False)
-    console.print(Text.assemble(("Error:", "bold red"), " ", text), soft_wrap=True)
+    console.print(Text.assemble(("Error:", "bold red"), " ", visible(text)), soft_wrap=True)
 
 
 def counted(number: int, one: str) -> str:
@@ -65,7 +68,9 @@ def table(
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left")
     for row in rows[:most]:  # as texts: a name may look like markup
-        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        made.add_row(
+            *(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row)
+        )
     return made
 
 
@@ -95,6 +100,11 @@ def report(as_json: bool, values: dict[str, Any], *sentences: str) -> None:
 def printable(text: str) -> str:
     """Escape what UTF-8 can't write: parts of file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def visible(text: str) -> str:
+    """Escape also what controls a terminal: labels of older models and file names may hold it."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], printable(text))
 
 
 @contextmanager

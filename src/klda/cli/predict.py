@@ -15,13 +15,14 @@ import typer
 from rich.text import Text
 
 from klda.cli import options, reading
-from klda.cli.console import output, printable, results, table
+from klda.cli.console import output, printable, results, table, visible
 from klda.cli.options import option
 from klda.errors import REFUSED, check_fraction
 
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.learner import Learner
+    from klda.learner.verdict import Verdict
 
 FEWEST = 3  # classes that an explanation shows: fewer explain nothing
 Record = dict[str, Any]  # an input and its answer, as --format jsonl has them
@@ -271,14 +272,22 @@ WRITERS = {Format.TABLE: _write_table, Format.CSV: write_csv, Format.JSONL: _wri
 
 
 def _write_explanations(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+    from klda.learner.verdict import verdict
+
     console = results(stream)
     numbers = ("probability", "distance", "similarity")
     layout: dict[str, Any] = {"numbers": numbers, "padding": (0, 2), "pad_edge": True}
     for said in records:
-        console.print(Text(str(said["input"]), style="bold"))
-        console.print(Text("  " + _verdict(said)), soft_wrap=True)
+        first = said["classes"][0]["probability"]
+        judged = verdict(first, said["known"], len(said["classes"]))
+        console.print(Text(visible(str(said["input"])), style="bold"))
+        console.print(Text("  " + _verdict(said, judged)), soft_wrap=True)
         near = (
-            (one["label"], f"{one['probability']:.1%}", f"{one['distance']:,.0f}")
+            (
+                one["label"],
+                f"{one['probability']:.1%}" if judged.has_probability else "-",
+                f"{one['distance']:,.0f}",
+            )
             for one in said["classes"]
         )
         console.print(table("nearest classes", *numbers[:2], rows=near, **layout))
@@ -288,9 +297,10 @@ def _write_explanations(stream: TextIO, names: list[str], records: Iterable[Reco
         console.print()
 
 
-def _verdict(said: Record) -> str:
-    unknown = "unknown; the nearest class is " if said["known"] is False else ""
-    parts = [f"{unknown}{said['label']}"]
+def _verdict(said: Record, judged: Verdict) -> str:
+    is_new = judged == "new"
+    closest = f"{judged.words}; the closest class is {said['label']}"
+    parts = [closest] if is_new else [str(said["label"]), judged.words]
     if said["margin"] is not None:
         parts.append(f"margin {said['margin']:.2f}")
     if said["novelty"] is not None:

@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import options, plots
-from klda.cli.console import counted, knowledge, print_json, print_parts, printable, say, table
+from klda.cli.console import counted, knowledge, print_json, print_parts, say, table
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -133,7 +133,7 @@ def _history(stored: StoredModel) -> RichTable:
     )
     for entry in entries[-LATEST:]:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
-        source = printable(entry.get("source", ""))
+        source = entry.get("source", "")
         figures = f"{entry['samples']:+,}", f"{change:+,}"
         rows.append((entry["when"], entry["action"], *figures, source))
     columns = ("when", "action", "samples", "classes", "source")

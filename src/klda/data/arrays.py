@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import error as zlib_error
 
 import numpy as np
 
-from klda.data.batch import Batch, Modality, TableError
+from klda.data.batch import Batch, Modality, TableError, damage_named, rows_at_once
 from klda.data.columns import choose_columns
 
 if TYPE_CHECKING:
@@ -24,38 +24,29 @@ def read_npy(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
             f"{table.path}: a .npy file has no labels. Save features and labels together: "
             "numpy.savez('rows.npz', features=X, labels=y)."
         )
-    try:
-        features = np.load(table.path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise TableError(f"{table.path}: not a .npy file of numbers ({error}).") from error
-    _check_matrix(table.path, "the array", features.shape, 2)
+    features = np.lib.format.open_memmap(table.path, mode="r")
+    row_bytes = _checked_row(table, "the array", features)
+    rows = rows_at_once(rows, row_bytes)
     for start in range(0, len(features), rows):
         block = features[start : start + rows]  # not read yet: it may be skipped
         yield Batch(block, None, min(1.0, (start + rows) / len(features)))
 
 
-def _open_npz(path: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except zipfile.BadZipFile as error:
-        raise TableError(f"{path}: not an .npz file, or a truncated one ({error}).") from error
-
-
 def npz_modalities(path: Path) -> tuple[Modality, ...]:
     """Tell what an .npz file holds."""
-    with _open_npz(path) as archive:
+    with zipfile.ZipFile(path) as archive:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
 def read_npz(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of an .npz file, and their labels."""
-    with _open_npz(table.path) as archive:
+    with zipfile.ZipFile(table.path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
         chosen, label = choose_columns(table, members, labels)
         with _Member(table.path, archive, chosen) as inputs:
-            _check_matrix(table.path, chosen, inputs.shape, 4 if table.modality == "image" else 2)
+            row_bytes = _checked_row(table, chosen, inputs)
             if label is None:
-                for block, fraction in inputs.blocks(rows):
+                for block, fraction in inputs.blocks(rows_at_once(rows, row_bytes)):
                     yield Batch(block, None, fraction)
                 return
             with _Member(table.path, archive, label) as names:
@@ -64,24 +55,29 @@ def read_npz(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
                         f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has "
                         f"shape {names.shape}; expected one label per row."
                     )
+                rows = rows_at_once(rows, row_bytes + names.dtype.itemsize)
                 both = zip(inputs.blocks(rows), names.blocks(rows), strict=True)
                 for (block, fraction), (values, _) in both:
                     yield Batch(block, values.tolist(), fraction)
 
 
-def _check_matrix(path: Path, name: str, shape: tuple[int, ...], dimensions: int) -> None:
-    if len(shape) != dimensions:
+def _checked_row(table: Table, name: str, array: np.ndarray | _Member) -> int:
+    """Return the bytes of a row of inputs; raise if the array has no such rows."""
+    dimensions, shape = 4 if table.modality == "image" else 2, array.shape
+    row_bytes = math.prod(shape[1:]) * array.dtype.itemsize
+    if len(shape) != dimensions or not row_bytes:
         expected = "(rows, features)" if dimensions == 2 else "(rows, height, width, channels)"
-        raise TableError(f"{path}: {name!r} has shape {shape}; expected {expected}.")
+        raise TableError(f"{table.path}: {name!r} has shape {shape}; expected {expected}.")
+    return row_bytes
 
 
 class _Member:
     """One array of an .npz, read in blocks of rows, never unpacked as a whole."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, name: str) -> None:
-        self.path, self.name = path, name
-        self._file = archive.open(f"{name}.npy")
-        try:
+        self._where = f"{path}, array {name!r}"
+        with damage_named(lambda: self._where):
+            self._file = archive.open(f"{name}.npy")
             version = np.lib.format.read_magic(self._file)
             read: Callable[..., Any] = (
                 np.lib.format.read_array_header_1_0
@@ -89,11 +85,11 @@ class _Member:
                 else np.lib.format.read_array_header_2_0
             )
             self.shape, fortran, self.dtype = read(self._file)
-        except ValueError as error:
-            raise TableError(f"{path}: {name!r} is not an array ({error}).") from error
+            if any(length < 0 for length in self.shape):
+                raise ValueError(f"a shape of {self.shape}")
         if self.dtype.hasobject or (fortran and len(self.shape) > 1):
             raise TableError(
-                f"{path}: {name!r} must be an array of numbers or strings in C order, not "
+                f"{self._where} must be an array of numbers or strings in C order, not "
                 f"{'of objects' if self.dtype.hasobject else 'in Fortran order'}. Save it with "
                 "numpy.ascontiguousarray(array), strings with array.astype(str)."
             )
@@ -105,16 +101,16 @@ class _Member:
         self._file.close()
 
     def blocks(self, rows: int) -> Iterator[tuple[np.ndarray, float]]:
-        total = self.shape[0]
-        row_shape = self.shape[1:]
-        row_bytes = int(np.prod(row_shape, dtype=np.int64)) * self.dtype.itemsize
-        for start in range(0, total, rows):
-            count = min(rows, total - start)
-            try:
+        total, row_shape = self.shape[0], self.shape[1:]
+        row_bytes = math.prod(row_shape) * self.dtype.itemsize
+        start = 0
+        with damage_named(lambda: f"{self._where}, after row {start}"):
+            for start in range(0, total, rows):
+                count = min(rows, total - start)
                 payload = self._file.read(count * row_bytes)
-            except (zipfile.BadZipFile, zlib_error, EOFError) as error:
-                raise TableError(f"{self.path}: {self.name!r} is damaged ({error}).") from error
-            if len(payload) != count * row_bytes:
-                raise TableError(f"{self.path}: {self.name!r} is cut short at row {start + 1}.")
-            block = np.frombuffer(payload, dtype=self.dtype).reshape((count, *row_shape))
-            yield block, (start + count) / total
+                if len(payload) != count * row_bytes:
+                    raise EOFError("it has fewer rows than it says")
+                block = np.ndarray((count, *row_shape), self.dtype, buffer=payload)
+                yield block, (start + count) / total
+            if self._file.read(1):
+                raise ValueError("it has more rows than it says")

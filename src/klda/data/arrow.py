@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klda.data.batch import Batch, Modality, TableError
+from klda.data.batch import BATCH_BYTES, Batch, Modality, TableError, gathered, rows_at_once
 from klda.data.columns import (
     FEATURE_COLUMNS,
     TEXT_COLUMNS,
@@ -20,6 +21,12 @@ from klda.errors import require
 
 if TYPE_CHECKING:
     from klda.data.table import Table
+
+# A column of a row group that unpacks to more bytes than this, and to so many times its size in the
+# file, is made to fill the memory: texts are compressed to a tenth, logs to a hundredth.
+LARGEST_COLUMN = 1 << 27
+LARGEST_RATIO = 1000
+FEWEST_ROWS = 16  # that are unpacked at once
 
 
 def parquet_modalities(path: Path) -> tuple[Modality, ...]:
@@ -38,16 +45,71 @@ def parquet_modalities(path: Path) -> tuple[Modality, ...]:
 def read_parquet(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of a parquet file."""
     with _open(table.path) as file:
-        schema = file.schema_arrow
-        inputs, label = input_columns(table, schema, labels)
+        inputs, label = input_columns(table, file.schema_arrow, labels)
         done, total = 0, max(file.metadata.num_rows, 1)
-        wanted = [*inputs, *([] if label is None else [label])]
-        for part in file.iter_batches(batch_size=rows, columns=wanted):
-            values = input_values([part.column(name) for name in inputs], table, done)
-            names = None if label is None else part.column(label).to_pylist()
+        read = _feature_batches if table.modality == "features" else _cell_batches
+        for values, names in read(table, file, inputs, label, rows):
             done += len(values)
-            if len(values):
-                yield Batch(values, names, done / total)
+            yield Batch(values, names, done / total)
+
+
+def _feature_batches(
+    table: Table, file: Any, inputs: list[str], label: str | None, rows: int
+) -> Iterator[tuple[np.ndarray, list[Any] | None]]:
+    columns = [*inputs, *([] if label is None else [label])]
+    groups = _unpacked(table, file, columns)
+    row_bytes = max((-(-size // n_rows) for n_rows, size in groups), default=0)
+    done = 0
+    for part in file.iter_batches(batch_size=rows_at_once(rows, row_bytes), columns=columns):
+        values = input_values([part.column(name) for name in inputs], table, done)
+        done += len(values)
+        if len(values):
+            yield values, None if label is None else part.column(label).to_pylist()
+
+
+def _cell_batches(
+    table: Table, file: Any, inputs: list[str], label: str | None, rows: int
+) -> Iterator[tuple[list[Any], list[Any] | None]]:
+    columns = [*inputs, label or inputs[0]]
+    # One text in a dictionary may be all that a column unpacks to, and each row may be that text.
+    largest = max((size for _, size in _unpacked(table, file, columns)), default=0)
+    at_once = min(rows, max(FEWEST_ROWS, BATCH_BYTES // 4 // max(1, largest)))
+
+    def cells() -> Iterator[tuple[tuple[Any, Any], int]]:
+        for part in file.iter_batches(batch_size=at_once, columns=list(dict.fromkeys(columns))):
+            values, names = (part.column(name).to_pylist() for name in columns)
+            for value, name in zip(values, names, strict=True):
+                yield (value, name), len(value) if isinstance(value, str) else 0
+
+    for part in gathered(cells(), rows, BATCH_BYTES):
+        values, names = zip(*part, strict=True)
+        yield list(values), None if label is None else list(names)
+
+
+def _unpacked(table: Table, file: Any, columns: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield for each row group its rows, and the bytes that some columns unpack to.
+
+    Raises if a column would fill the memory.
+    """
+    wanted = set(columns)
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        total = 0
+        for column in map(group.column, range(group.num_columns)):
+            path, packed = column.path_in_schema, column.total_compressed_size
+            parents = itertools.accumulate(path.split("."), "{}.{}".format)
+            if wanted.isdisjoint(parents):
+                continue
+            size = max(column.total_uncompressed_size, 8 * column.num_values)
+            is_list = column.num_values > group.num_rows
+            most = max(LARGEST_COLUMN, LARGEST_RATIO * packed)
+            if (size if is_list else column.total_uncompressed_size) > most:
+                raise TableError(
+                    f"{table.path}, row group {number + 1}: the column {path!r} would unpack from "
+                    f"{packed:,} bytes to {size:,}. Write it in smaller row groups."
+                )
+            total += size
+        yield max(1, group.num_rows), total
 
 
 def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:
@@ -122,9 +184,4 @@ def _feature_columns(schema: Any) -> list[str]:
 
 
 def _open(path: Path) -> Any:
-    parquet = require("pyarrow.parquet", "parquet")
-    arrow = require("pyarrow", "parquet")
-    try:
-        return parquet.ParquetFile(path)
-    except arrow.ArrowException as error:
-        raise TableError(f"{path}: not a parquet file, or a damaged one ({error}).") from error
+    return require("pyarrow.parquet", "parquet").ParquetFile(path)

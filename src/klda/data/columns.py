@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from klda.data.batch import TableError
 from klda.errors import KldaError
-from klda.labels import Label, check_lengths
+from klda.labels import Label, check_name
 
 if TYPE_CHECKING:
     from klda.data.table import Table
@@ -114,7 +115,7 @@ def input_in_cell(value: Any, modality: str, folder: Path) -> str | Path:
     if isinstance(value, Path):
         return value
     if not isinstance(value, str):
-        raise KldaError(f"the {modality} is {value!r}; expected a string.")
+        raise KldaError(f"the {modality} is {reprlib.repr(value)}; expected a string.")
     _check_unicode(value, modality)
     return folder / value if modality == "image" else value
 
@@ -123,17 +124,16 @@ def label_in_cell(value: Any, classes: Collection[Label]) -> Label:
     """Return the label in a cell, as `as_label` reads it."""
     text = str(raw_label(value))
     _check_unicode(text, "label")
-    label = as_label(text, classes)
-    check_lengths([label], "the row")
-    return label
+    check_name(text.strip())
+    return as_label(text, classes)
 
 
 def raw_label(value: Any) -> Any:
     """Return the label in a cell as it is; raise if it is neither a string nor an integer."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise KldaError("the label is empty.")
+    if value is None:
+        check_name("")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
-        raise KldaError(f"the label is {value!r}; expected a string or an integer.")
+        raise KldaError(f"the label is {reprlib.repr(value)}; expected a string or an integer.")
     return value
 
 

@@ -12,7 +12,15 @@ import numpy as np
 
 from klda.data.arrays import npz_modalities, read_npy, read_npz
 from klda.data.arrow import parquet_modalities, read_parquet
-from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
+from klda.data.batch import (
+    BATCH_ROWS,
+    START,
+    Batch,
+    Modality,
+    Position,
+    TableError,
+    damage_named,
+)
 from klda.data.columns import GUESSED, Columns, input_in_cell, label_in_cell
 from klda.data.files import find_files, kind_of, read_folder
 from klda.data.text_files import find_header, read_delimited, read_jsonl, read_text
@@ -45,17 +53,20 @@ class Table:
         batch, unless rows are skipped, and none is empty.
         """
         seen = 0
-        try:
-            size = rows or BATCH_ROWS[self.modality]
-            for raw in _READERS[self.kind](self, labels, size):
-                before, seen = seen, seen + len(raw)
-                if seen > skip:
-                    skipped = max(skip - before, 0)
-                    yield self.check(raw.without_first(skipped), before + skipped)
-        except OSError as error:
-            raise TableError(f"{self.path}: {error.strerror or error}") from error
+        for raw in self._unchecked(labels, rows or BATCH_ROWS[self.modality]):
+            before, seen = seen, seen + len(raw)
+            if seen > skip:
+                skipped = max(skip - before, 0)
+                yield self.check(raw.without_first(skipped), before + skipped)
         if not seen:
             raise TableError(f"{self.path} is empty: it holds no rows.")
+
+    def _unchecked(self, labels: bool, rows: int) -> Iterator[Batch]:
+        seen = 0
+        with damage_named(lambda: f"{self.path}, after row {seen}" if seen else self.path):
+            for raw in _READERS[self.kind](self, labels, rows):
+                seen += len(raw)
+                yield raw
 
     def check(self, raw: Batch, before: int) -> Batch:
         """Check the rows that a reader found; `before` is the number of rows read earlier."""
@@ -116,7 +127,8 @@ def open_table(
     if not path.exists():
         raise TableError(f"{path}: there is no such file or folder.")
     kind = kind_of(path)
-    possible = _modalities(path, kind)
+    with damage_named(lambda: path):
+        possible = _modalities(path, kind)
     if modality is None:
         modality = possible[0]
     if modality not in possible:

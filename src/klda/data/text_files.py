@@ -12,18 +12,20 @@ import io
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
-from zlib import error as zlib_error
 
-from klda.data.batch import BATCH_ROWS, Batch, TableError
+from klda.data.batch import BATCH_BYTES, BATCH_ROWS, Batch, TableError, damage_named, gathered
 from klda.data.columns import GUESSED, LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
 
 if TYPE_CHECKING:
     from klda.data.table import Table
 
-LONGEST_FIELD = 1 << 24  # characters in a field; Python's own limit is 131,072
+# Bytes of a line, and characters of a row, which may have several lines: no text needs more, and a
+# compressed file of a few kilobytes may hold a line that fills the memory.
+LONGEST_ROW = 1 << 24
 DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
 WITHOUT_HEADER = ["text", "label"]
 Record = tuple[int, Mapping[str, Any]]  # the line it begins on, and the cell in each column
@@ -34,6 +36,7 @@ class TextFile:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.characters = 0  # of the lines that have been read
         if table.content is not None:
             self._raw: BinaryIO = io.BytesIO(table.content)
             self._size = len(table.content)
@@ -52,54 +55,85 @@ class TextFile:
 
     @property
     def fraction(self) -> float:
-        """How much of the file has been read, between 0 and 1."""
-        return min(1.0, self._raw.tell() / max(self._size, 1))
+        """How much of the file has been read, between 0 and 1; 1 for a pipe, which has no size."""
+        return min(1.0, self._raw.tell() / max(self._size, 1)) if self._raw.seekable() else 1.0
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        return decoded(self._lines(), str(self.table.path))
-
-    def _lines(self) -> Iterator[bytes]:
-        done = 0
-        try:
-            for line in self._file:
-                yield line
-                done += 1
-        except (EOFError, gzip.BadGzipFile, zlib_error) as error:
-            raise TableError(
-                f"{self.table.path}, after line {done}: the gzip file is damaged or cut short "
-                f"({error})."
-            ) from error
+        for number, text in decoded(self._file, str(self.table.path)):
+            self.characters += len(text)
+            yield number, text
 
 
-def decoded(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers, from 1; a lone carriage return ends a line, too."""
-    parts = (part for line in lines for part in line.splitlines(keepends=True))
-    for number, raw in enumerate(parts, 1):
-        if number == 1:
-            if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise TableError(f"{name} is UTF-16: save it as UTF-8.")
-            if raw.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-                raise TableError(f"{name} is an Excel workbook or an archive: save it as CSV.")
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
-        try:
-            yield number, raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TableError(
-                f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                f"{error.start + 1}). Save it as UTF-8."
-            ) from error
+def decoded(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, which errors call `name`, with their numbers, from 1."""
+    number = 0
+    with damage_named(lambda: f"{name}, after line {number}"):
+        for raw in _lines(file):
+            number += 1
+            if len(raw) >= LONGEST_ROW:
+                raise TableError(f"{name}, line {number}: {_too_long('line', 'bytes')}")
+            yield number, _text(raw, number, name)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; a lone carriage return ends one, too, and so does the length of the longest."""
+    rest = b""
+    while raw := file.readline(LONGEST_ROW):
+        lines = (rest + raw).splitlines(keepends=True)
+        is_whole = raw.endswith(b"\n") or len(lines[-1]) >= LONGEST_ROW
+        rest = b"" if is_whole else lines.pop()
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _text(raw: bytes, number: int, name: str) -> str:
+    if number == 1:
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise TableError(f"{name} is UTF-16: save it as UTF-8.")
+        if raw.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+            raise TableError(f"{name} is an Excel workbook or an archive: save it as CSV.")
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TableError(
+            f"{name}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
+            f"{error.start + 1}). Save it as UTF-8."
+        ) from error
+
+
+def _too_long(what: str, unit: str) -> str:
+    return (
+        f"the {what} has more than {LONGEST_ROW:,} {unit}. Shorten its text, or close the quote "
+        "that opens it."
+    )
 
 
 def read_records(
-    file: TextFile, names: list[str], records: Iterator[Record], labels: bool, rows: int
+    file: TextFile, names: list[str], records: Iterable[Record], labels: bool, rows: int
 ) -> Iterator[Batch]:
     """Read the input and the label column, of those that are named, from records of cells."""
     inputs, label = choose_columns(file.table, names, labels)
-    while part := list(itertools.islice(records, rows)):
-        lines, cells = zip(*part, strict=True)
-        fraction = file.fraction if len(part) == rows else 1.0
-        found = None if label is None else [values.get(label) for values in cells]
-        yield Batch([values.get(inputs) for values in cells], found, fraction, lines=lines)
+
+    def sized() -> Iterator[tuple[tuple[int, Any, Any], int]]:
+        before = file.characters
+        for line, cells in records:
+            yield (line, _cell(cells, inputs), _cell(cells, label)), file.characters - before
+            before = file.characters
+
+    # What was pasted is in memory already: its size is no reason to divide it.
+    most = BATCH_BYTES if file.table.content is None else sys.maxsize
+    for part in gathered(sized(), rows, most):
+        lines, values, found = zip(*part, strict=True)
+        given = None if label is None else list(found)
+        yield Batch(list(values), given, file.fraction, lines=lines)
+
+
+def _cell(cells: Mapping[str, Any], name: str | None) -> Any:
+    """Return what is in a column; of a list or an object, which no row may have, only its type."""
+    value = None if name is None else cells.get(name)
+    return type(value) if isinstance(value, list | dict) else value
 
 
 def read_jsonl(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
@@ -118,8 +152,8 @@ def _objects(file: TextFile) -> Iterator[tuple[int, dict[str, Any]]]:
         where = f"{file.table.path}, line {line}"
         try:
             values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = getattr(error, "msg", "nested too deeply")
+        except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
+            reason = "nested too deeply" if isinstance(error, RecursionError) else error
             raise TableError(f"{where}: broken row: not JSON ({reason}).") from error
         if not isinstance(values, dict):
             raise TableError(
@@ -142,9 +176,9 @@ def read_text(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
         yield from read_records(file, ["text"], texts, labels, rows)
 
 
-def read_lines(lines: Iterable[bytes], name: str, *, rows: int | None = None) -> Iterator[Batch]:
+def read_lines(file: BinaryIO, name: str, *, rows: int | None = None) -> Iterator[Batch]:
     """Read texts from a stream that errors call `name`, one per line; empty lines are skipped."""
-    texts = (text.rstrip("\r\n") for _, text in decoded(lines, name) if text.strip())
+    texts = (text.rstrip("\r\n") for _, text in decoded(file, name) if text.strip())
     while batch := list(itertools.islice(texts, rows or BATCH_ROWS["text"])):
         yield Batch(batch, None)
 
@@ -189,35 +223,42 @@ def _header(table: Table, first: tuple[int, list[str]] | None) -> list[str]:
 
 def _rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
     """Yield rows, each with the number of the line it begins on; blank rows are skipped."""
-    if csv.field_size_limit() < LONGEST_FIELD:
-        csv.field_size_limit(LONGEST_FIELD)  # holds for the whole process: never lowered
-    lines = (text for _, text in file)
-    head: list[str] = []
-    for text in lines:
-        head.append(text)
-        if text.strip():
-            break
-    delimiter = "\t" if file.table.kind == ".tsv" else _delimiter(head[-1] if head else "")
-    reader = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
+    if csv.field_size_limit() < LONGEST_ROW:  # Python's own limit is 131,072
+        csv.field_size_limit(LONGEST_ROW)  # holds for the whole process: never lowered
+    numbered = iter(file)
+    first = next(((number, text) for number, text in numbered if text.strip()), (1, ""))
+    delimiter = "\t" if file.table.kind == ".tsv" else _delimiter(first[1])
+    line = last = first[0]  # where the row begins, and where reading is
+    before = file.characters - len(first[1])  # characters read before the row
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        for number, text in itertools.chain([first], numbered):
+            if file.characters - before > LONGEST_ROW:
+                where = f"{file.table.path}, line {line}"
+                raise TableError(f"{where}: {_too_long('row', 'characters')}")
+            last = number
+            yield text
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     width = 0
     while True:
-        line = reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             raise TableError(f"{file.table.path}, line {line}: {_broken(str(error))}") from error
-        if not any(map(str.strip, cells)):
-            continue
-        width = width or len(cells)
-        if len(cells) != width:
-            raise TableError(
-                f"{file.table.path}, line {line}: broken row: it has {_columns(cells)}, but the "
-                f"first line has {width}. If a text contains a {DELIMITERS[delimiter]}, put it in "
-                f'quotes: "Hello{delimiter} you"{delimiter}greeting.'
-            )
-        yield line, cells
+        if any(map(str.strip, cells)):
+            width = width or len(cells)
+            if len(cells) != width:
+                raise TableError(
+                    f"{file.table.path}, line {line}: broken row: it has {_columns(cells)}, but "
+                    f"the first line has {width}. If a text contains a {DELIMITERS[delimiter]}, "
+                    f'put it in quotes: "Hello{delimiter} you"{delimiter}greeting.'
+                )
+            yield line, cells
+        line, before = last + 1, file.characters
 
 
 def _delimiter(first: str) -> str:
@@ -228,11 +269,6 @@ def _delimiter(first: str) -> str:
 
 
 def _broken(reason: str) -> str:
-    if "field limit" in reason:
-        return (
-            f"a field is longer than {csv.field_size_limit():,} characters. Close the quote that "
-            "opens it, or shorten the text."
-        )
     hint = " (an opening quote that is never closed?)" if "end of data" in reason else ""
     return (
         f"broken row: {reason}{hint}. If a text begins with a quote, double its quotes and put it "

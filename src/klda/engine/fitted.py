@@ -210,6 +210,8 @@ def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Ba
             raise DamagedModelError(f"{name!r} holds values that are not finite")
     try:
         return Model.unpack(arrays, meta, backend)
+    except MemoryError:
+        raise
     except Exception as error:  # values that can't be right may raise anything
         raise DamagedModelError(f"{type(error).__name__}: {error}") from error
 

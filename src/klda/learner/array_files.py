@@ -24,6 +24,9 @@ from klda.engine.arrays import is_finite
 from klda.errors import KldaError
 
 LARGEST_HEADER = 100_000_000  # bytes, as the format has it
+# Values in a JSON file of a model folder; one of a million classes has a few million. Short values
+# take up to 20 times the memory that they take on disk.
+MOST_VALUES = 1 << 23
 # Files up to this size are compared with their checksum whenever they are opened, which takes a
 # millisecond. The data of larger ones, which are mapped and not read, only if that is asked for.
 VERIFIED_UP_TO = 1 << 20
@@ -42,6 +45,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class ModelFolderError(KldaError):
@@ -53,6 +57,29 @@ def damaged(file: Path, reason: object) -> ModelFolderError:
     return ModelFolderError(
         f"{file} is truncated or damaged: {reason}. Restore the folder from a copy."
     )
+
+
+def parse_json(text: bytes) -> Any:
+    """Parse a JSON file of a model folder; raise if it would fill the memory."""
+    check_values(text)
+    return json.loads(text.decode(), parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def check_values(text: bytes) -> None:
+    """Raise if JSON has more values than a model folder may have."""
+
+    def separators(part: bytes) -> int:
+        return part.count(b",") + part.count(b"[") + part.count(b"{")
+
+    count = separators(text)
+    if count > MOST_VALUES:
+        count -= sum(separators(match[0]) for match in _JSON_STRING.finditer(text))
+    if count > MOST_VALUES:
+        raise ValueError(f"it has {count:,} values, more than {MOST_VALUES:,}")
 
 
 def header(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -100,7 +127,7 @@ def map_arrays(file: Path, header: bytes) -> dict[str, np.ndarray]:
     )
     arrays = {}
     try:
-        for name, entry in json.loads(header[8:]).items():
+        for name, entry in parse_json(header[8:]).items():
             start, end = entry["data_offsets"]
             flat = np.asarray(data[start:end]).view(_DTYPES[entry["dtype"]])
             arrays[name] = flat.reshape(entry["shape"])
@@ -126,7 +153,8 @@ def write(folder: Path, part: str, arrays: Mapping[str, np.ndarray]) -> dict[str
     size = len(start) + sum(array.nbytes for array in arrays.values())
     stem = re.sub(r"[^\w.]", "_", part)
     target = folder / f"{stem}-{checksum[:16]}.safetensors"
-    if not (target.is_file() and target.stat().st_size == size):
+    is_there = target.is_file() and not target.is_symlink() and target.stat().st_size == size
+    if not is_there:
         replace_file(target, [start, *map(content, arrays.values())])
     return {
         "name": target.name,

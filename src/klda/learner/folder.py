@@ -44,6 +44,7 @@ FORMAT_VERSION = 2
 DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
+LAST_CHANGE = "journal.last"  # which of them came last
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 NOTHING = ""  # what a save replaces that must not replace any model
 
@@ -67,6 +68,24 @@ class ModelChangedError(ModelFolderError):
 
 class ModelExistsError(ModelFolderError):
     """The model folder holds a model that would be lost."""
+
+
+class UnconfirmedSaveError(ModelFolderError):
+    """The model folder has the new model, but the disk did not confirm it.
+
+    Attributes
+    ----------
+    generation : str
+        Identifies the save.
+    """
+
+    def __init__(self, folder: Path, generation: str, error: OSError) -> None:
+        super().__init__(
+            f"The model was saved to {folder}, but the disk did not confirm it "
+            f"({error.strerror or error}): after a power failure it may be the old one. Save it "
+            "again."
+        )
+        self.generation = generation
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,28 @@ def exists(path: str | Path) -> bool:
     return (Path(path) / DOCUMENT).is_file()
 
 
+def check_own(path: Path, *, is_folder: bool = False) -> None:
+    """Refuse what stands where klda writes a file in place, or removes a folder.
+
+    Writing through a link changes a file elsewhere. Only a regular file with one name passes, or
+    with `is_folder` a real folder; so does a path where there is nothing.
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if is_folder:
+        is_own, wanted = stat.S_ISDIR(status.st_mode), "a folder"
+    else:
+        is_own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        wanted = "a regular file with one name"
+    if not is_own:
+        raise ModelFolderError(
+            f"{path} is not {wanted}: what klda writes there could change a file elsewhere. Move "
+            "it away, then try again."
+        )
+
+
 # ---------------------------------------------------------------- lock
 
 
@@ -112,6 +153,7 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_no_strangers(folder)
+        check_own(folder / LOCK)
         lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
@@ -177,34 +219,39 @@ def save(
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
         check_replaceable(folder, replaces)
-        try:
+        with _writing(folder):
             files = _write_arrays(folder, arrays)
-            content = {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                "klda_version": __version__,
-                "generation": uuid.uuid4().hex,
-                "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-                **document,
-                "files": files,
-            }
-            content[_CHECKSUM] = checksum(content)
-            _commit(folder, content)
-        except ModelFolderError:
-            raise
-        except (OSError, ValueError, TypeError, RecursionError) as error:  # no room, or no JSON
-            raise _write_error(folder, error) from error
-        finally:
-            _remove_unnamed(folder)
+            content = _commit(folder, {**document, "files": files})
         return StoredModel(content, dict(arrays))
 
 
+def save_extras(path: str | Path, extras: Mapping[str, Any]) -> None:
+    """Replace what others keep beside the model in a folder; the model stays as it is."""
+    folder = Path(path)
+    with writer_lock(folder), _writing(folder):
+        _commit(folder, {**_read_document(folder), "extras": extras})
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn errors in writing to a folder into errors that name it, and tidy up."""
+    try:
+        yield
+    except ModelFolderError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # no room, or no JSON
+        raise _write_error(folder, error) from error
+    finally:
+        _remove_unnamed(folder)
+
+
 def remove(path: str | Path) -> None:
-    """Remove a model folder, which no one else writes to.
+    """Remove a model folder, which no one else writes to; a link to one is refused.
 
     The document goes first: after a kill at any moment the folder holds the model or none.
     """
     folder = Path(path)
+    check_own(folder, is_folder=True)
     try:
         (folder / DOCUMENT).unlink(missing_ok=True)
         if folder.is_dir():
@@ -246,7 +293,7 @@ def check_replaceable(path: str | Path, replaces: str | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (LOCK, DOCUMENT, LEARNING) or bool(
-        name.startswith(JOURNAL) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+        name.startswith((JOURNAL, LAST_CHANGE)) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
     )
 
 
@@ -263,7 +310,21 @@ def _write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> list[dict[s
     return [array_files.write(folder, part, content) for part, content in parts.items()]
 
 
-def _commit(folder: Path, content: dict[str, Any]) -> None:
+def _commit(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the document of a folder, the step that changes its model; return what it has now."""
+    this_save = {
+        "generation": uuid.uuid4().hex,
+        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    content = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "klda_version": __version__,
+        **this_save,
+        **document,
+        **this_save,  # in its place near the top, whatever the document said
+    }
+    content[_CHECKSUM] = checksum(content)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     # Half a surrogate pair, as in a file's name that is not UTF-8, becomes JSON's escape for it.
     written = text.encode(errors="backslashreplace")
@@ -272,16 +333,15 @@ def _commit(folder: Path, content: dict[str, Any]) -> None:
             f"Saving to {folder} failed: {DOCUMENT} would have {len(written):,} bytes, more than "
             f"{LARGEST_DOCUMENT:,}. Use fewer classes, or shorter labels."
         )
+    array_files.check_values(written)
     _sync_folder(folder)  # the array files must be there before a document names them
     array_files.replace_file(folder / DOCUMENT, [written])
     try:
         _sync_folder(folder)
         _sync_folder(folder.parent)
     except OSError as error:
-        raise ModelFolderError(
-            f"The model was saved to {folder}, but the disk did not confirm it "
-            f"({error.strerror or error}): after a power failure it may be the old one."
-        ) from error
+        raise UnconfirmedSaveError(folder, str(content["generation"]), error) from error
+    return content
 
 
 def _sync_folder(folder: Path) -> None:
@@ -355,13 +415,9 @@ def _read_document(folder: Path) -> dict[str, Any]:
             raise damaged(file, "it is not a file")
         if status.st_size > LARGEST_DOCUMENT:
             raise damaged(file, f"it has {status.st_size:,} bytes")
-        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = array_files.parse_json(file.read_bytes())
         _check_document(file, content)
         return dict(content)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _no_model(folder: Path) -> str:
@@ -378,9 +434,11 @@ def damage_named(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except KldaError:
+    except (KldaError, MemoryError):
         raise
     except OSError as error:
+        if error.errno == errno.ENOMEM:  # how a file that can't be mapped says so
+            raise MemoryError(f"there is too little for {path}") from error
         reason = error.strerror or error
         raise ModelFolderError(f"Reading {error.filename or path} failed: {reason}.") from error
     except Exception as error:  # values that can't be right may raise anything

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
+from klda.encoders.progress import Show
 from klda.engine.fitted import PredictionOnlyError
 from klda.engine.solution import Answer
 from klda.errors import REFUSED, KldaError, check_count, check_fraction
@@ -323,7 +324,7 @@ class ReadOnlyLearner:
         return explain_rows(self.classifier, rows, self._ledger, threshold, top, samples)
 
     def evaluate(
-        self, inputs: Any, labels: Labels | None = None, *, progress: bool = False
+        self, inputs: Any, labels: Labels | None = None, *, progress: Show = False
     ) -> Evaluation:
         """Compare the answers with the true labels.
 
@@ -427,19 +428,23 @@ class ReadOnlyLearner:
                 "could not. Save the compact one to another folder."
             )
         from_here = self.origin == at
-        replaces = None if overwrite else folder.NOTHING
-        if self._origin and from_here and not overwrite:
-            replaces = self._origin[1]
+        own = self._origin[1] if self._origin and from_here else folder.NOTHING
+        replaces = None if overwrite else own
         folder.check_replaceable(at, replaces)
         arrays, document = self.pack(compact=compact)
         if from_here and not compact and self.extras:
             document["extras"] = self.extras
-        stored = folder.save(at, arrays, document, replaces=replaces)
-        if compact:
-            return
-        if not from_here:  # what others keep in the folder that it came from stays there
-            self.extras = {}
-        self._origin = (at, stored.generation)
+        saved: folder.StoredModel | folder.UnconfirmedSaveError
+        try:
+            saved = folder.save(at, arrays, document, replaces=replaces)
+        except folder.UnconfirmedSaveError as error:
+            saved = error
+        if not compact:
+            if not from_here:  # what others keep in the folder that it came from stays there
+                self.extras = {}
+            self._origin = (at, saved.generation)
+        if isinstance(saved, Exception):
+            raise saved
 
     @classmethod
     def load(
@@ -450,7 +455,7 @@ class ReadOnlyLearner:
         verify: bool = False,
         **options: Any,
     ) -> Self:
-        """Load a model folder. Fast: arrays are mapped, the foundation model is opened when used.
+        """Load a learner as it was saved: arrays are mapped, and the encoder is opened when used.
 
         Parameters
         ----------
@@ -464,11 +469,6 @@ class ReadOnlyLearner:
         **options
             Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``, ``cache``,
             ``trust_remote_code`` (never taken from the model folder).
-
-        Returns
-        -------
-        Learner
-            As it was saved.
         """
         stored = folder.load(path, verify=verify)
         with folder.damage_named(Path(path)):

@@ -12,9 +12,9 @@ import klda
 from klda.data import as_label
 from klda.labels import Label
 from klda.server import schemas
+from klda.server.changes import Key, digest
 from klda.server.errors import STATUSES, ServerError
 from klda.server.inputs import inputs_of
-from klda.server.journal import Key, digest
 from klda.server.service import Service
 
 
@@ -61,7 +61,8 @@ async def predict(body: schemas.PredictBody, service: The) -> schemas.PredictAns
             {"label": label, "probability": min(1.0, max(0.0, round(probability, 6)))}
             for label, probability in answer.top
         ]
-        predictions.append({**top[0], "known": answer.known, "novelty": answer.novelty, "top": top})
+        judged = {"verdict": snapshot.verdict(answer), "known": answer.known}
+        predictions.append({**top[0], **judged, "novelty": answer.novelty, "top": top})
     return schemas.PredictAnswer.model_validate(
         {"predictions": predictions, "version": snapshot.version}
     )
@@ -105,6 +106,31 @@ async def forget(
 async def undo(body: schemas.UndoBody, service: The, key: MaybeKey = None) -> schemas.ChangeAnswer:
     """Restore the classes that a forget dropped."""
     return schemas.ChangeAnswer(**asdict(await service.undo(body.undo, key)))
+
+
+@router.get("/refused", dependencies=keyed, responses=_errors(), tags=["look"])
+async def refused(service: The) -> schemas.RefusedAnswer:
+    """List the acknowledged changes that a start could not apply to the model it found."""
+    found = [
+        schemas.RefusedChange(
+            change=change.sequence,
+            kind=change.kind,
+            classes=list(dict.fromkeys(change.labels)),
+            samples=0 if change.rows is None else len(change.rows),
+            when=change.when,
+            reason=reason,
+        )
+        for change, reason in await service.refused()
+    ]
+    return schemas.RefusedAnswer(refused=found)
+
+
+@router.post("/retry", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
+async def retry(
+    body: schemas.RetryBody, service: The, key: MaybeKey = None
+) -> schemas.ChangeAnswer:
+    """Make a refused change now, as a new one."""
+    return schemas.ChangeAnswer(**asdict(await service.retry(body.retry, key)))
 
 
 @router.post("/rename", dependencies=keyed, responses=_errors(404, 409), tags=["teach"])
@@ -177,6 +203,7 @@ async def model(service: The) -> schemas.ModelAnswer:
         samples=snapshot.samples,
         version=snapshot.version,
         unfolded=service.writer.unfolded,
+        refused=service.writer.refused,
         klda_version=klda.__version__,
     )
 

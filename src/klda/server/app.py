@@ -13,13 +13,12 @@ from starlette.exceptions import HTTPException
 
 import klda
 from klda.errors import KldaError, require
-from klda.learner.folder import ModelFolderError
 from klda.server import api, page, uploads
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
-from klda.server.journal import JournalError
 from klda.server.service import Service
 from klda.server.settings import STOP_SECONDS
+from klda.server.update import STORAGE_ERRORS
 
 log = logging.getLogger("klda.server")
 
@@ -73,7 +72,9 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
     """Return what a client may see of an error."""
     if isinstance(error, ServerError):
         return error
-    if isinstance(error, (JournalError, ModelFolderError)):
+    if isinstance(error, MemoryError):
+        return ServerError("The service is short of memory; nothing was changed.", 503, "memory")
+    if isinstance(error, STORAGE_ERRORS):
         log.error("storage", extra={"error": str(error)})
         return ServerError(
             "The model's files could not be read or written; nothing was changed.", 503, "storage"
@@ -116,10 +117,11 @@ class Metrics:
             ("klda_samples", "Samples learned.", lambda: service.snapshot.samples),
             ("klda_version", "Number of the last change.", lambda: service.snapshot.version),
             ("klda_unfolded", "Changes only in the journal.", lambda: service.writer.unfolded),
+            ("klda_refused", "Changes refused at a start.", lambda: service.writer.refused),
         ):
             prometheus.Gauge(name, meaning, **own).set_function(value)
         healthy = prometheus.Gauge("klda_healthy", "Whether a part works.", ["part"], **own)
-        for part in ("inference", "writer", "journal"):
+        for part in service.trouble:
             healthy.labels(part).set_function(lambda part=part: not service.trouble[part])
         queue = prometheus.Gauge("klda_queue", "Requests that wait.", ["kind"], **own)
         queue.labels("inference").set_function(lambda: service.batcher.waiting)

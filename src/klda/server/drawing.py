@@ -10,7 +10,7 @@ import numpy as np
 from klda.labels import Label
 from klda.learner.label_set import ClassMap
 from klda.learner.plane_layout import name_width, place_names
-from klda.server.journal import Tally
+from klda.server.changes import Tally
 
 WIDTH, HEIGHT, MARGIN = 640, 420, 40
 MAX_NAMES, MAX_NAME_LENGTH = 40, 24
@@ -92,7 +92,9 @@ def chart(tallies: Sequence[Tally]) -> Chart:
     """Draw how often the model was right just before it was taught."""
     outcomes: list[float] = []
     for tally in tallies:
-        outcomes += [1.0] * tally.right + [0.0] * tally.wrong
+        # The order within a batch is not known: each sample counts as its batch did.
+        if asked := tally.right + tally.wrong:
+            outcomes += [tally.right / asked] * asked
     outcomes = outcomes[-LATEST:]
     new = sum(tally.new for tally in tallies)
     if not outcomes:

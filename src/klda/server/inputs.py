@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from klda.data import as_label, open_pasted
 from klda.errors import require
-from klda.labels import MAX_LABEL_LENGTH, Label
+from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServerError
 from klda.server.service import Service
@@ -112,11 +112,12 @@ def typed_class(name: str, known: Collection[Label]) -> Label:
 
 
 def _checked(label: Label) -> Label:
-    wrong = (
-        f"{str(label)[:60]!r} can't be the name of a class: give one line of visible text, of at "
-        f"most {MAX_LABEL_LENGTH} characters; a number, between -2^53 and 2^53."
-    )
-    return _valid(_label, label, lambda _: wrong)
+    def wrong(first: Any) -> str:
+        if isinstance(label, int):
+            return f"{label} can't be a label: give a number between -2^53 and 2^53."
+        return str(first["msg"]).removeprefix("Value error, ")
+
+    return _valid(_label, label, wrong)
 
 
 def typed_text(value: str) -> str:

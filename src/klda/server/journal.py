@@ -11,203 +11,78 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 from safetensors.numpy import load, save
 
-from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Detached
-from klda.learner.folder import JOURNAL
+from klda.server.changes import Acknowledgement, Binding, Change, Key, Kind, Tally
+from klda.server.journal_file import JournalFile
 
 MAX_ROWS = 10_000  # of folded changes
 MAX_TALLIES = 2_000
-VERSION = 2
-OLD_FILES = "journal-*.klda"  # where klda 0.1.0 kept its journal
+_SEALED = "sequence, header, features, key, digest, answer, at, correct, wrong, new"
 
-_STORED = ("kind", "labels", "target", "descriptions", "when")  # of a change, as JSON
-_SCHEMA = f"""
-CREATE TABLE changes (
-    sequence INTEGER PRIMARY KEY,
-    header TEXT, features BLOB,  -- NULL once the model folder has the change
-    refused TEXT,  -- why it could not be replayed; such a change is kept, but no longer applied
-    key TEXT UNIQUE, digest TEXT, answer TEXT,
-    at REAL, correct INTEGER, wrong INTEGER, new INTEGER  -- the tally of a learn
-);
-CREATE TABLE forgotten (
-    sequence INTEGER, label TEXT, count INTEGER NOT NULL, at REAL NOT NULL,
-    arrays BLOB NOT NULL, meta TEXT NOT NULL,
-    name_reused INTEGER NOT NULL,
-    restored INTEGER,  -- number of the change that undid the forget
-    PRIMARY KEY (sequence, label)
-);
-PRAGMA user_version = {VERSION};
-"""
+log = logging.getLogger("klda.server")
 
 
-class Key(NamedTuple):
-    """An idempotency key, and the digest of the request that uses it."""
+class _Header(BaseModel):
+    """A stored change, but for its rows and its number."""
 
-    name: str
-    digest: str
+    model_config = ConfigDict(strict=True)
 
-
-@dataclass(frozen=True)
-class Tally:
-    """How the model answered just before it was taught; `new` are samples of unknown classes."""
-
+    kind: Kind
+    labels: list[Label]
+    target: int
+    descriptions: list[str | None]
     when: float
-    right: int
-    wrong: int
-    new: int
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change to a model.
+class Refusal(NamedTuple):
+    """A change that could not be replayed."""
 
-    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
-    ``labels[1]``; ``declare`` has a description, or None, for each class in `labels`.
-    """
-
-    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare"]
-    labels: Sequence[Label] = ()
-    rows: np.ndarray | None = None  # float32
-    target: int = 0
-    descriptions: Sequence[str | None] = ()
-    key: Key | None = None
-    tally: tuple[int | None, ...] = (None, None, None)  # right, wrong, new samples before a learn
-    sequence: int = 0  # assigned by the writer
-    when: float = 0.0  # seconds since 1970
+    change: Change
+    reason: str
 
 
-@dataclass(frozen=True)
-class Acknowledgement:
-    """The answer to a change."""
-
-    version: int  # number of the change
-    classes: int  # that the model had after it, and samples
-    samples: int
-    new_classes: Sequence[Label] = ()
-    exact: bool = False  # it forgot, and left no trace
-    repeated: bool = False  # an earlier request with the same key had made the change already
-
-
-def digest(content: bytes) -> str:
-    """Return a short fingerprint: 32 hex digits."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-class JournalError(KldaError):
-    """A journal that can't be read or written."""
-
-
-class Journal:
-    """Changes that are durable but may not be in the model folder yet.
-
-    Only the process that holds the folder's lock may open its journal.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / JOURNAL
-        self.trouble = ""  # why it could not be read or written, until a write succeeds
-        old = [file for file in self.path.parent.glob(OLD_FILES) if file.stat().st_size]
-        if old:
-            raise JournalError(
-                f"{old[0]} holds changes that the service of klda 0.1.0 has not folded into the "
-                "model. Start and stop klda serve of that version once, which folds them, or move "
-                "the file away to continue without them."
-            )
-        with self._reporting():
-            # Transactions are explicit; one thread at a time uses the connection, but not always
-            # the same.
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            ((version,),) = self._run("PRAGMA user_version")
-            if version not in (0, VERSION):
-                self._db.close()
-                raise JournalError(
-                    f"{self.path} has version {version} of the journal; this version of klda uses "
-                    f"{VERSION}. Upgrade klda if a newer one wrote it; otherwise start and stop "
-                    "the service once with the version that wrote it, then delete the file."
-                )
-            self._run("PRAGMA journal_mode = WAL")
-            self._run("PRAGMA synchronous = FULL")
-            self._run("PRAGMA secure_delete = ON")
-            if not version:
-                self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-
-    def close(self) -> None:
-        """Close the file; one that no change was ever stored in is removed."""
-        is_empty = False
-        with suppress(JournalError):
-            is_empty = not self.last
-        self._db.close()
-        if is_empty:
-            self.path.unlink()
-
-    # ------------------------------------------------------------------ transactions
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Make all changes of a block durable, or none if it raises."""
-        self._run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._run("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # SQLite itself has rolled back after some errors
-                with suppress(JournalError):
-                    self._run("ROLLBACK")
-            raise
-        self.trouble = ""
-
-    def probe(self) -> None:
-        """Find out whether writing works again after it failed."""
-        if self.trouble:
-            with suppress(JournalError), self.transaction():  # `trouble` says why
-                self._run(f"PRAGMA user_version = {VERSION}")
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            self.trouble = f"could not read or write the journal: {error}"
-            raise JournalError(f"Could not read or write {self.path}: {error}.") from error
-
-    def _run(self, statement: str, *values: Any) -> list[Any]:
-        with self._reporting():
-            return self._db.execute(statement, values).fetchall()
+class Journal(JournalFile):
+    """Changes that are durable but may not be in the model folder yet."""
 
     # ------------------------------------------------------------------ changes
 
-    @property
-    def last(self) -> int:
-        """Number of the last change ever made."""
-        ((number,),) = self._run("SELECT ifnull(max(sequence), 0) FROM changes")
-        return int(number)
-
     def add(self, change: Change, answer: Acknowledgement) -> None:
         """Store a change that has a number, and the answer to it."""
-        header = json.dumps({name: getattr(change, name) for name in _STORED})
+        stored = {name: getattr(change, name) for name in _Header.model_fields}
         rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
         keyed = (*change.key, json.dumps(asdict(answer))) if change.key else (None,) * 3
-        values = (change.sequence, header, rows, *keyed, change.when, *change.tally)
-        self._run("INSERT INTO changes VALUES (?, ?, ?, NULL, ?, ?, ?, ?, ?, ?, ?)", *values)
+        values = (
+            change.sequence,
+            json.dumps(stored),
+            rows,
+            *keyed,
+            float(change.when),
+            *change.tally,
+        )
+        sealed = _seal(self._checksum_at(self.last), values)
+        self._run(
+            f"INSERT INTO changes ({_SEALED}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *values,
+            sealed,
+        )
 
     def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
         """Return the key of an earlier change as it was used then, and the answer to it."""
         for *used, answer in self._run(
             "SELECT key, digest, answer FROM changes WHERE key = ?", key.name
         ):
-            return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
+            with self._decoding(f"the answer to {key.name!r}"):
+                return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
         return None
 
     def tallies(self) -> list[Tally]:
@@ -219,66 +94,94 @@ class Journal:
         )
         return [Tally(*row) for row in newest[::-1]]
 
-    def start_at(self, position: int | None) -> int:
+    def start_at(self, binding: Binding) -> int:
         """Remove the changes that the model folder has; return the last of them.
 
-        The model has the changes up to `position`. None if it does not say, because another program
-        replaced it; then the changes still in the journal are taken as missing from it.
+        If the folder does not say which it has, those still in the journal are taken as missing
+        from it.
         """
-        ((folded,),) = self._run(
-            "SELECT ifnull(max(sequence), 0) FROM changes WHERE header IS NULL"
-        )
-        if position is None:
-            position = folded
-        if position < folded:
-            raise JournalError(
-                f"The model in {self.path.parent} has the changes up to {position}, but those up "
-                f"to {folded} are no longer in its journal: the model is older than the journal. "
-                f"Restore both from the same copy, or delete {JOURNAL} to continue without the "
-                "changes in it."
-            )
-        if position > folded:  # by a kill between a save and the removal
-            self.mark_folded(position)
-        return position
+        self.check(binding)
+        folded = self._folded
+        if binding.position is None:
+            return folded
+        if binding.position > folded:
+            self.mark_folded(binding)  # a kill came between a save and the removal
+        elif binding.journal != self._folder:
+            self.mark_bound()  # or between a save and this
+        return binding.position
 
     def missing(self, position: int) -> list[Change]:
         """Return the changes after a position, oldest first."""
-        changes = []
-        for sequence, header, content in self._run(
-            "SELECT sequence, header, features FROM changes "
-            "WHERE sequence > ? AND header NOTNULL AND refused IS NULL ORDER BY sequence",
+        before, changes = self._checksum_at(position), []
+        for *values, sealed, refused in self._run(
+            f"SELECT {_SEALED}, checksum, refused FROM changes WHERE sequence > ? "
+            "ORDER BY sequence",
             position,
         ):
-            change = Change(**json.loads(header), sequence=sequence)
-            if content:
-                rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
-                change = replace(change, rows=rows)
-            changes.append(change)
+            if values[1] is not None or refused is None:  # not one that was tried again
+                if sealed and sealed != _seal(before, values):
+                    raise self._damaged(f"the checksum of change {values[0]} is another one")
+                if refused is None:
+                    changes.append(self._decoded(*values[:3]))
+            before = sealed
         return changes
 
-    def refuse(self, change: Change, reason: str) -> None:
-        """Keep a change that can't be replayed, but don't apply it again."""
-        with self.transaction():
-            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", reason, change.sequence)
+    def _decoded(self, sequence: int, header: str, content: bytes) -> Change:
+        with self._decoding(f"change {sequence}"):
+            stored = dict(_Header.model_validate_json(header))
+            change = Change(**stored, sequence=sequence)
+            if not content:
+                return change
+            rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
+            return replace(change, rows=rows)
 
-    def mark_folded(self, position: int) -> None:
+    def mark_folded(self, binding: Binding) -> None:
         """Erase the changes that the model folder has; their keys, answers and tallies stay."""
+        position = binding.position
+        assert position is not None
         with self.transaction():
             self._run(
                 "UPDATE changes SET header = NULL, features = NULL "
                 "WHERE sequence <= ? AND header NOTNULL AND refused IS NULL",
                 position,
             )
-            self._run("INSERT OR IGNORE INTO changes (sequence) VALUES (?)", position)
+            self._run(
+                "INSERT OR IGNORE INTO changes (sequence, checksum) VALUES (?, ?)",
+                position,
+                binding.checksum,
+            )
             self._run(
                 "DELETE FROM changes WHERE sequence <= ? AND header IS NULL", position - MAX_ROWS
             )
             self._run("DELETE FROM forgotten WHERE restored <= ?", position)
+            self._run("UPDATE journal SET folder = ?", binding.journal)
+        self._folder = binding.journal
         self._truncate()
 
-    def _truncate(self) -> None:
-        """Empty the write-ahead log, which still has what was deleted."""
-        self._run("PRAGMA wal_checkpoint(TRUNCATE)")
+    # ------------------------------------------------------------------ refused changes
+
+    def refuse(self, change: Change, reason: str) -> None:
+        """Keep a change that can't be replayed, but don't apply it again."""
+        with self.transaction():
+            self._run("UPDATE changes SET refused = ? WHERE sequence = ?", reason, change.sequence)
+
+    def refused(self) -> list[Refusal]:
+        """Return the changes that could not be replayed, and why."""
+        return [
+            Refusal(self._decoded(*stored), reason)
+            for *stored, reason in self._run(
+                "SELECT sequence, header, features, refused FROM changes "
+                "WHERE refused NOTNULL AND header NOTNULL ORDER BY sequence"
+            )
+        ]
+
+    def drop_refused(self, number: int, by: int) -> None:
+        """Erase a refused change that was made again, as another one."""
+        self._run(
+            "UPDATE changes SET header = NULL, features = NULL, refused = ? WHERE sequence = ?",
+            f"made again as change {by}",
+            number,
+        )
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -286,9 +189,10 @@ class Journal:
         """Keep the classes that a forget dropped, for an undo."""
         for one in classes:
             content = save({name: np.ascontiguousarray(a) for name, a in one.arrays.items()})
-            label, meta = json.dumps(one.label), json.dumps(one.meta)
-            values = (sequence, label, one.count, when, content, meta)
-            self._run("REPLACE INTO forgotten VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", *values)
+            stored = (json.dumps(one.label), one.count, content, json.dumps(one.meta))
+            label, count, arrays, meta = stored
+            values = (sequence, label, count, when, arrays, meta, _seal(None, stored))
+            self._run("REPLACE INTO forgotten VALUES (?, ?, ?, ?, ?, ?, 0, NULL, ?)", *values)
 
     def forgotten(self) -> dict[int, dict[Label, int]]:
         """Return the classes and counts that each forget dropped, where it can be undone."""
@@ -296,7 +200,8 @@ class Journal:
         for number, label, count in self._run(
             "SELECT sequence, label, count FROM forgotten WHERE restored IS NULL ORDER BY sequence"
         ):
-            found.setdefault(number, {})[json.loads(label)] = count
+            with self._decoding(f"a class of forget {number}"):
+                found.setdefault(number, {})[json.loads(label)] = count
         return found
 
     def kept(self, number: int, by: int) -> list[tuple[Detached, bool]]:
@@ -304,16 +209,20 @@ class Journal:
 
         With each, whether another class was given its name since.
         """
-        found = self._run(
-            "SELECT label, count, arrays, meta, name_reused FROM forgotten "
+        found = []
+        for *stored, reused, sealed in self._run(
+            "SELECT label, count, arrays, meta, name_reused, checksum FROM forgotten "
             "WHERE sequence = ? AND (restored IS NULL OR restored = ?)",
             number,
             by,
-        )
-        return [
-            (Detached(json.loads(label), count, load(arrays), json.loads(meta)), bool(reused))
-            for label, count, arrays, meta, reused in found
-        ]
+        ):
+            label, count, arrays, meta = stored
+            with self._decoding(f"a class of forget {number}"):
+                if sealed and sealed != _seal(None, stored):
+                    raise ValueError("its checksum is another one")
+                one = Detached(json.loads(label), count, load(arrays), json.loads(meta))
+            found.append((one, bool(reused)))
+        return found
 
     def reuse_name(self, label: Label) -> None:
         """Note that a class was given a name that forgotten classes had."""
@@ -332,3 +241,13 @@ class Journal:
             self._run(f"DELETE {expired}", before)
         self._truncate()
         return True
+
+
+def _seal(before: str | None, values: Sequence[Any]) -> str:
+    """Return the checksum of some values and of all that came before them."""
+    seal = hashlib.blake2b((before or "").encode(), digest_size=16)
+    for value in values:
+        content = value if isinstance(value, bytes) else repr(value).encode()
+        seal.update(b"%d:" % len(content))
+        seal.update(content)
+    return seal.hexdigest()

@@ -16,11 +16,11 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, inputs
+from klda.server import api, drawing, inputs, schemas
 from klda.server.api import The
+from klda.server.changes import digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
-from klda.server.journal import digest
 from klda.server.service import Service
 
 SHOWN_CLASSES = 300
@@ -172,13 +172,20 @@ async def why(request: Request, service: The, value: Field) -> Response:
 
 async def _answer(request: Request, service: Service, value: str, note: str = "") -> HTMLResponse:
     """Show the answer; one with a note was just taught, and is not taught again."""
-    answer = None
+    answer = judged = None
     if service.snapshot.counts:
-        _, (answer,) = await service.predict(await _input(service, value), 5)
+        snapshot, (answer,) = await service.predict(await _input(service, value), 5)
+        judged = snapshot.verdict(answer)
     elif not value.strip():
         raise ServerError("Type something first.")
     return _render(
-        request, "answer.html", value=value, modality=service.modality, note=note, answer=answer
+        request,
+        "answer.html",
+        value=value,
+        modality=service.modality,
+        note=note,
+        answer=answer,
+        verdict=judged,
     )
 
 
@@ -304,7 +311,9 @@ async def forgotten(request: Request, service: The) -> Response:
 
 
 @router.post("/page/undo")
-async def undo(request: Request, service: The, number: Annotated[int, Form()]) -> Response:
+async def undo(
+    request: Request, service: The, number: Annotated[schemas.ChangeNumber, Form()]
+) -> Response:
     """Restore what was forgotten."""
     await service.undo(number)
     return _message(request, "Restored.")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    model_validator,
+)
 
-from klda.labels import MAX_LABEL_LENGTH, check_one_each
+from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
 from klda.learner.ledger import NearSample
-from klda.server.journal import Tally
+from klda.learner.verdict import Verdict
+from klda.server.changes import Tally
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
@@ -20,7 +28,16 @@ from klda.server.settings import (
     MAX_TOP,
 )
 
-NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line of visible text
+_HIDDEN = r"\x00-\x1f\x7f-\x9f"
+NAME = rf"^[^{_HIDDEN}]*[^\s{_HIDDEN}][^{_HIDDEN}]*$"  # one line of visible text
+
+
+def _visible(label: Any) -> Any:
+    """Refuse a name as it is refused everywhere; the pattern is for those who read the schema."""
+    if isinstance(label, str):
+        check_name(label)
+    return label
+
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
 Description = Annotated[
@@ -28,10 +45,13 @@ Description = Annotated[
 ]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
-ClassLabel = TextLabel | NumberLabel
+ClassLabel = Annotated[TextLabel | NumberLabel, BeforeValidator(_visible)]
+NewName = Annotated[TextLabel, BeforeValidator(_visible)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
+
+ChangeNumber = Annotated[int, Field(ge=1, le=2**53)]
 
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_ITEMS)]
 Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -148,7 +168,7 @@ class RenameBody(_Body):
 class DeclareBody(_Body):
     """Classes, each with a description, or null where the name says enough."""
 
-    classes: dict[TextLabel, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
+    classes: dict[NewName, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
 
     model_config = _with_example(
         classes={"refund": "customer wants money back", "card_arrival": None}
@@ -158,9 +178,17 @@ class DeclareBody(_Body):
 class UndoBody(_Body):
     """The number that a forget returned."""
 
-    undo: int = Field(ge=1, le=2**53, strict=True)
+    undo: ChangeNumber = Field(strict=True)
 
     model_config = _with_example(undo=17)
+
+
+class RetryBody(_Body):
+    """The number of a refused change."""
+
+    retry: ChangeNumber = Field(strict=True)
+
+    model_config = _with_example(retry=17)
 
 
 # ------------------------------------------------------------------ answers
@@ -176,6 +204,10 @@ class Ranked(BaseModel):
 class Prediction(Ranked):
     """The answer for one input."""
 
+    verdict: Verdict = Field(
+        description="sure; not_sure; new: unlike anything learned, so that the probabilities mean "
+        "nothing; one_class: there is only one class so far."
+    )
     known: bool | None = Field(
         description="False: unlike anything learned. Null: this model can't tell."
     )
@@ -219,6 +251,23 @@ class ForgetAnswer(ChangeAnswer):
     exact: bool = Field(
         description="False: the covariance that all classes share keeps a trace of them."
     )
+
+
+class RefusedChange(BaseModel):
+    """A change that was acknowledged, and that a start could not apply to the model it found."""
+
+    change: int = Field(description="For POST /v1/retry.")
+    kind: str
+    classes: list[str | int]
+    samples: int
+    when: float = Field(description="Seconds since 1970.")
+    reason: str
+
+
+class RefusedAnswer(BaseModel):
+    """The refused changes, oldest first."""
+
+    refused: list[RefusedChange]
 
 
 class Word(BaseModel):
@@ -267,6 +316,7 @@ class ModelAnswer(BaseModel):
     unfolded: int = Field(
         description="Changes that are in the journal and not yet in the model folder."
     )
+    refused: int = Field(description="Changes that a start could not apply; see GET /v1/refused.")
     klda_version: str
 
 

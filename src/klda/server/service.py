@@ -16,8 +16,9 @@ from klda.learner import Learner
 from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
 from klda.server.batching import Batcher, Encode
+from klda.server.changes import Acknowledgement, Change, Key, Tally
 from klda.server.errors import ServerError
-from klda.server.journal import Acknowledgement, Change, Journal, Key, Tally
+from klda.server.journal import Journal, Refusal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.workers import EncoderProcess, divide_processors, limit_blas_threads
@@ -40,8 +41,8 @@ class Service:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self.settings = settings
         self.writer = Writer(settings)
+        self.settings = settings = self.writer.settings
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
@@ -118,6 +119,10 @@ class Service:
         """Return the classes and counts of each forget that can be undone."""
         return await self._inspect(lambda _, journal: journal.forgotten())
 
+    async def refused(self) -> list[Refusal]:
+        """Return the changes that a replay could not make, and why."""
+        return await self._inspect(lambda _, journal: journal.refused())
+
     async def _inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
         return await asyncio.wrap_future(self.writer.inspect(function))
 
@@ -148,6 +153,10 @@ class Service:
     async def undo(self, number: int, key: Key | None = None) -> Acknowledgement:
         """Restore the classes that a forget dropped."""
         return await self._submit(Change("restore", target=number, key=key))
+
+    async def retry(self, number: int, key: Key | None = None) -> Acknowledgement:
+        """Make a change that a replay refused, as a new one."""
+        return await self._submit(Change("retry", target=number, key=key))
 
     async def rename(self, old: Label, new: Label, key: Key | None = None) -> Acknowledgement:
         """Give a class a name that no other class has."""

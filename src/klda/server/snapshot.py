@@ -11,6 +11,7 @@ import numpy as np
 from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.learner import Learner
+from klda.learner.verdict import Verdict, verdict
 from klda.server.errors import ServerError
 
 MAX_WORDS = 60  # in a text to be explained: each is one more text to encode
@@ -47,6 +48,10 @@ class Snapshot:
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
         """Answer for feature rows, with the `top` likeliest classes."""
         return self.learner.answer_rows(rows, top=top)
+
+    def verdict(self, answer: Answer) -> Verdict:
+        """Say what one of its answers amounts to."""
+        return verdict(answer.top[0][1], answer.known, len(self.counts))
 
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
         """Return how many rows, about to be learned, are correct, wrong, and of new classes."""

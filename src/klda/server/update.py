@@ -10,13 +10,19 @@ from dataclasses import replace
 import numpy as np
 
 from klda.classifiers.validation import check_label_kind
-from klda.errors import KldaError
+from klda.engine.fitted import DamagedModelError, PredictionOnlyError
+from klda.errors import KldaError, MissingDependencyError
 from klda.labels import Label, check_labels
 from klda.learner import Learner
+from klda.learner.folder import ModelFolderError
+from klda.server.changes import SERVICE, Acknowledgement, Change, Key
 from klda.server.errors import ServerError
-from klda.server.journal import Acknowledgement, Change, Journal, JournalError, Key
+from klda.server.journal import Journal
+from klda.server.journal_file import JournalError
 
-SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
+# Errors in what is stored, or in what is installed: no change is to blame for them.
+STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)
+OTHERS_ERRORS = (*STORAGE_ERRORS, PredictionOnlyError, MissingDependencyError)
 ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learner makes, or refuses
 
 
@@ -30,7 +36,14 @@ class Update:
     def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
         self._learner, self._journal, self._verify = learner, journal, verify
         self._pending: list[Change] = []
+        self.touched = False  # whether the learner may have changed
         self._counts = Counter(learner.classes)  # with the pending learns
+
+    @property
+    def _changing(self) -> Learner:
+        """The learner, about to be changed."""
+        self.touched = True
+        return self._learner
 
     def answer(self, change: Change) -> Acknowledgement | ServerError:
         """Make a new change; return the answer to it, or why it is refused."""
@@ -39,18 +52,30 @@ class Update:
         try:
             if change.key and (earlier := self._journal.answered(change.key)):
                 return _repeated(change, *earlier)
+            retried = change.target if change.kind == "retry" else None
+            if retried is not None:
+                change = replace(self._refused(retried), key=change.key)
             change = replace(change, sequence=self._journal.last + 1, when=time.time())
             acknowledgement = self.make(change)
         except ServerError as error:  # raised by checks: nothing was changed
             return error
-        except JournalError:
+        except OTHERS_ERRORS:
             raise
         except KldaError as error:
             if change.kind not in ONE_STEP:
                 raise
             return ServerError(str(error), 409)  # the learner has not changed
         self._journal.add(change, acknowledgement)
+        if retried is not None:
+            self._journal.drop_refused(retried, by=change.sequence)
         return acknowledgement
+
+    def _refused(self, number: int) -> Change:
+        """Return a change that a replay refused."""
+        for change, _ in self._journal.refused():
+            if change.sequence == number:
+                return change
+        raise ServerError(f"Change {number} was not refused; GET /v1/refused lists those.", 404)
 
     def make(self, change: Change) -> Acknowledgement:
         """Apply a change, and return the answer to it; a learn waits for the next ones."""
@@ -76,7 +101,7 @@ class Update:
         if self._pending:
             rows = np.concatenate([c.rows for c in self._pending if c.rows is not None])
             labels = [label for change in self._pending for label in change.labels]
-            self._learner.learn_rows(rows, labels, source=SERVICE)
+            self._changing.learn_rows(rows, labels, source=SERVICE)
             self._pending = []
 
     def _learn(self, change: Change) -> None:
@@ -88,25 +113,25 @@ class Update:
         self._check_known(change.labels)
         assert change.rows is not None
         labels = list(change.labels)
-        self._learner.forget_rows(change.rows, labels, source=SERVICE, verify=self._verify)
+        self._changing.forget_rows(change.rows, labels, source=SERVICE, verify=self._verify)
         return True
 
     def _rename(self, change: Change) -> None:
         old, new = change.labels
         self._check_known([old])
         self._check_kind([new], "new")
-        self._learner.rename(old, new)
+        self._changing.rename(old, new)
         self._journal.reuse_name(new)
 
     def _declare(self, change: Change) -> None:
         self._check_kind(change.labels)
-        self._learner.declare(dict(zip(change.labels, change.descriptions, strict=True)))
+        self._changing.declare(dict(zip(change.labels, change.descriptions, strict=True)))
 
     def _forget(self, change: Change) -> bool:
         """Forget classes; return whether that leaves no trace."""
         self._check_known(change.labels)
         traces = self._learner.traces_of(change.labels)
-        gone = [self._learner.detach(label) for label in dict.fromkeys(change.labels)]
+        gone = [self._changing.detach(label) for label in dict.fromkeys(change.labels)]
         self._journal.keep(change.sequence, change.when, gone)
         return not traces
 
@@ -134,7 +159,7 @@ class Update:
                     409,
                 )
         for one, _ in back:
-            self._learner.attach(one)
+            self._changing.attach(one)
         self._journal.mark_restored(number, change.sequence)
 
     def _check_known(self, labels: Iterable[Label]) -> None:

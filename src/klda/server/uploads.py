@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from klda.errors import KldaError
 from klda.labels import Label
+from klda.server.changes import Acknowledgement, Key, digest
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.inputs import PastedRows
-from klda.server.journal import Acknowledgement, Key, digest
 from klda.server.service import Service
 
 CHUNK = 64

@@ -29,11 +29,16 @@ STOP_SECONDS = 10
 log = logging.getLogger("klda.server")
 
 
-def open_learner(settings: ServiceSettings, encoder: Encoder | None = None) -> Learner:
-    """Load the model of a service's folder, or make a new one if it has none."""
+def open_learner(
+    settings: ServiceSettings, encoder: Encoder | None = None, *, verify: bool = False
+) -> Learner:
+    """Load the model of a service's folder, or make a new one if it has none.
+
+    With `verify`, all of it is read and compared with its checksums.
+    """
     options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
     if settings.new is None or storage.exists(settings.model):
-        return Learner.load(settings.model, model=encoder, **options)
+        return Learner.load(settings.model, model=encoder, verify=verify, **options)
     return Learner(encoder or settings.new, **options)
 
 

@@ -15,24 +15,28 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from klda.encoders import Encoder
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.learner import folder as storage
+from klda.server.changes import SERVICE, UNBOUND, Binding, Change
 from klda.server.errors import ServerError
-from klda.server.journal import Change, Journal, JournalError
+from klda.server.journal import Journal
+from klda.server.journal_file import JournalError
 from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.update import SERVICE, Update
+from klda.server.update import OTHERS_ERRORS, Update
 from klda.server.workers import lower_priority, open_learner, settle
 
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
 RETRY_SECONDS = 5.0
-# Errors that a change causes wherever it is applied. Others (no memory, a disk or a GPU that
-# fails) are the machine's.
+FOLD_AGAIN_SECONDS = 30.0  # after a fold that failed
+# Errors that a change causes wherever it is applied, unless they are in OTHERS_ERRORS. All others
+# (no memory, a disk or a GPU that fails) are the machine's.
 CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 
 Request = tuple[Change, Future]
@@ -47,28 +51,29 @@ class Writer:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
+        self.settings = settings  # with the foundation model of a new model
         self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
         # The lock of a model folder belongs to a thread: this one locks it and saves to it.
         self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
         self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
-        self._saving: tuple[Future, int] | None = None  # a fold under way, and its last change
+        # A fold under way, and what the folder says once it is done.
+        self._saving: tuple[Future, Binding] | None = None
         self._folded = 0  # number of the last change in the model folder
-        self._trouble = ""
+        self._trouble = self._folder_trouble = ""
         self._retry_at = 0.0
         self._entrance = threading.Lock()
         self._stopped = threading.Event()
         self._encoder: Encoder | None = None
         self.learner: Learner  # for the writer's thread only, once it has changes to make
         self.snapshot: Snapshot
-        if settings.new is None:
+        self.refused = 0  # changes that a replay could not make
+        if settings.new is None and not (settings.model / storage.JOURNAL).exists():
             storage.load(settings.model)  # raises the error that says how to make a model
         try:
             lock = storage.writer_lock(settings.model, timeout=2.0)
             self._disk.submit(self._held.enter_context, lock).result()
-            self._journal = Journal(settings.model)
-            self._held.callback(self._journal.close)
+            self._open_journal()
             self._load()
         except BaseException:
             self._release()
@@ -113,7 +118,7 @@ class Writer:
 
     def _tick(self) -> None:
         """Let the thread do what is due, even if no changes arrive."""
-        while not self._stopped.wait(max(0.05, min(1.0, self._settings.fold_interval))):
+        while not self._stopped.wait(max(0.05, min(1.0, self.settings.fold_interval))):
             with self._entrance:
                 if not self._stopped.is_set():
                     self._thread.submit(self._serve)
@@ -132,9 +137,29 @@ class Writer:
     def trouble(self) -> dict[str, str]:
         """Why its parts can't work; "" for each that can."""
         ended = "the thread that learns has ended" if self._stopped.is_set() else ""
-        return {"writer": ended or self._trouble, "journal": self._journal.trouble}
+        return {
+            "writer": ended or self._trouble,
+            "journal": self._journal.trouble,
+            "folder": self._folder_trouble,
+        }
 
     # ------------------------------------------------------------------ loading and replay
+
+    def _open_journal(self) -> None:
+        """Open the journal of the model folder; one of a new model says how that begins."""
+        model, saved = self.settings.model, storage.exists(self.settings.model)
+        binding = UNBOUND
+        if saved:
+            binding = Binding.of(storage.load(model).document.get("extras", {}))
+        self._journal = Journal(model, binding)
+        self._held.callback(self._journal.close)
+        if not saved:
+            new = self.settings.new or self._journal.foundation
+            if new is None:
+                storage.load(model)  # raises the error that says how to make a model
+            else:
+                self._journal.begin(new)
+            self.settings = replace(self.settings, new=new)
 
     def _load(self) -> None:
         """Load the model from disk and replay the changes that it does not have.
@@ -160,15 +185,17 @@ class Writer:
             size = 1
             missing = self._open()
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
+        self.refused = len(self._journal.refused())
 
     def _open(self) -> list[Change]:
         """Load the model; return the changes that it does not have."""
         # The encoder is opened once: loading the model again must not load the network again.
-        self.learner = open_learner(self._settings, self._encoder)
+        self.learner = open_learner(self.settings, self._encoder, verify=True)
         self._encoder = self.learner.encoder
-        unnoted = None if storage.exists(self._settings.model) else 0
-        position = self.learner.extras.get(SERVICE, {}).get("position", unnoted)
-        self._folded = self._journal.start_at(position)
+        binding = Binding.of(self.learner.extras)
+        if not storage.exists(self.settings.model):
+            binding = Binding(position=0)
+        self._folded = self._journal.start_at(binding)
         return self._journal.missing(self._folded)
 
     def _replay(self, missing: list[Change], size: int) -> tuple[Change, Exception] | None:
@@ -183,7 +210,7 @@ class Writer:
                     update.finish()
                     if len(group) > 1 or group[0].kind == "remove":
                         Snapshot.of(self.learner, 0)  # solves, which may fail as well
-            except JournalError:
+            except OTHERS_ERRORS:
                 raise
             except CHANGE_ERRORS as error:
                 log.exception("replay")
@@ -222,11 +249,13 @@ class Writer:
 
     def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
+        update = Update(self.learner, self._journal)
         try:
-            outcomes, snapshot = self._make([change for change, _ in requests])
+            outcomes, snapshot = self._make(update, [change for change, _ in requests])
         except Exception as error:
             log.exception("changes failed")
-            self._load()
+            if update.touched:
+                self._load()
             if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
                 for _, future in requests:
                     settle(future, error)
@@ -235,15 +264,16 @@ class Writer:
                     self._commit([request])
             return
         self.snapshot = snapshot
-        if snapshot.counts and not storage.exists(self._settings.model):
-            self._fold()  # the first save of a model, which others may load from now on
+        if any(change.kind == "retry" for change, _ in requests):
+            self.refused = len(self._journal.refused())
+        if not self._journal.is_bound:
+            self._bind()
         for (_, future), outcome in zip(requests, outcomes, strict=True):
             settle(future, outcome)
 
-    def _make(self, group: list[Change]) -> tuple[list[Any], Snapshot]:
+    def _make(self, update: Update, group: list[Change]) -> tuple[list[Any], Snapshot]:
         """Return an acknowledgement, or the error of a refused change, for each; and the result."""
         with self._journal.transaction():
-            update = Update(self.learner, self._journal)
             outcomes = [update.answer(change) for change in group]
             update.finish()
             last = self._journal.last
@@ -255,8 +285,28 @@ class Writer:
 
     def _purge(self) -> None:
         """Delete the forgotten classes that can no longer be undone, from the model folder too."""
-        if self._journal.purge(time.time() - self._settings.undo_seconds):
+        if self._journal.purge(time.time() - self.settings.undo_seconds):
             self._next_fold = 0.0
+
+    def _bind(self) -> None:
+        """Let the model folder name its journal; a new model is saved, for others to load."""
+        self._end_fold()  # which does the same
+        if self._journal.is_bound or self._folder_trouble:
+            return
+        if not storage.exists(self.settings.model):
+            self._fold()
+            return
+        try:
+            self._disk.submit(
+                storage.save_extras, self.settings.model, self._extras(self._folded)
+            ).result()
+            self._journal.mark_bound()
+        except Exception as error:
+            self._report_fold(error)
+
+    def _extras(self, position: int) -> dict[str, Any]:
+        """Return what the model folder keeps for services once it has the changes so far."""
+        return {**self.learner.extras, SERVICE: self._journal.binding(position)._asdict()}
 
     def _fold_if_due(self) -> None:
         if self._saving is not None and self._saving[0].done():
@@ -266,38 +316,47 @@ class Writer:
 
     def _fold(self) -> None:
         """Save the model, and wait for it; if that fails, its changes stay in the journal."""
-        try:
-            self._begin_fold()
-            self._end_fold()
-        except Exception:
-            log.exception("fold failed")
+        self._begin_fold()
+        self._end_fold()
 
     def _begin_fold(self) -> None:
         """Start saving the model as it is now."""
-        self._next_fold = time.monotonic() + self._settings.fold_interval
+        self._next_fold = time.monotonic() + self.settings.fold_interval
         has_classes = bool(self.learner.classes)
-        if not has_classes and not storage.exists(self._settings.model):
+        if not has_classes and not storage.exists(self.settings.model):
             return  # it never had any
-        position = self._journal.last
-        arrays, document = self.learner.pack(solved=has_classes)
-        extras = {**self.learner.extras, SERVICE: {"position": position}}
+        try:
+            extras = self._extras(self._journal.last)
+            arrays, document = self.learner.pack(solved=has_classes)
+        except Exception as error:
+            self._report_fold(error)
+            return
         document = {**document, "extras": extras}
         # Overwriting is safe: nobody else can have saved while this process holds the lock.
-        saved = self._disk.submit(storage.save, self._settings.model, arrays, document)
-        self._saving = saved, position
+        saved = self._disk.submit(storage.save, self.settings.model, arrays, document)
+        self._saving = saved, Binding.of(extras)
 
     def _end_fold(self) -> None:
         """Wait until the model is saved, and remove the changes in it from the journal."""
         if self._saving is None:
             return
-        (saved, position), self._saving = self._saving, None
-        error = saved.exception()
-        if error is not None:
-            log.error("fold failed", extra={"error": str(error)})
+        (saved, binding), self._saving = self._saving, None
+        try:
+            saved.result()
+            self._journal.mark_folded(binding)
+        except Exception as error:
+            self._report_fold(error)
             return
-        self._journal.mark_folded(position)
-        self._folded = position
-        log.info("folded", extra={"position": position})
+        self._folder_trouble = ""
+        self._folded = binding.position or 0
+        log.info("folded", extra={"position": self._folded})
+
+    def _report_fold(self, error: Exception) -> None:
+        """Say that a fold failed, until one succeeds."""
+        log.error("fold failed", exc_info=error)
+        reason = getattr(error.__cause__, "strerror", None) or type(error).__name__
+        self._folder_trouble = f"the model folder could not be written ({reason}); see the log"
+        self._next_fold = time.monotonic() + min(self.settings.fold_interval, FOLD_AGAIN_SECONDS)
 
     def _finish(self) -> None:
         """Fold what is left."""

@@ -62,6 +62,15 @@ document.addEventListener("htmx:afterSettle", () => {
   (last.active.isConnected && !last.active.disabled ? last.active : last.home).focus();
 });
 
+// What an action leads to takes the place of what the last one led to, wherever that stands.
+const clearNotes = () => {
+  const notes = "#messages > *, #answer .done, #progress .done, #progress .error";
+  document.querySelectorAll(notes).forEach((note) => note.remove());
+};
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (["messages", "answer", "progress"].includes(detail.target.id)) clearNotes();
+});
+
 // Errors: a message that the page rendered is shown as it is, anything else is wrapped in one.
 const errorMessage = (text) => {
   const message = document.createElement("div");
@@ -83,5 +92,6 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 
 document.addEventListener("htmx:sendError", () => {
   const text = "The service can't be reached. Try again.";
+  clearNotes();
   document.querySelector("#messages").replaceChildren(errorMessage(text));
 });
