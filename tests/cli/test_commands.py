@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -218,6 +219,28 @@ def test_merge_into_one_of_the_models_but_over_no_other(cli, make):
     assert list(Learner.load(other).classes) == ["z"]
     cli("merge", north, south, "--output", south)
     assert list(Learner.load(south).classes) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("again", ["itself", "a copy", "a copy that knows more", "the same file"])
+def test_models_that_share_samples_are_merged_only_if_asked_to(cli, make, rows, tmp_path, again):
+    model, other, extra = make("m", "ab"), tmp_path / "other", 0
+    if again == "itself":
+        other = model
+    elif again == "the same file":
+        cli(
+            "learn", tmp_path / "m-rows.npz", "--model", other, "--components", 300, "--gamma", 0.02
+        )
+    else:
+        shutil.copytree(model, other)
+    if again == "a copy that knows more":
+        cli("learn", rows("more", "c"), "--model", other)
+        extra = 25
+    given = ("merge", model, other, "--output", tmp_path / "all")
+    said = cli(*given, code=1).stderr
+    assert "m-rows.npz, which would count twice" in said
+    assert "use --allow-same" in said
+    assert not (tmp_path / "all").exists()
+    assert cli.json(*given, "--allow-same")["samples"] == 100 + extra
 
 
 def test_models_with_different_random_features_do_not_merge(cli, make, tmp_path):

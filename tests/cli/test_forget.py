@@ -47,7 +47,7 @@ def test_each_class_must_have_rows_in_the_file(refused, make, rows):
     model = make("m", "abc")
     message = refused(model, "a", "b", "--rows", rows("only", "a"))
     assert "only.npz has 0 rows of class 'b', and 25 were learned" in message
-    assert "'zebra' is not a class" in refused(model, "zebra", "--rows", rows("only", "a"))
+    assert "There is no class 'zebra'" in refused(model, "zebra", "--rows", rows("only", "a"))
 
 
 @pytest.mark.parametrize("options", [(), ("--keep", "features"), ("--classifier", "lda")])

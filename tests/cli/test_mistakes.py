@@ -228,3 +228,43 @@ def test_predict_needs_no_column_but_the_texts(cli, bot, tmp_path):
     path.write_text("text,notes\nplay some music,\n")
     answer = cli("predict", path, "--model", bot / "model", "--format", "csv").stdout
     assert answer.splitlines()[1].startswith("play some music,play_music,")
+
+
+# ------------------------------------------------------------------------------- names of classes
+
+
+def test_labels_that_the_model_does_not_have_are_named_before_the_accuracy(cli, make, rows):
+    model = make("m", ["refund", "card lost"])
+    test = rows("test", ["refund", "card lost"], seed=1)
+    with np.load(test) as file:
+        features, labels = file["features"], file["labels"].astype("<U20")
+    labels[:10], labels[10:13] = "Refund", "pizza"
+    np.savez(test, features=features, labels=labels)
+    said = " ".join(cli("evaluate", test, "--model", model).stdout.split())
+    assert said.startswith(
+        "2 labels are no classes of this model: 'Refund' (10 samples; the model has 'refund'), "
+        "'pizza' (3 samples). 13 samples of 50 can't be answered right. Without them the accuracy "
+        "is 100.00%. Accuracy 74.00%"
+    )
+    found = cli.json("evaluate", test, "--model", model)
+    assert found["never_learned"] == ["Refund", "pizza"]
+    labels[:13] = "refund"
+    np.savez(test, features=features, labels=labels)
+    assert cli("evaluate", test, "--model", model).stdout.startswith("Accuracy 100.00%")
+    labels[:] = "pizza"
+    np.savez(test, features=features, labels=labels)
+    said = " ".join(cli("evaluate", test, "--model", model).stdout.split())
+    assert said.startswith("1 label is no class of this model: 'pizza' (50 samples). 50 samples of")
+    assert "Without" not in said
+
+
+@pytest.mark.parametrize("words", [("forget", "Refund"), ("rename", "Refund", "money back")])
+def test_a_class_that_is_not_there_is_said_in_the_users_words(cli, make, words):
+    said = cli(*words, "--model", make("m", ["refund", "card lost"]), code=1).stderr
+    assert "There is no class 'Refund' in this model. Did you mean 'refund'?" in said
+
+
+def test_a_name_that_another_class_has_is_said_in_the_users_words(cli, make):
+    model = make("m", ["refund", "card lost"])
+    said = cli("rename", "refund", "card lost", "--model", model, code=1).stderr
+    assert "There is a class 'card lost' already: choose another name." in said

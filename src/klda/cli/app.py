@@ -27,7 +27,7 @@ ELSEWHERE = {
 
 
 # Parameters of the library that errors name and that are options here.
-_PARAMETERS = re.compile(r"\b(input|label)_column\b")
+_PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
 
 
 # What libraries and threads that can't be loaded or started for lack of memory say.
@@ -60,7 +60,7 @@ class ReportingGroup(_FlagsWithoutType, TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KldaError as error:
-            complain(_PARAMETERS.sub(r"--\1-column", str(error)))
+            complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
             raise typer.Exit(1) from error
         except (MemoryError, ImportError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):

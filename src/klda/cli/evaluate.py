@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from klda.cli import options, plots, reading
-from klda.cli.console import counted, print_json, print_parts, say, table
+from klda.cli.classes import closest
+from klda.cli.console import counted, print_json, print_parts, say, table, visible
 from klda.cli.options import option
 
 if TYPE_CHECKING:
-    from klda.learner.evaluation import Evaluation
+    from klda.labels import Label
+    from klda.learner.evaluation import ClassResult, Evaluation
 
 SHOWN = 20  # classes in the table, without --all
+NAMED = 5  # labels that the model does not know
 
 
 def evaluate(
@@ -40,8 +44,9 @@ def evaluate(
 
     Prints the accuracy, the expected calibration error (how far, on average, the probability of an
     answer is from the fraction of such answers that are right), a table of the classes with the
-    worst first, and the pairs most often confused. With --json one object: accuracy as a fraction,
-    samples, expected_calibration_error, reliability, classes, confused, seconds.
+    worst first, and the pairs most often confused. Labels that are no classes of the model come
+    first: their samples count as wrong. With --json one object: accuracy as a fraction, samples,
+    expected_calibration_error, reliability, classes, never_learned, confused, seconds.
 
     **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
     """
@@ -53,8 +58,9 @@ def evaluate(
     learner = Learner.load(model, **encoding.given())
     tables = reading.open_tables(files, learner.modality, columns, learner.classes)
     start = time.perf_counter()
-    batches = reading.batches(tables, "Evaluating", labels=True)
-    result = learner.evaluate((batch.inputs, batch.labels or []) for batch in batches)
+    with reading.shown(tables, "Evaluating", labels=True) as rows:
+        batches = ((batch.inputs, batch.labels or []) for batch in rows)
+        result = learner.evaluate(batches, progress=rows.done)
     seconds = time.perf_counter() - start
     if confusion is not None:
         plots.draw_confusion(result, confusion)
@@ -63,14 +69,20 @@ def evaluate(
         plots.draw_reliability(result, reliability)
         say(f"Drew the reliability diagram in {reliability}.")
     if json:
-        print_json(result.to_dict() | {"model": str(model), "seconds": round(seconds, 3)})
+        strange = [one.label for one in result.never_learned(learner.classes)]
+        more = {"never_learned": strange, "model": str(model), "seconds": round(seconds, 3)}
+        print_json(result.to_dict() | more)
     else:
-        print_parts(_parts(result, seconds, all_classes))
+        print_parts(_parts(result, learner.classes, seconds, all_classes))
 
 
-def _parts(result: Evaluation, seconds: float, all_classes: bool) -> Iterator[Any]:
+def _parts(
+    result: Evaluation, known: Collection[Label], seconds: float, all_classes: bool
+) -> Iterator[Any]:
     """Yield the accuracy, a table of the classes and one of the pairs most often confused."""
     correct = round(result.accuracy * result.samples)
+    if strange := result.never_learned(known):
+        yield Text(_never_learned(strange, known, result.samples, correct), style="yellow")
     yield (
         f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of "
         f"{counted(result.samples, 'sample')}, {seconds:.1f} s)\n"
@@ -86,6 +98,27 @@ def _parts(result: Evaluation, seconds: float, all_classes: bool) -> Iterator[An
     yield table("class", *numbers, rows=rows, numbers=numbers, **limit)
     if pairs := result.confused(limit=10):
         yield table("label", "taken for", "samples", rows=pairs, numbers=numbers)
+
+
+def _never_learned(
+    strange: list[ClassResult], known: Collection[Label], samples: int, correct: int
+) -> str:
+    """Say which labels the model does not know, and how accurate it is without them."""
+    some = []
+    for one in strange[:NAMED]:
+        close = closest(one.label, known)
+        meant = "" if close is None else f"; the model has {close!r}"
+        some.append(f"{one.label!r} ({counted(one.samples, 'sample')}{meant})")
+    if len(strange) > NAMED:
+        some.append(f"and {len(strange) - NAMED:,} more")
+    wrong = sum(one.samples for one in strange)
+    rest = samples - wrong
+    without = f" Without them the accuracy is {correct / rest:.2%}." if rest else ""
+    are = "1 label is no class" if len(strange) == 1 else f"{len(strange):,} labels are no classes"
+    return visible(
+        f"{are} of this model: {', '.join(some)}. "
+        f"{counted(wrong, 'sample')} of {samples:,} can't be answered right.{without}"
+    )
 
 
 def _percent(value: float) -> str:

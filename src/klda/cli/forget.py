@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
+from klda.cli.classes import known_class
 from klda.cli.console import counted, report
 from klda.cli.opening import changed
 from klda.cli.options import option
@@ -71,13 +72,12 @@ def forget(
         raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    from klda.data import as_label
     from klda.learner import ForgetTraceWarning
 
     with changed(model, wait, encoding.given()) as learner:
         before, holding = learner.classes, learner.classifier.holds_samples
-        names = [as_label(label, before) for label in labels or ()]
-        traces = learner.traces_of(name for name in names if name in before)
+        names = [known_class(label, before) for label in labels or ()]
+        traces = learner.traces_of(names)
         exact = bool(ids or rows) or not traces
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
@@ -135,9 +135,6 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
     from klda.engine.held_rows import NotLearnedError
 
     path, learned = tables[0].path, learner.classes
-    for name in names:
-        if name not in learned:
-            raise KldaError(f"{name!r} is not a class of this model: nothing was forgotten.")
     rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True):
         chosen = [i for i, label in enumerate(batch.labels or ()) if label in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +83,7 @@ def learn(
     """
     from klda.encoders import modality_of
     from klda.learner import folder
-    from klda.learner.resume import ResumableLearn
+    from klda.learner.resume import ResumableLearn, named
 
     options.check_workers(cluster, workers)
     if resume and (restart or cluster is not None):
@@ -115,8 +115,11 @@ def learn(
             say("These files were learned completely: there is nothing to resume.")
             learner = existing
         else:
-            if job.learned_before:
-                say("These files were learned before; their rows now count once more.")
+            if job.repeated:
+                say(
+                    f"The same rows were learned before: {named(job.repeated)}. They now count "
+                    "once more."
+                )
             if resumed:
                 say(f"Continuing after {resumed:,} rows.")
             if cluster is None:
@@ -130,11 +133,12 @@ def learn(
 
 
 def _learn_here(job: ResumableLearn, opened: Callable[[], Learner]) -> Learner:
-    with closing(reading.batches(job.tables, "Learning", labels=True, start=job.place)) as rows:
+    with reading.shown(job.tables, "Learning", labels=True, start=job.place) as rows:
         # Before the foundation model is loaded: a bad file shows at once.
-        first = iter(list(itertools.islice(rows, 1)))  # an iterator lets go of what it gave
+        batches = iter(rows)
+        first = iter(list(itertools.islice(batches, 1)))  # an iterator lets go of what it gave
         learner = opened()
-        job.learn(learner, itertools.chain(first, rows))
+        job.learn(learner, itertools.chain(first, batches), progress=rows.done)
     return learner
 
 

@@ -9,12 +9,17 @@ import typer
 
 from klda.cli import options
 from klda.cli.console import interrupts_ignored, knowledge, report
+from klda.cli.options import option
 from klda.errors import KldaError
 
 
 def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    allow_same: Annotated[
+        bool,
+        option("Merge even if models share samples, which then count twice.", "--allow-same"),
+    ] = False,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -22,7 +27,8 @@ def merge(
 
     The result is the model that would have learned everything itself. The models must have the same
     foundation model and the same random features, which they have by default, unless --seed,
-    --gamma or --components differed.
+    --gamma or --components differed. Models that have learned the same file, or that are copies of
+    each other, are refused: what they share would count twice.
 
     **klda merge** north/ south/ **--output** all/
 
@@ -41,7 +47,7 @@ def merge(
     with folder.writer_lock(output, timeout=wait):
         merged = Learner.load(models[0])
         for path in models[1:]:
-            merged.merge(Learner.load(path))
+            merged.merge(Learner.load(path), allow_same=allow_same)
         with interrupts_ignored():
             merged.save(output, overwrite=replaced)
     classes, samples = len(merged.classes), merged.samples

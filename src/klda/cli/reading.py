@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
 
 from klda import data
@@ -25,18 +27,45 @@ def open_tables(
     return data.open_tables(paths, modality=modality, columns=data.Columns(*names), classes=classes)
 
 
-def batches(
-    tables: Sequence[Table], doing: str, *, labels: bool, start: Position = data.START
-) -> Generator[Batch, None, None]:
-    """Read tables in batches, a little ahead of the caller, and show the progress.
+class ShownRows:
+    """The batches of some tables, and a bar that shows how many of their rows are done."""
 
-    The bar advances when the next batch is asked for, that is, when this one has been used.
-    """
+    def __init__(self, batches: Iterator[Batch], report: Callable[..., None]) -> None:
+        self._batches, self._report = batches, report
+        self._ends = [(0, 0.0)]  # of the batches read: the rows, and the fraction of all files
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            self._ends.append((self._ends[-1][0] + len(batch), batch.fraction))
+            yield batch
+
+    def done(self, rows: int) -> None:
+        """Show that so many rows are done."""
+        self._done = max(self._done, rows)
+        ends, fractions = zip(*self._ends, strict=True)
+        self._report(float(np.interp(self._done, ends, fractions)), f"{self._done:,} rows")
+
+
+@contextmanager
+def shown(
+    tables: Sequence[Table], doing: str, *, labels: bool, start: Position = data.START
+) -> Iterator[ShownRows]:
+    """Read tables in batches, a little ahead of the caller, who says how many rows are done."""
     from klda.encoders.progress import progress_bar
 
-    with progress_bar(doing, 1.0) as report:
-        rows = 0
-        for batch in data.read(tables, labels=labels, start=start):
+    with (
+        progress_bar(doing, 1.0) as report,
+        closing(data.read(tables, labels=labels, start=start)) as batches,
+    ):
+        yield ShownRows(batches, report)
+
+
+def batches(tables: Sequence[Table], doing: str, *, labels: bool) -> Iterator[Batch]:
+    """Read tables in batches; the rows of one are done when the next is asked for."""
+    with shown(tables, doing, labels=labels) as rows:
+        done = 0
+        for batch in rows:
             yield batch
-            rows += len(batch)
-            report(batch.fraction, f"{rows:,} rows")
+            done += len(batch)
+            rows.done(done)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from klda.cli import options
+from klda.cli.classes import known_class
 from klda.cli.console import report
 from klda.cli.opening import changed
 from klda.errors import KldaError
@@ -31,7 +32,9 @@ def rename(
         raise KldaError("The new name is empty: a class needs a name.")
     with changed(model, wait, {}) as learner:
         known = learner.classes
-        label, name = as_label(old, known), as_label(new, known)
+        label, name = known_class(old, known), as_label(new, known)
+        if name in known:
+            raise KldaError(f"There is a class {name!r} already: choose another name.")
         learner.rename(label, name)
     done = {"model": str(model), "old": label, "new": name, "samples": known[label]}
     report(json, done, f"Renamed {label} to {name} in {model}.")

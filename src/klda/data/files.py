@@ -19,7 +19,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
-IDENTITY_BYTES = 1 << 16  # read at both ends of a file to notice a change
+IDENTITY_BYTES, IDENTITY_PLACES = 1 << 16, 16  # parts of a file that show a change
 
 
 def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -69,28 +69,25 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Return what shows whether a file has changed: size, time, and a digest of parts of it.
+    """Return what shows whether a file has changed: the last change, and its content.
 
-    Of a folder of images, names, sizes and times count. Empty for a pipe, which can be read only
-    once. Can be written as JSON.
+    The content is the size and a digest of parts of the file, or of the names and sizes of the
+    images in a folder: a copy has the same. Empty for a pipe, which can be read only once. Can be
+    written as JSON.
     """
-    if not path.is_file() and not path.is_dir():
-        return {}
     if path.is_dir():
-        entries = [(str(i.relative_to(path)), *_stamp(i)) for i in _images_in(path)]
-        digest = hashlib.sha256(json.dumps(entries).encode())
-        return {"images": len(entries), "digest": digest.hexdigest()}
-    size, changed = _stamp(path)
+        images = [(str(image.relative_to(path)), image.stat()) for image in _images_in(path)]
+        digest = hashlib.sha256(json.dumps([(name, s.st_size) for name, s in images]).encode())
+        changed = hashlib.sha256(json.dumps([s.st_mtime_ns for _, s in images]).encode())
+        return {"changed": changed.hexdigest(), "content": [len(images), digest.hexdigest()]}
+    if not path.is_file():
+        return {}
+    status, digest = path.stat(), hashlib.sha256()
     with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(IDENTITY_BYTES))
-        file.seek(max(0, size - IDENTITY_BYTES))
-        digest.update(file.read(IDENTITY_BYTES))
-    return {"size": size, "changed_ns": changed, "digest": digest.hexdigest()}
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+        for i in range(IDENTITY_PLACES):
+            file.seek(max(0, status.st_size - IDENTITY_BYTES) * i // (IDENTITY_PLACES - 1))
+            digest.update(file.read(IDENTITY_BYTES))
+    return {"changed": status.st_mtime_ns, "content": [status.st_size, digest.hexdigest()]}
 
 
 def kind_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda.encoders.progress import progress_bar
+from klda.encoders.progress import Show, progress_bar
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -45,15 +45,16 @@ class Encoder(Protocol):
     def dimension(self) -> int:
         """Length of a feature row (0 for precomputed features of any length)."""
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn inputs into features.
 
         Parameters
         ----------
         inputs : sequence
             The texts, images or feature rows.
-        progress : bool, default=False
-            Show a progress bar if standard error is a terminal.
+        progress : bool or callable, default=False
+            Show a progress bar if standard error is a terminal; or a function that is called with
+            the number of inputs encoded so far.
 
         Returns
         -------
@@ -145,7 +146,7 @@ def collect(
     count: int,
     batches: Iterator[tuple[Any, np.ndarray]],
     *,
-    progress: bool,
+    progress: Show,
 ) -> np.ndarray:
     """Put an encoder's batches, pairs of positions and rows, into one array of `count` rows."""
     name, precision = encoder.name, encoder.precision
@@ -181,7 +182,7 @@ class PrecomputedFeatures:
     def __init__(self, dimension: int = 0) -> None:
         self.dimension = dimension
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Return feature rows, a 2-D array of finite numbers, as float32."""
         try:
             rows = np.asarray(inputs)

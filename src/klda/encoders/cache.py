@@ -16,6 +16,7 @@ import numpy as np
 import platformdirs
 
 from klda.encoders.base import Encoder, Modality
+from klda.encoders.progress import Show
 from klda.engine.feature_map import GAMMA_SCALE
 from klda.errors import KldaError
 
@@ -185,7 +186,7 @@ class CachedEncoder:
         """Describe the features: the encoder's own fingerprint."""
         return self.encoder.fingerprint()
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn inputs into features; compute only those that are not in the cache."""
         keys = self._keys(inputs)
         if keys is None:

@@ -23,11 +23,15 @@ from klda.encoders.pretrained import (
     pooled_layers,
     resolve_layers,
 )
+from klda.encoders.progress import Show
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 _READERS = min(8, usable_cpus())
 _ACCEPTED = "a path, a PIL image, the bytes of an image file, or a uint8 array (height, width, 3)"
+# Pillow has readers for dozens of formats, some of which run other programs. Classes of images come
+# in these.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 _CLASS_TOKENS = ("cls_token", "class_embedding", "class_token")
 
 
@@ -36,7 +40,7 @@ class ImageEncoder(FrozenModel):
 
     modality = "image"
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn paths, PIL images, bytes of image files or uint8 arrays into features."""
         images = _check_list(inputs)
         return collect(self, len(images), self._batches(images), progress=progress)
@@ -104,8 +108,16 @@ def open_image(item: Any, position: int) -> Any:
     try:
         if isinstance(item, pillow.Image):
             return _to_rgb(item, where)
-        with pillow.open(io.BytesIO(item) if isinstance(item, bytes) else item) as image:
+        source = io.BytesIO(item) if isinstance(item, bytes) else item
+        with pillow.open(source, formats=FORMATS) as image:
             return _to_rgb(image, where)
+    except (MemoryError, KldaError):
+        raise
+    except pillow.UnidentifiedImageError as error:
+        raise KldaError(
+            f"{where} is not an image, or not of a format that can be read here: "
+            f"{', '.join(FORMATS)}."
+        ) from error
     # Pillow's decoders raise SyntaxError, struct.error and others on damaged files.
     except Exception as error:
         raise KldaError(f"{where} can't be decoded as an image: {error}") from error
@@ -219,7 +231,7 @@ class EfficientNetLite:
     pooling = "average"
     engine = "torch"
     dimension = 1280
-    _SIZE = 224
+    SIZE = 224
 
     def __init__(self, files: ModelFiles, options: Options) -> None:
         options.require_last_layer(files.name)
@@ -238,7 +250,7 @@ class EfficientNetLite:
 
     def pixels(self, image: Any) -> np.ndarray:
         """Resize and scale an RGB image."""
-        resized = image.resize((self._SIZE, self._SIZE), self._resampling)
+        resized = image.resize((self.SIZE, self.SIZE), self._resampling)
         return (np.asarray(resized, dtype=np.float32).transpose(2, 0, 1) - 127.0) / 128.0
 
     def forward(self, pixels: Any) -> Any:

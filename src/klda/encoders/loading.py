@@ -19,7 +19,7 @@ from klda.encoders.files import ModelFiles
 from klda.encoders.images import ImageEncoder
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.options import Engine, Options, can_run_onnx, is_installed
+from klda.encoders.options import DEFAULT, Engine, Options, can_run_onnx, is_installed
 from klda.encoders.sources import Hub, OfflineModelError
 from klda.encoders.text import TextEncoder
 from klda.errors import KldaError, check_count
@@ -102,7 +102,7 @@ def load(
     if name == NgramEncoder.name:
         encoder = _ngrams(options)
     else:
-        files = _locate(name, revision)
+        files = _locate(name, revision, options)
         if modality is None:
             modality = known.modality if known is not None else _modality(files)
         encoder = _build(modality, files, options)
@@ -123,7 +123,7 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(_locate(name, None))
+    return _modality(_locate(name))
 
 
 def default_text_model() -> str:
@@ -138,13 +138,13 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
     """
     name = os.fspath(name_or_path)
     if name in MODELS:
-        return MODELS[name].engine
+        return MODELS[name].engine()
     if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
         return None
-    files = _locate(name, None)
+    files = _locate(name)
     if _modality(files) != "text":
         return "torch"
-    return Options().choose_engine(name, is_bert(files))
+    return DEFAULT.choose_engine(name, is_bert(files))
 
 
 def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
@@ -182,10 +182,11 @@ def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
     return numbers
 
 
-def _locate(name: str, revision: str | None) -> ModelFiles:
+def _locate(name: str, revision: str | None = None, options: Options = DEFAULT) -> ModelFiles:
     """Find the files of a named model, of a folder, or of a model on the hub."""
     try:
         if name in MODELS:
+            MODELS[name].check_runs(options)
             return MODELS[name].locate(revision)
         path = Path(name).expanduser()
         if path.is_file():

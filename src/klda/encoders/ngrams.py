@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from klda.encoders.base import Modality, collect, describe
+from klda.encoders.progress import Show
 from klda.encoders.text import check_texts
 
 _LENGTHS = (2, 3, 4, 5)  # of n-grams, in characters
@@ -43,7 +44,7 @@ class NgramEncoder:
     precision = "float32"
     gamma_scale = 0.3  # the kernel is narrower than for a foundation model's features
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Return one float32 row per text; a text without characters has a row of zeros."""
         texts = check_texts(inputs)
         starts = range(0, len(texts), _CHUNK)

@@ -96,6 +96,9 @@ class Options:
             )
 
 
+DEFAULT = Options()
+
+
 def prefers_onnx(device: str = "auto") -> bool:
     """Check whether ONNX Runtime is the better choice for models that it can run."""
     if not is_installed("torch"):

@@ -6,16 +6,23 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+# Whether to show a bar; or a function that is called with how much is done, and shows it itself.
+Show = bool | Callable[..., None]
+
 
 @contextlib.contextmanager
 def progress_bar(
-    doing: str, total: float | None = None, *, show: bool = True
+    doing: str, total: float | None = None, *, show: Show = True
 ) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error if it is a terminal and `show` is true.
 
     `doing` names the work, as ``"Learning"``; `total` is the amount of it, None if unknown. Yields
-    ``report(done, note="")``, which sets how much is done and a note such as ``"1,200 rows"``.
+    ``report(done, note="")``, which sets how much is done and a note such as ``"1,200 rows"``; if
+    `show` is a function, that one.
     """
+    if callable(show):
+        yield show
+        return
     if not (show and sys.stderr.isatty()):
         yield lambda done, note="": None
         return

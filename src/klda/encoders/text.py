@@ -13,6 +13,7 @@ from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
 from klda.encoders.files import OTHER_MODULES, ModelFiles
 from klda.encoders.options import Options
 from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
+from klda.encoders.progress import Show
 from klda.errors import KldaError, require
 
 _STATIC_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"  # beside the weights' folder
@@ -85,7 +86,7 @@ class TextEncoder(FrozenModel):
         super().__init__(files, network)
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
         checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
         return collect(self, len(checked), self._batches(checked), progress=progress)

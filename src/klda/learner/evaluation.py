@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,13 +80,19 @@ class Reliability:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Agreement of predictions with labels."""
 
     labels: list[Any]  # classes that occur as a label or as an answer, sorted
     confusion: np.ndarray  # samples with the label of the row and the answer of the column
     reliability: Reliability  # of the answers' probabilities
+
+    def __repr__(self) -> str:
+        return (
+            f"<Evaluation: accuracy {self.accuracy:.2%} of {self.samples:,} samples, expected "
+            f"calibration error {self.reliability.error:.1%}>"
+        )
 
     @property
     def samples(self) -> int:
@@ -106,6 +112,10 @@ class Evaluation:
             ClassResult(label, int(rows[i]), int(columns[i]), int(self.confusion[i, i]))
             for i, label in enumerate(self.labels)
         ]
+
+    def never_learned(self, classes: Collection[Any]) -> list[ClassResult]:
+        """Return the results of labels that are none of these classes: no answer can be right."""
+        return [one for one in self.classes if one.samples and one.label not in classes]
 
     def confused(self, limit: int | None = 10) -> list[tuple[Any, Any, int]]:
         """List the pairs (label, wrong answer, samples), most frequent first; None lists all."""

@@ -11,9 +11,12 @@ import numpy as np
 from klda import encoders
 from klda.data.threads import map_behind
 from klda.encoders.base import Modality
+from klda.encoders.progress import Show
 from klda.errors import KldaError, checked_inputs
 from klda.labels import Label, check_one_each, plain_labels
 
+ENCODER_MEMBERS = [name for name in vars(encoders.Encoder) if not name.startswith("_")]
+FINGERPRINT_KEYS = ("name", "modality", "revision", "pooling", "layers", "dimension")
 Labels = Sequence[Label] | np.ndarray
 EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
 
@@ -82,8 +85,11 @@ class InputEncoder:
         """Check and encode inputs."""
         return self.encoder.encode(checked_inputs(inputs, self.modality), progress=progress)
 
-    def batches(self, batches: Iterable[Any], *, progress: bool = False) -> Iterator[EncodedBatch]:
-        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time."""
+    def batches(self, batches: Iterable[Any], *, progress: Show = False) -> Iterator[EncodedBatch]:
+        """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time.
+
+        A function that shows the progress is called with the inputs encoded so far, of all batches.
+        """
         if isinstance(batches, str | bytes | np.ndarray):
             raise KldaError("labels is missing: give one label for each input.")
         # Features are not encoded, and a stream may reuse the memory of this batch for the next.
@@ -92,8 +98,12 @@ class InputEncoder:
         prepare = getattr(self.encoder, "prepare", None)
         if prepare is not None:
             ready = map_behind(lambda batch: (prepare(batch[0]), *batch[1:]), ready)
+        done = 0
         for inputs, labels, ids in ready:
-            rows = self.encoder.encode(inputs, progress=progress)
+            rows = self.encoder.encode(inputs, progress=_after(done, progress))
+            done += len(rows)
+            if callable(progress):
+                progress(done)
             check_one_each(rows, labels)
             yield rows.copy() if reused else rows, labels, ids
 
@@ -107,6 +117,11 @@ class InputEncoder:
         inputs, labels = checked_inputs(batch[0], self.modality), plain_labels(batch[1])
         # A copy: the caller may use its list again for the next batch.
         return list(inputs) if self.modality == "text" else inputs, labels, ids
+
+
+def _after(before: int, progress: Show) -> Show:
+    """Return what shows the progress of one batch, after so many inputs in others."""
+    return (lambda done, note="": progress(before + done)) if callable(progress) else progress
 
 
 def check_same_features(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:
@@ -129,6 +144,7 @@ def _described(fingerprint: dict[str, Any]) -> str:
 def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
     """Open a foundation model, by name unless it is one."""
     if not isinstance(model, str | Path):
+        _check_encoder(model)
         return model
     try:
         if str(model) not in encoders.MODELS and Path(model).is_dir():
@@ -137,3 +153,17 @@ def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) 
     except OSError as error:  # such as a name that is too long for a file
         reason = error.strerror or error
         raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
+
+
+def _check_encoder(model: Any) -> None:
+    """Raise if an object that is given as a foundation model can't be one."""
+    lacks = [name for name in ENCODER_MEMBERS if not hasattr(model, name)]
+    if not lacks:
+        described = model.fingerprint()
+        lacks = [f"{key!r} in its fingerprint" for key in FINGERPRINT_KEYS if key not in described]
+    if lacks:
+        raise FoundationModelError(
+            f"model={model!r:.80} can't be used: it has no {', '.join(lacks)}. Give the name of a "
+            "foundation model, a folder, 'features' for rows that you have computed, or an object "
+            "with the members of klda.encoders.Encoder."
+        )

@@ -18,6 +18,7 @@ from klda.classifiers import KLDA, ContinualClassifier
 from klda.classifiers.validation import check_label_kind, check_labels_known
 from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
+from klda.encoders.progress import Show
 from klda.engine.interrupts import held_back
 from klda.engine.model import Model
 from klda.errors import KldaError
@@ -25,6 +26,7 @@ from klda.labels import Label, check_one_each, listed, plain
 from klda.learner.class_names import ClassNames, can_read_names, carry_hints
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.ledger import Ledger, SampleId
+from klda.learner.overlap import check_no_overlap
 from klda.learner.read_only import Detached, ReadOnlyLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -182,7 +184,7 @@ class Learner(ReadOnlyLearner):
         batches: Iterable[Any],
         *,
         after: Callable[[], None] | None = None,
-        progress: bool = False,
+        progress: Show = False,
     ) -> None:
         """Learn batches as :meth:`learn` does, without an entry in the history, as a draft.
 
@@ -416,7 +418,7 @@ class Learner(ReadOnlyLearner):
             self._names, self._ledger = names, ledger
         return self
 
-    def merge(self, other: Learner) -> Self:
+    def merge(self, other: Learner, *, allow_same: bool = False) -> Self:
         """Add all that another learner knows, as if its samples had been learned here.
 
         Parameters
@@ -424,6 +426,8 @@ class Learner(ReadOnlyLearner):
         other : Learner
             Made with the same foundation model and the same random features; not changed. If this
             learner keeps a ledger, the other one must too.
+        allow_same : bool
+            Merge even if both have learned the same samples or files, which then count twice.
         """
         if not isinstance(other, Learner):
             raise KldaError(
@@ -431,6 +435,8 @@ class Learner(ReadOnlyLearner):
                 "Learner('features', classifier=...)."
             )
         check_same_features(self.foundation, other.foundation, "other's")
+        if not allow_same:
+            check_no_overlap(self, other)
         ledger = self._ledger
         if ledger is not None:
             if other._ledger is None:

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from klda import classifiers, encoders
+from klda.encoders.progress import Show
 from klda.engine.fitted import PredictionOnlyError
 from klda.engine.solution import Answer
 from klda.errors import REFUSED, KldaError, check_count, check_fraction
@@ -323,7 +324,7 @@ class ReadOnlyLearner:
         return explain_rows(self.classifier, rows, self._ledger, threshold, top, samples)
 
     def evaluate(
-        self, inputs: Any, labels: Labels | None = None, *, progress: bool = False
+        self, inputs: Any, labels: Labels | None = None, *, progress: Show = False
     ) -> Evaluation:
         """Compare the answers with the true labels.
 

@@ -23,6 +23,7 @@ from typing import Any
 from klda import __version__
 from klda.classifiers.validation import stored_parameters
 from klda.data import Batch, Position, Table, identity
+from klda.encoders.progress import Show
 from klda.errors import KldaError
 from klda.learner import folder as folders
 from klda.learner.learner import Learner
@@ -59,7 +60,7 @@ class Progress:
     @property
     def named(self) -> str:
         """The names of its files, or of the first few."""
-        return _named(self.paths)
+        return named(self.paths)
 
     @property
     def paths(self) -> list[str]:
@@ -69,8 +70,13 @@ class Progress:
     @property
     def digest(self) -> str:
         """Names the files, as they are, and their columns."""
-        content = json.dumps([self.files, self.columns], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return _digest([self.files, self.columns])
+
+    @property
+    def contents(self) -> list[str]:
+        """Names what is in each file, wherever it is, and the columns; "" for a pipe."""
+        found = [file.get("content") for file in self.files]
+        return [_digest([content, self.columns]) if content else "" for content in found]
 
     @classmethod
     def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
@@ -114,9 +120,20 @@ class ResumableLearn:
         learned = {entry.get("files") for entry in self._history}
         # Whether the model has learned the same files, unchanged, in one go before.
         self.learned_before = repeatable and self._progress.digest in learned
+        self.repeated = self._repeated()  # files whose content was learned before, or comes twice
         self._stored: folders.StoredModel | None = None
         self._taken: deque[Batch] = deque()
         self._due = 0.0
+
+    def _repeated(self) -> list[Path]:
+        seen = {content for entry in self._history for content in entry.get("contents", ())}
+        repeated = []
+        for table, content in zip(self.tables, self._progress.contents, strict=True):
+            if content in seen:
+                repeated.append(table.path)
+            elif content:
+                seen.add(content)
+        return repeated
 
     @property
     def place(self) -> Position:
@@ -194,10 +211,10 @@ class ResumableLearn:
 
     # ---------------------------------------------------------------- learning
 
-    def learn(self, learner: Learner, batches: Iterable[Batch]) -> None:
+    def learn(self, learner: Learner, batches: Iterable[Batch], *, progress: Show = False) -> None:
         """Learn what is left, from `place` on; the learner changes when all of it is learned.
 
-        The learner is a new one, or the one in the folder.
+        The learner is a new one, or the one in the folder. `progress` as for encoders.
         """
         if self._progress.base is not None and learner.origin != self.folder.resolve():
             raise folders.ModelExistsError(
@@ -213,13 +230,16 @@ class ResumableLearn:
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
             self._check_same(_options(draft), _options(learner))
         self._due = time.monotonic() + self.every
-        draft.learn_batches(self._noted(batches), after=lambda: self._note(draft))
-        progress = self._progress
-        if not progress.samples:
+        draft.learn_batches(
+            self._noted(batches), after=lambda: self._note(draft), progress=progress
+        )
+        if not self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         # As the caller named them: what a link leads to may have a name that tells nothing.
-        source = _named(table.path for table in self.tables)
-        learner.take_over(draft, source, run=progress.run, files=progress.digest)
+        source = named(table.path for table in self.tables)
+        learned = self._progress
+        contents = [content for content in learned.contents if content]
+        learner.take_over(draft, source, run=learned.run, files=learned.digest, contents=contents)
 
     def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
         for batch in batches:
@@ -266,7 +286,12 @@ def unfinished(folder: str | Path) -> str | None:
     return str(Progress.load(at)[0])
 
 
-def _named(paths: Iterable[str | Path]) -> str:
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def named(paths: Iterable[str | Path]) -> str:
+    """Return the names of files, or of the first few."""
     names = [Path(path).name for path in paths]
     more = len(names) - NAMED_FILES
     return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")

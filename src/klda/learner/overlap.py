@@ -1,0 +1,48 @@
+"""Whether two learners have learned the same: merged, it would count twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from klda.errors import KldaError
+
+if TYPE_CHECKING:
+    from klda.learner.learner import Learner
+
+
+def check_no_overlap(learner: Learner, other: Learner) -> None:
+    """Raise if another learner is the same one, or has learned some of the same files."""
+    shared = _shared_sources(learner, other)
+    if shared:
+        reason = f"both models have learned {', '.join(shared)}, which would count twice"
+    elif _is_same(learner, other):
+        reason = "both models have learned the same samples, which would count twice"
+    else:
+        return
+    raise KldaError(f"Nothing was merged: {reason}. If that is what you want, use allow_same.")
+
+
+def _shared_sources(learner: Learner, other: Learner) -> list[str]:
+    """Return where the learns, or the files, that are in the histories of both came from."""
+
+    def learns(one: Learner) -> dict[str, str]:
+        return {
+            key: entry.get("source", "some files")
+            for entry in one.history
+            for key in (entry.get("run"), *entry.get("contents", ()))
+            if key
+        }
+
+    mine, theirs = learns(learner), learns(other)
+    return list(dict.fromkeys(source for key, source in mine.items() if key in theirs))
+
+
+def _is_same(learner: Learner, other: Learner) -> bool:
+    if not learner.samples or learner.classes != other.classes:
+        return False
+    mine, theirs = (one.pack(solved=False)[0] for one in (learner, other))
+    return mine.keys() == theirs.keys() and all(
+        np.array_equal(array, theirs[name]) for name, array in mine.items()
+    )
