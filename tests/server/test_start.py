@@ -29,22 +29,6 @@ from .test_writer import ALL, refused, write
 FIVE = {f"new{i}": 3 for i in range(5)}
 
 
-@pytest.fixture(scope="session")
-def large_origin(tmp_path_factory):
-    """A model that no longer holds its samples, with an array file that a load does not read."""
-    folder = tmp_path_factory.mktemp("large") / "model"
-    learner = Learner("features", classifier=KLDA(n_components=800, random_state=0))
-    for label in CENTRES:
-        learner.learn(samples(label, 150), [label] * 150)
-    learner.save(folder)
-    return folder
-
-
-@pytest.fixture
-def large_model(large_origin, tmp_path):
-    return Path(shutil.copytree(large_origin, tmp_path / "large"))
-
-
 def taught(folder, times=5):
     """Teach classes that are acknowledged and in the journal alone; end as a kill does."""
     running = Running(folder, checkpoint_interval=1e9)

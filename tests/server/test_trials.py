@@ -24,7 +24,6 @@ from klda.server.errors import ServerError
 from klda.server.run import listen
 
 from .conftest import CENTRES, samples
-from .test_start import large_origin  # noqa: F401
 
 TRIALS = int(os.environ.get("KLDA_TRIALS", "4"))
 SECONDS = 120.0
@@ -162,7 +161,7 @@ FAULTS = {"model": break_model, "journal": break_journal, "log": break_log, "mem
 
 
 @pytest.fixture(scope="module")
-def others(large_origin, tmp_path_factory):  # noqa: F811
+def others(large_origin, tmp_path_factory):
     """A model that grew out of the same one, as a kill left it."""
     folder = Path(shutil.copytree(large_origin, tmp_path_factory.mktemp("other") / "model"))
     with serving(folder, "--checkpoint-interval", "3600") as client:
@@ -172,10 +171,7 @@ def others(large_origin, tmp_path_factory):  # noqa: F811
 
 @pytest.mark.parametrize("seed", range(TRIALS))
 def test_a_start_refuses_or_has_everything_and_once_mended_has_everything(
-    large_origin,  # noqa: F811
-    others,
-    tmp_path,
-    seed,
+    large_origin, others, tmp_path, seed
 ):
     kind, chance = list(FAULTS)[seed % len(FAULTS)], random.Random(seed)
     folder = Path(shutil.copytree(large_origin, tmp_path / "model"))
