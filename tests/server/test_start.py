@@ -392,6 +392,26 @@ def test_a_damaged_note_of_the_last_change_stops_the_start(features_model, text)
         assert again.counts == expected
 
 
+@pytest.mark.parametrize(
+    "extras",
+    [
+        [],
+        {"service": "x"},
+        {"service": {"position": "1"}},
+        {"service": {"position": -1}},
+        {"service": {"position": 10**30}},
+        {"service": {"position": True}},
+        {"service": {"position": 1, "journal": 5}},
+        {"service": {"position": 1, "checksum": []}},
+    ],
+    ids=str,
+)
+def test_a_model_that_says_nonsense_about_its_journal_is_damaged(features_model, extras):
+    storage.save_extras(features_model, extras)
+    with pytest.raises(ModelFolderError, match="damaged"):
+        Running(features_model)
+
+
 # ------------------------------------------------------------------ what is not a journal
 
 

@@ -21,9 +21,12 @@ from klda.errors import KldaError
 from klda.learner.folder import DOCUMENT, JOURNAL, LAST_CHANGE
 from klda.server.client import Client
 from klda.server.errors import ServerError
+from klda.server.journal_file import JournalError
 from klda.server.run import listen
 
 from .conftest import CENTRES, samples
+from .test_service import Running
+from .test_start import taught
 
 TRIALS = int(os.environ.get("KLDA_TRIALS", "4"))
 SECONDS = 120.0
@@ -155,6 +158,23 @@ def break_journal(folder, other, chance):
 
 def break_log(folder, other, chance):
     damage(folder / WAL, chance)
+
+
+def test_no_damage_to_a_journal_loses_a_change(features_model, tmp_path):
+    """In this process, ten times as many as the trials."""
+    expected = taught(features_model)
+    files = [JOURNAL, WAL, WAL, f"{JOURNAL}-shm", LAST_CHANGE]
+    for seed in range(10 * TRIALS):
+        chance, folder = random.Random(seed), tmp_path / f"damaged{seed}"
+        shutil.copytree(features_model, folder)
+        damage(folder / chance.choice(files), chance)
+        try:
+            running = Running(folder)
+        except JournalError:
+            continue
+        counts = running.counts
+        running.abandon()
+        assert counts == expected, seed
 
 
 FAULTS = {"model": break_model, "journal": break_journal, "log": break_log, "memory": None}

@@ -150,7 +150,8 @@ class Writer:
         model, saved = self.settings.model, storage.exists(self.settings.model)
         binding = UNBOUND
         if saved:
-            binding = Binding.of(storage.load(model).document.get("extras", {}))
+            with storage.damage_named(model):
+                binding = Binding.of(storage.load(model).document.get("extras", {}))
         self._journal = Journal(model, binding)
         self._held.callback(self._journal.close)
         if not saved:
