@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from klda.data import open_table
-from klda.encoders.cache import default_cache_folder
+from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError
 from klda_bench.data import archives, hub
 from klda_bench.data.hub import DATASETS

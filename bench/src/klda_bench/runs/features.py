@@ -9,6 +9,7 @@ from klda import encoders
 from klda.encoders import OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
 
 Features = tuple[Samples, Samples, dict[str, Any] | None]
 HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
@@ -46,10 +47,10 @@ class FeatureSource:
         if key not in self._encoders:
             # The same features on every device, wherever that is possible.
             precision = "auto" if backbone in HALF_PRECISION else "float32"
-            options: dict[str, Any] = {"device": self._device, "cache": self._cache or True}
-            options |= {"layers": layers, "precision": precision}
+            options: dict[str, Any] = {"layers": layers, "precision": precision}
             try:
-                self._encoders[key] = encoders.load(backbone, **options)
+                encoder = encoders.load(backbone, device=self._device, **options)
+                self._encoders[key] = CachedEncoder(encoder, FeatureCache(self._cache))
             except OfflineModelError as error:
                 # Asking the hub again for each run would take minutes of time-outs.
                 self._encoders[key] = error

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from klda.encoders.base import Encoder, Modality
 from klda.encoders.progress import Show
+from klda.encoders.sources import default_cache_folder
 from klda.engine.feature_map import GAMMA_SCALE
 from klda.errors import KldaError
 
@@ -32,13 +32,6 @@ _SCHEMA = (
 
 class FeatureCacheWarning(UserWarning):
     """The feature cache can't be used or is damaged in part; the features are still correct."""
-
-
-def default_cache_folder() -> Path:
-    """Return ``KLDA_CACHE``, else the platform's cache folder for klda."""
-    if os.environ.get("KLDA_CACHE"):
-        return Path(os.environ["KLDA_CACHE"]).expanduser()
-    return platformdirs.user_cache_path("klda", appauthor=False, opinion=False)
 
 
 class FeatureCache:
@@ -178,8 +171,7 @@ class CachedEncoder:
         self.modality = encoder.modality
         self.dimension = encoder.dimension
         self.gamma_scale = getattr(encoder, "gamma_scale", GAMMA_SCALE)
-        describe = getattr(encoder, "cache_key", encoder.fingerprint)
-        identity = json.dumps([_FORMAT, describe()], sort_keys=True)
+        identity = json.dumps([_FORMAT, _identity(encoder)], sort_keys=True)
         self._model_digest = hashlib.sha256(identity.encode()).digest()
 
     def fingerprint(self) -> dict[str, Any]:
@@ -219,6 +211,16 @@ class CachedEncoder:
             ]
         except (OSError, TypeError, ValueError, AttributeError):
             return None
+
+
+def _identity(encoder: Encoder) -> dict[str, Any]:
+    """Describe what features depend on bit by bit: tokenizer and precision are part of it."""
+    fingerprint, files = encoder.fingerprint(), getattr(encoder, "files", None)
+    if files is None:
+        return fingerprint
+    parts = ("modality", "revision", "pooling", "layers", "dimension")
+    key = {part: fingerprint[part] for part in parts}
+    return key | {"settings": files.settings_digest, "precision": getattr(encoder, "precision", "")}
 
 
 def _content(item: Any, modality: Modality) -> bytes:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders.cache import CachedEncoder, default_cache_folder
+from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache, FeatureCacheWarning
 
 
 class Counting:
@@ -40,14 +41,14 @@ def expected(texts: list[str], revision: str = "1") -> np.ndarray:
 
 def write(folder: Path, worker: int) -> None:
     """Encode texts, half of which another process encodes too."""
-    encoder = CachedEncoder(Counting(), encoders.FeatureCache(folder))
+    encoder = CachedEncoder(Counting(), FeatureCache(folder))
     for start in range(0, 200, 20):
         encoder.encode([f"text {worker * 100 + number}" for number in range(start, start + 20)])
 
 
 @pytest.fixture
-def cache(tmp_path) -> encoders.FeatureCache:
-    return encoders.FeatureCache(tmp_path / "cache")
+def cache(tmp_path) -> FeatureCache:
+    return FeatureCache(tmp_path / "cache")
 
 
 def test_an_input_is_encoded_once(cache):
@@ -66,7 +67,7 @@ def test_features_are_found_again_only_by_the_same_model(cache):
     texts = [f"text {number}" for number in range(2000)]
     CachedEncoder(Counting(), cache).encode(texts)
     warm = Counting()
-    reopened = CachedEncoder(warm, encoders.FeatureCache(cache.folder))
+    reopened = CachedEncoder(warm, FeatureCache(cache.folder))
     np.testing.assert_array_equal(reopened.encode(texts[::-1]), expected(texts[::-1]))
     assert warm.encoded == []
     other = Counting(revision="2")
@@ -89,7 +90,7 @@ def test_a_damaged_file_is_renamed_with_a_warning(part, cache):
     content = bytearray(cache.path.read_bytes())
     content[part] = b"\xa5" * len(content[part])
     cache.path.write_bytes(content)
-    with pytest.warns(encoders.FeatureCacheWarning):
+    with pytest.warns(FeatureCacheWarning):
         rows = CachedEncoder(Counting(), cache).encode(texts)
     np.testing.assert_array_equal(rows, expected(texts))
 
@@ -101,7 +102,7 @@ def test_a_truncated_file_never_gives_wrong_features(fraction, cache):
     content = cache.path.read_bytes()
     cache.path.write_bytes(content[: int(fraction * len(content))])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", encoders.FeatureCacheWarning)
+        warnings.simplefilter("ignore", FeatureCacheWarning)
         for _ in range(3):
             rows = CachedEncoder(Counting(), cache).encode(texts)
             np.testing.assert_array_equal(rows, expected(texts))
@@ -121,7 +122,7 @@ def test_random_damage_never_gives_wrong_features(cache):
             content[position] ^= int(generator.integers(1, 256))
         cache.path.write_bytes(content)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", encoders.FeatureCacheWarning)
+            warnings.simplefilter("ignore", FeatureCacheWarning)
             rows = CachedEncoder(Counting(), cache).encode(texts)
         np.testing.assert_array_equal(rows, expected(texts))
 
@@ -132,7 +133,7 @@ def test_a_changed_row_is_computed_again(cache):
     with sqlite3.connect(cache.path) as connection:
         connection.execute("UPDATE features SET row = zeroblob(20) WHERE number = 2")
     inner = Counting()
-    with pytest.warns(encoders.FeatureCacheWarning, match="1 of its rows"):
+    with pytest.warns(FeatureCacheWarning, match="1 of its rows"):
         rows = CachedEncoder(inner, cache).encode(texts)
     np.testing.assert_array_equal(rows, expected(texts))
     assert inner.encoded == ["b"]
@@ -146,21 +147,21 @@ def test_a_row_stored_under_another_key_is_rejected(cache):
         (one, digest), (other, _) = connection.execute("SELECT row, digest FROM features")
         assert one != other
         connection.execute("UPDATE features SET row = ?, digest = ?", (one, digest))
-    with pytest.warns(encoders.FeatureCacheWarning):
+    with pytest.warns(FeatureCacheWarning):
         rows = CachedEncoder(Counting(), cache).encode(["a", "b"])
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
 def test_a_folder_that_cannot_be_written_gives_only_a_warning(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    encoder = CachedEncoder(Counting(), encoders.FeatureCache(tmp_path / "file"))
-    with pytest.warns(encoders.FeatureCacheWarning):
+    encoder = CachedEncoder(Counting(), FeatureCache(tmp_path / "file"))
+    with pytest.warns(FeatureCacheWarning):
         rows = encoder.encode(["a", "b"])
     np.testing.assert_array_equal(rows, expected(["a", "b"]))
 
 
 def test_the_file_stays_below_max_bytes(tmp_path):
-    cache = encoders.FeatureCache(tmp_path, max_bytes=200_000)
+    cache = FeatureCache(tmp_path, max_bytes=200_000)
     for start in range(40):
         keys = [f"{start} {number}".encode() for number in range(50)]
         cache.put(keys, np.full((50, 100), start, dtype=np.float32))
@@ -169,7 +170,7 @@ def test_the_file_stays_below_max_bytes(tmp_path):
     assert all(row is not None and row[0] == 39 for row in newest)
     assert cache.get([b"0 0"]) == [None]
     with pytest.raises(KldaError, match="max_bytes"):
-        encoders.FeatureCache(tmp_path, max_bytes=0)
+        FeatureCache(tmp_path, max_bytes=0)
 
 
 def test_clear_empties_it(cache):
@@ -202,8 +203,8 @@ def test_threads_share_a_cache(cache):
 
 
 def test_bad_inputs_raise_the_error_of_the_encoder(cache, tiny_models, tiny_dinov2):
-    text = encoders.load(tiny_models("bert-base"), device="cpu", cache=cache)
-    image = encoders.load(tiny_dinov2, device="cpu", cache=cache)
+    text = CachedEncoder(encoders.load(tiny_models("bert-base"), device="cpu"), cache)
+    image = CachedEncoder(encoders.load(tiny_dinov2, device="cpu"), cache)
     with pytest.raises(KldaError, match=r"\[text\]"):
         text.encode("one text")
     with pytest.raises(KldaError, match=r"inputs\[1\] must be a text"):
@@ -218,7 +219,9 @@ def test_load_accepts_a_cache_and_finds_images_by_content(
     image_module = pytest.importorskip("PIL.Image")
     path = tmp_path / "picture.png"
     image_module.fromarray(pictures[0]).save(path)
-    encoder = encoders.load(tiny_dinov2, device="cpu", cache=tmp_path / "cache")
+    encoder = CachedEncoder(
+        encoders.load(tiny_dinov2, device="cpu"), FeatureCache(tmp_path / "cache")
+    )
     inputs = [path, pictures[1], image_module.fromarray(pictures[2])]
     first = encoder.encode(inputs)
     calls = []
@@ -237,18 +240,34 @@ def test_the_tokenizer_is_part_of_the_key(tmp_path, tiny_models, texts):
     import shutil
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    cache = encoders.FeatureCache(tmp_path / "cache")
-    encoders.load(folder, device="cpu", cache=cache).encode(texts)
+    cache = FeatureCache(tmp_path / "cache")
+    CachedEncoder(encoders.load(folder, device="cpu"), cache).encode(texts)
     assert len(cache) == 6
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace('"lowercase": true', '"lowercase": false'))
-    encoders.load(folder, device="cpu", cache=cache).encode(texts)
+    CachedEncoder(encoders.load(folder, device="cpu"), cache).encode(texts)
     assert len(cache) == 12
 
 
 def test_the_default_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
     assert default_cache_folder() == tmp_path
-    assert encoders.FeatureCache().folder == tmp_path
+    assert FeatureCache().folder == tmp_path
     monkeypatch.delenv("KLDA_CACHE")
     assert default_cache_folder().name == "klda"
+
+
+def test_the_bandwidth_of_an_encoder_survives_the_cache(cache):
+    ngrams = encoders.load("ngrams")
+    cached = CachedEncoder(ngrams, cache)
+    texts = ["a dog", "a cat"]
+    np.testing.assert_array_equal(cached.encode(texts), ngrams.encode(texts))
+    assert cached.gamma_scale == ngrams.gamma_scale
+
+
+def test_features_of_another_precision_are_others(cache, tiny_models, texts):
+    folder = tiny_models("bert-base")
+    for precision in ("float32", "bfloat16"):
+        encoder = encoders.load(folder, device="cpu", engine="torch", precision=precision)
+        CachedEncoder(encoder, cache).encode(texts)
+    assert len(cache) == 2 * len(texts)
