@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -170,14 +171,28 @@ def test_a_rename_that_can_not_be_done_changes_nothing(cli, make, given, wrong):
 # ------------------------------------------------------------------------------- help, lists, maps
 
 
-def test_flags_have_no_type_in_the_help(cli, monkeypatch):
+COMMANDS = ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show", "declare")
+
+
+@pytest.mark.parametrize(
+    "command", [(), *((name,) for name in COMMANDS), ("bench",), ("bench", "shots")]
+)
+def test_the_help_names_values_and_cuts_no_option_off(cli, monkeypatch, command):
+    """Not ``<bool>``, ``<list[Path]>`` or ``--input-column,--text-...``."""
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show"):
-        shown = cli(command, "--help").stdout
-        assert "<bool>" not in shown
+    shown = cli(*command, "--help").stdout
+    assert not re.findall(r"<(?:bool|str|path|int|float|list).*>", shown)
+    assert not [line for line in shown.splitlines() if re.match(r"\W+--\S*…", line)]
+    if command:
         assert "completion" not in shown
-    assert "<bool>" not in cli("--help").stdout
-    assert "<bool>" not in cli("bench", "--help").stdout
+
+
+def test_the_name_that_the_help_leaves_out_works(cli, rows, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("body,queue,date\nhello,a,1\ngood bye,b,2\n")
+    given = ("--text-column", "body", "--label-column", "queue", "--foundation", "ngrams")
+    cli("learn", "--help")
+    assert cli.json("learn", path, "--model", tmp_path / "m", *given)["learned"] == 2
 
 
 def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
