@@ -76,7 +76,7 @@ space := $(empty) $(empty)
 
 $(LOWEST)/.ready: pyproject.toml bench/pyproject.toml tests/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1" packaging
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1" "setuptools>=78.1.1" packaging
 	$(LOWEST)/bin/python tests/lowest.py $(LOWEST_EXTRAS) > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt pytest pytest-xdist hypothesis \
 	  -e ".[$(subst $(space),$(comma),$(LOWEST_EXTRAS))]" -e bench

@@ -37,6 +37,7 @@ def test_a_seed_that_can_not_be_used_is_wrong_usage(cli, rows, tmp_path, seed):
 
 
 def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
     for name, colour in (("cat", "red"), ("dog", "blue")):
         for i in range(2):
             Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}{i}.png")

@@ -23,6 +23,7 @@ def words(result):
 
 @pytest.mark.parametrize("kind", ["klda", "lda", "ncm"])
 def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
+    pytest.importorskip("torch", reason="torch is not installed")
     given = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", kind)
     assert "nowhere" in words(cli(*given, "--device", "nowhere", code=1))
     assert not (tmp_path / "m").exists()
