@@ -33,16 +33,48 @@ def test_table1_prints_the_table_and_a_second_call_runs_nothing(tmp_path):
     assert call("report", tmp_path / "out").exit_code == 0
 
 
-def test_the_paper_without_its_data_says_what_to_do(tmp_path, monkeypatch):
+@pytest.fixture
+def small_clinc(tmp_path, monkeypatch):
+    """A text set under the name of one of the paper's, and nothing else."""
     for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KLDA_DATA", raising=False)
-    answer = call("paper", "--backbone", "minilm", "--seeds", 1, "--output", tmp_path / "out")
+    monkeypatch.setenv("KLDA_DATA", str(tmp_path))
+    folder = tmp_path / "paper" / "clinc"
+    folder.mkdir(parents=True)
+    words = ("lamp", "card", "song", "rain", "taxi", "milk", "note", "game", "news", "loan")
+    for part, asked in (("train", "where is my {}|the {} please|a {}"), ("test", "my {}|one {}")):
+        rows = [f"{text.format(word)},{word}" for word in words for text in asked.split("|")]
+        (folder / f"{part}.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+
+
+@pytest.mark.usefixtures("small_clinc")
+def test_a_cell_of_the_paper_is_run_again_from_nothing(tmp_path):
+    pytest.importorskip("matplotlib")
+    where = ("--seeds", 2, "--device", "cpu", "--output", tmp_path / "out")
+    first = call("paper", "--cell", "lda/clinc/ngrams", *where)
+    assert first.exit_code == 0, first.output
+    assert not (tmp_path / "out").exists()  # what is run again is not recorded
+    ridge = ("--set", "lda.ridge=0.5")
+    call(
+        "table1", "--methods", "lda", "--datasets", "clinc", "--backbone", "ngrams", *ridge, *where
+    )
+    again = call("paper", "--cell", "lda/clinc/ngrams", *where)
+    assert "'ridge': 0.5" in again.stdout  # the settings of the recorded runs
+    assert "2 runs made, 0 found" in again.stderr
+    for seed in (0, 1):
+        assert re.search(rf"│\s+{seed} │\s+(\S+) │\s+\1 │\s+0 │", again.stdout)
+
+
+@pytest.mark.usefixtures("small_clinc")
+def test_the_paper_without_runs_or_with_an_unknown_cell_says_what_to_do(tmp_path):
+    answer = call("paper", "--output", tmp_path / "out")
     assert answer.exit_code == 1
     assert "holds no results" in answer.stderr
-    answer = call("paper", "--backbone", "nothing", "--output", tmp_path / "out")
-    assert "backbone='nothing'" in answer.stderr
+    for cell, words in (("lda", "METHOD/DATASET"), ("nothing/clinc", "methods='nothing'")):
+        answer = call("paper", "--cell", cell, "--output", tmp_path / "out")
+        assert answer.exit_code == 1
+        assert words in answer.stderr.replace("\n", " ")
 
 
 @pytest.mark.data

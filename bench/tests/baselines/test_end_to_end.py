@@ -15,6 +15,7 @@ OPTIONS = {
     "ewc": {"fisher_samples": 20},
     "lamol": {"epochs": 25},
     "vag": {"epochs": 20},
+    "vanilla-g": {"epochs": 20},
 }
 
 

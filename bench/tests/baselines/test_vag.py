@@ -42,6 +42,13 @@ def test_no_step_gives_probability_to_a_masked_token(tiny, fast, tasks, kind):
         assert set(targets[targets >= 0].tolist()) <= words
 
 
+def test_without_vag_every_word_is_scored(tiny, fast, tasks):
+    method = make("vanilla-g", tiny["llama"], **{**fast, "epochs": 1})
+    steps = learn_recorded(method, tasks.first)
+    assert steps
+    assert all(torch.isfinite(scores).all() for scores, _ in steps)
+
+
 def test_masked_tokens_get_no_gradient():
     logits = torch.randn(2, 3, 6, requires_grad=True)
     allowed = torch.tensor([True, False, True, False, True, False])

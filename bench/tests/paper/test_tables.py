@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -172,22 +173,58 @@ def test_runs_of_other_defaults_are_not_shown_as_ours(tmp_path):
     assert "98.00" not in text
 
 
+ROWS = 10_000
+EVEN, ODD = np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 2 == 1
+
+
+def answered(method, dataset, correct, **changes):
+    """Return a finished run with its answers, and the accuracy they have."""
+    row = finished(method, dataset, 100 * float(np.mean(correct)), **changes)
+    return row | {"correct": pack_bits(correct), "rows_predicted": len(correct)}
+
+
 def test_a_report_on_the_papers_data_starts_with_what_holds(tmp_path):
     output = tmp_path / "out"
     store = Results.of(output)
-    store.append(finished("klda-e", "clinc", 94.0))
-    store.append(finished("klda-default", "clinc", 95.0))
-    store.append(finished("joint", "clinc", 96.0))
-    store.append(finished("klda-e", "banking", 80.0))
+    store.append(answered("klda-e", "clinc", np.arange(ROWS) < 0.945 * ROWS))
+    store.append(answered("klda-e", "banking", EVEN))
+    upper = np.arange(ROWS) < 0.96 * ROWS
+    ours = {"layers": "auto"}
+    store.append(answered("joint", "clinc", upper))
+    store.append(answered("klda-default", "clinc", upper & (np.arange(ROWS) > 100), **ours))
+    store.append(answered("joint", "hwu", EVEN))
+    store.append(answered("klda-default", "hwu", ODD, **ours))
     html, text = (file.read_text(encoding="utf-8") for file in write_report(output))
-    assert "1 of 2 figures within 1 point of the paper's (CLINC -0.53, Banking -11.73)" in text
-    assert "above the paper's joint fine-tuning of it on 1 of 1 (CLINC +1.80)" in text
-    assert "below our own joint fine-tuning of it on 1 of 1 (CLINC -1.00)" in text
-    assert "Stanford Cars: the data are not on this machine" in text
-    assert "| KLDA-E | 94.00 (1 seed) | 94.53 ± 0.00 | -0.53 |" in text
+    lines = [line for line in text.partition("## Contents")[0].splitlines() if line[:2] == "- "]
+    assert len(lines) < 12  # one screen
+    assert any("1 of 2 within the error" in line and "Banking -41.73" in line for line in lines)
+    said = {line.partition(". ")[0]: line for line in lines}
+    assert "CLINC +1.79" in said["- Ahead of the paper's joint fine-tuning"]
+    assert "CLINC -1.01" in said["- Behind our own joint fine-tuning"]
+    assert "HWU +0.00" in said["- Level with our own joint fine-tuning"]
+    assert any("Stanford Cars: their data were not available" in line for line in lines)
+    assert "| KLDA-E | 94.50 (1 seed) | 94.53 ± 0.00 | -0.03 |" in text
+    assert "Table 1: paper, ours, why" in text
     for figure in published.FIGURES.values():
         assert figure["paper_text"] in html
         assert figure["paper_text"] in text
+
+
+def test_the_table_of_contents_leads_to_every_section(tmp_path):
+    Results.of(tmp_path).append(finished("klda-e", "clinc", 94.0))
+    html, text = (file.read_text(encoding="utf-8") for file in write_report(tmp_path))
+    linked = re.findall(r"^- \[.*\]\(#(.*)\)$", text, re.MULTILINE)
+    titles = re.findall("^## (.*)$", text, re.MULTILINE)
+    assert len(linked) == len(titles) - 1  # all but the list itself
+    assert all(f'<h2 id="{name}">' in html for name in linked)
+
+
+def test_bold_marks_the_best_method_and_nothing_else(tmp_path):
+    store = Results.of(tmp_path)
+    for method, accuracy in (("joint", 99.0), ("lda", 90.0), ("klda", 93.0)):
+        store.append(finished(method, "clinc", accuracy))
+    text = write_report(tmp_path)[1].read_text(encoding="utf-8")
+    assert set(re.findall(r"\*\*(.*?)\*\*", text)) == {"93.00 (1 seed)"}
 
 
 def test_a_note_on_a_part_of_the_data_keeps_its_asterisk(tmp_path):

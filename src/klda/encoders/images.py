@@ -231,7 +231,7 @@ class EfficientNetLite:
     pooling = "average"
     engine = "torch"
     dimension = 1280
-    _SIZE = 224
+    SIZE = 224
 
     def __init__(self, files: ModelFiles, options: Options) -> None:
         options.require_last_layer(files.name)
@@ -250,7 +250,7 @@ class EfficientNetLite:
 
     def pixels(self, image: Any) -> np.ndarray:
         """Resize and scale an RGB image."""
-        resized = image.resize((self._SIZE, self._SIZE), self._resampling)
+        resized = image.resize((self.SIZE, self.SIZE), self._resampling)
         return (np.asarray(resized, dtype=np.float32).transpose(2, 0, 1) - 127.0) / 128.0
 
     def forward(self, pixels: Any) -> Any:

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
-from klda.encoders.images import open_image
+from klda.encoders.images import EfficientNetLite, open_image
 from klda.encoders.pretrained import quiet
 from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError
@@ -133,7 +134,8 @@ class TextEncoder(nn.Module):
 class VisionNetwork(nn.Module):
     """A vision network as klda loads it: its processor, its class token or pooling.
 
-    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
+    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions. It resizes
+    arrays of one size on the device, which is faster than reading them resized.
     """
 
     causal = False
@@ -142,6 +144,7 @@ class VisionNetwork(nn.Module):
         super().__init__()
         encoder: Any = encoders.load(name, device="cpu", precision="float32", modality="image")
         self._pixels, self._forward = encoder.network.pixels, encoder.network.forward
+        self._resizes = isinstance(encoder.network, EfficientNetLite)
         self.model = encoder.network.model.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
@@ -149,11 +152,15 @@ class VisionNetwork(nn.Module):
         self, images: list[Any], max_length: int, columns: Batch, device: torch.device
     ) -> Rows:
         """Have images read for training or prediction, a batch at a time."""
+        as_they_are = self._resizes and _are_arrays_of_one_size(images)
 
         def read(index: np.ndarray) -> Tensor:
-            places = index.tolist()
+            chosen = [images[place] for place in index]
+            if as_they_are:
+                return torch.from_numpy(np.stack(chosen))
             with ThreadPoolExecutor(_READERS) as pool:
-                pixels = list(pool.map(lambda i: self._pixels(open_image(images[i], i)), places))
+                opened = pool.map(open_image, chosen, index.tolist())
+                pixels = list(pool.map(self._pixels, opened))
             if len({part.shape for part in pixels}) > 1:
                 raise KldaError(
                     "The model's processor keeps each image's shape, so that they make no batch: "
@@ -165,7 +172,28 @@ class VisionNetwork(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Feature of each image, (n, d)."""
-        return self._forward(batch["pixels"])
+        pixels = batch["pixels"]
+        return self._forward(resized(pixels) if pixels.dtype == torch.uint8 else pixels)
+
+
+def _are_arrays_of_one_size(images: Sequence[Any]) -> bool:
+    shapes = {image.shape if isinstance(image, np.ndarray) else None for image in images}
+    return len(shapes) == 1 and None not in shapes
+
+
+def resized(images: Tensor) -> Tensor:
+    """Prepare uint8 images (n, height, width, 3) as `EfficientNetLite.pixels` does, on any device.
+
+    With antialiasing torch's bicubic kernel is Pillow's. That works on rows first, then on columns,
+    and keeps whole numbers of 0 to 255 between the two.
+    """
+    size = EfficientNetLite.SIZE
+    with torch.autocast(images.device.type, enabled=False):
+        planes = images.permute(0, 3, 1, 2).float()
+        for shape in ((planes.shape[2], size), (size, size)):
+            planes = functional.interpolate(planes, shape, mode="bicubic", antialias=True)
+            planes = planes.round().clamp(0, 255)
+        return (planes - 127.0) / 128.0
 
 
 def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:

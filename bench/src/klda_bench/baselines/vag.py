@@ -1,4 +1,4 @@
-"""VAG: write the label's name, with the softmax over the task's own words alone."""
+"""Writing the label's name: plainly, and as VAG with the softmax over the task's own words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,75 @@ _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model n
 
 
 @dataclass(kw_only=True, eq=False)
-class VAG(GenerativeBaseline):
+class VanillaG(GenerativeBaseline):
+    """Plain fine-tuning in sequence of a model that writes the label's name.
+
+    The label whose name is nearest in embedding to what was written is the answer. This is Vanilla
+    in the generation framework of Shao et al. (2023), whose code calls it Vanilla-G. A name
+    means something before it is learned, so it is forgotten less than a row of a classifier's head.
+
+    `label_encoder` is a text encoder (such as ``minilm``, as the authors use) that compares what
+    was written with the labels; None compares mean token embeddings of the backbone as it was
+    loaded.
+    """
+
+    name = "vanilla-g"
+
+    label_encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        embeddings = self.module.model.get_input_embeddings().weight.detach().clone()
+        self._embeddings = functional.normalize(embeddings, dim=1)
+        self._encoder: TextEncoder | None = None
+        if self.label_encoder is not None:
+            self._encoder = TextEncoder(self.label_encoder).eval().to(self._device)
+
+    def _prompt(self, text: list[int]) -> list[int]:
+        return text if self.module.seq2seq else [*text, *self.module.ids(_SEPARATOR)]
+
+    def _learn(self, texts: list[str], labels: list[Any]) -> None:
+        self._fit_pairs([self._text_ids(text) for text in texts], self._codes(labels), {})
+
+    def _fit_pairs(
+        self, texts: list[list[int]], codes: list[int], columns: dict[str, Tensor]
+    ) -> None:
+        """Train to write the name of each text's class."""
+        prompts = [self._prompt(text) for text in texts]
+        names = [self._label_ids(self.classes_[code]) for code in codes]
+        ids, targets = self.module.sequences(prompts, names)
+        self._train({"ids": ids, "targets": targets}, columns)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        logits, targets = self.module.logits(batch["ids"], batch["ids_mask"], batch["targets"])
+        return token_loss(logits, targets).mean()
+
+    def _predict(self, texts: list[str]) -> np.ndarray:
+        prompts = [self._prompt(self._text_ids(text)) for text in texts]
+        how = {"max_new_tokens": self._longest_label(), "processors": self._processors()}
+        answers = self._write(prompts, **how)
+        written = self._embed_names([self.module.text(row) for row in answers])
+        names = self._embed_names([label_text(label) for label in self.classes_])
+        return (written @ names.T).argmax(1).cpu().numpy()
+
+    def _processors(self) -> list[Any]:
+        """Change the scores of the next token while writing."""
+        return []
+
+    def _embed_names(self, names: list[str]) -> Tensor:
+        """Turn label names into unit vectors, (n, d)."""
+        if self._encoder is None:
+            rows = [self.module.ids(" " + name) for name in names]
+            # The sum points where the mean does, and is zero where nothing was written.
+            vectors = torch.stack([self._embeddings[row].sum(0) for row in rows])
+        else:
+            named = self._encoder.rows(names, self.max_length, {}, self._device)
+            vectors = named.map(self._encoder, self.batch_size)
+        return functional.normalize(vectors, dim=1)
+
+
+@dataclass(kw_only=True, eq=False)
+class VAG(VanillaG):
     """Vocabulary-aware label generation (Shao et al. 2023).
 
     *Vocabulary sparsity.* The loss's softmax runs over the tokens of the current task's label
@@ -33,9 +101,7 @@ class VAG(GenerativeBaseline):
 
     `replay_ratio` is the number of pseudo-samples of an earlier class relative to the current
     task's samples per class, `replay_weight` the weight of their loss. After a fraction `insertion`
-    of a label's tokens, at least one, a neighbour is inserted. `label_encoder` is a text encoder
-    (such as ``minilm``, as the authors use) that compares what was written with the labels; None
-    compares mean token embeddings of the backbone as it was loaded.
+    of a label's tokens, at least one, a neighbour is inserted.
     """
 
     name = "vag"
@@ -43,20 +109,11 @@ class VAG(GenerativeBaseline):
     replay_ratio: float = option(0.1, least=0)
     replay_weight: float = option(1.0, least=0)
     insertion: float = option(0.3, least=0)
-    label_encoder: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        embeddings = self.module.model.get_input_embeddings().weight.detach().clone()
-        self._embeddings = functional.normalize(embeddings, dim=1)
-        self._encoder: TextEncoder | None = None
-        if self.label_encoder is not None:
-            self._encoder = TextEncoder(self.label_encoder).eval().to(self._device)
         self._task_of: list[int] = []  # of each class
         self._allowed = torch.zeros(0, self.module.size, dtype=torch.bool, device=self._device)
-
-    def _prompt(self, text: list[int]) -> list[int]:
-        return text if self.module.seq2seq else [*text, *self.module.ids(_SEPARATOR)]
 
     def _learn(self, texts: list[str], labels: list[Any]) -> None:
         codes = self._codes(labels)
@@ -65,16 +122,11 @@ class VAG(GenerativeBaseline):
         self._allowed = torch.cat([self._allowed, self.vocabulary(sorted(set(labels)))[None]])
         per_class = len(texts) / len(set(labels))
         replayed = self.label_replay(first_new, max(1, int(per_class * self.replay_ratio)))
-        prompts = [self._prompt(self._text_ids(text)) for text in texts]
-        prompts += [self._prompt(text) for text, _ in replayed]
-        codes += [code for _, code in replayed]
-        ids, targets = self.module.sequences(
-            prompts, [self._label_ids(self.classes_[code]) for code in codes]
-        )
         tasks = [self.n_tasks_] * len(texts) + [self._task_of[code] for _, code in replayed]
         replay = [False] * len(texts) + [True] * len(replayed)
         columns = {"task": torch.tensor(tasks), "replay": torch.tensor(replay)}
-        self._train({"ids": ids, "targets": targets}, columns)
+        ids = [self._text_ids(text) for text in texts] + [text for text, _ in replayed]
+        self._fit_pairs(ids, codes + [code for _, code in replayed], columns)
 
     def vocabulary(self, labels: list[Any]) -> Tensor:
         """Mark the tokens that writing these labels can take, (vocabulary,)."""
@@ -113,27 +165,8 @@ class VAG(GenerativeBaseline):
         new, replay = _mean(losses, ~batch["replay"]), _mean(losses, batch["replay"])
         return new + self.replay_weight * replay
 
-    def _predict(self, texts: list[str]) -> np.ndarray:
-        prompts = [self._prompt(self._text_ids(text)) for text in texts]
-        answers = self._write(
-            prompts,
-            max_new_tokens=self._longest_label(),
-            processors=[lambda _, scores: mask_vocabulary(scores, self._allowed.any(0))],
-        )
-        written = self._embed_names([self.module.text(row) for row in answers])
-        names = self._embed_names([label_text(label) for label in self.classes_])
-        return (written @ names.T).argmax(1).cpu().numpy()
-
-    def _embed_names(self, names: list[str]) -> Tensor:
-        """Turn label names into unit vectors, (n, d)."""
-        if self._encoder is None:
-            rows = [self.module.ids(" " + name) for name in names]
-            # The sum points where the mean does, and is zero where nothing was written.
-            vectors = torch.stack([self._embeddings[row].sum(0) for row in rows])
-        else:
-            named = self._encoder.rows(names, self.max_length, {}, self._device)
-            vectors = named.map(self._encoder, self.batch_size)
-        return functional.normalize(vectors, dim=1)
+    def _processors(self) -> list[Any]:
+        return [lambda _, scores: mask_vocabulary(scores, self._allowed.any(0))]
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:

@@ -1,12 +1,15 @@
 """Data sets of the paper, and a user's own.
 
 A data set is looked for in ``--data`` / ``KLDA_DATA`` first, then in the user's cache, then
-downloaded into the cache. Text sets have the split that was published with the KLDA paper.
+downloaded into the cache. Text sets have the split that was published with the KLDA paper. Image
+sets may also lie there as their authors' archives (:mod:`klda_bench.data.archives`).
 
 Layout of a data folder, and of the cache::
 
     paper/clinc/train.csv.gz  test.csv.gz             columns text, label
     paper/cifar10/train.npz   test.npz                arrays images (n, h, w, 3) uint8, labels
+    paper/cars/train/CLASS/*.jpg  test/CLASS/*.jpg    one folder of images per class
+    cifar-100-python.tar.gz                           an archive, unpacked into the cache
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import pandas as pd
 from klda.data import open_table
 from klda.encoders.cache import default_cache_folder
 from klda.errors import KldaError
-from klda_bench.data import hub
+from klda_bench.data import archives, hub
 from klda_bench.data.hub import DATASETS
 from klda_bench.environment import UnavailableError
 
@@ -98,6 +101,9 @@ class Dataset:
             digest.update("\0".join(part.y.tolist()).encode())
             if isinstance(part.X, np.ndarray):
                 digest.update(np.ascontiguousarray(part.X).tobytes())
+            elif self.modality == "image":
+                for file in part.X:  # by what they hold: the same wherever they lie
+                    digest.update(hashlib.sha256(Path(file).read_bytes()).digest())
             else:
                 digest.update("\0".join(str(item) for item in part.X).encode())
         return digest.hexdigest()
@@ -115,14 +121,17 @@ def cache_root() -> Path:
 
 def find(name: str, *, data: Folder | None = None) -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
-    given = data if data is not None else os.environ.get("KLDA_DATA")
-    roots = ([Path(given)] if given else []) + [cache_root()]
     for folder in filter(None, (name, _SUBSETS.get(name))):
-        for root in roots:
+        for root in _roots(data):
             for place in (root / "paper" / folder, root / folder):
                 if _part(place, "train") and _part(place, "test"):
                     return place
     return None
+
+
+def _roots(data: Folder | None) -> list[Path]:
+    given = data if data is not None else os.environ.get("KLDA_DATA")
+    return ([Path(given)] if given else []) + [cache_root()]
 
 
 def load(name: str, *, data: Folder | None = None) -> Dataset:
@@ -137,7 +146,10 @@ def load(name: str, *, data: Folder | None = None) -> Dataset:
         raise KldaError(
             f"data={str(data)!r} is not a folder: it must hold paper/clinc/train.csv.gz and so on."
         )
-    return _read(find(name, data=data) or _download(name), name)
+    place = find(name, data=data)
+    if place is None or place.name == _SUBSETS.get(name):
+        place = _unpack(name, data) or place
+    return _read(place or _download(name), name)
 
 
 def out_of_scope(data: Folder | None = None) -> list[str]:
@@ -188,10 +200,19 @@ def subset(
     return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
+def _unpack(name: str, data: Folder | None) -> Path | None:
+    for root in _roots(data):
+        paths = archives.find(name, root)
+        if paths is not None:
+            return archives.unpack(name, paths, cache_root() / "paper" / name)
+    return None
+
+
 def _download(name: str) -> Path:
     target = cache_root() / "paper" / name
+    archive = f", or {archives.describe(name)} into DIR" if archives.describe(name) else ""
     how = (
-        f"Put train and test files into DIR/paper/{name}/ and pass --data DIR (or set "
+        f"Put train and test files into DIR/paper/{name}/{archive}, and pass --data DIR (or set "
         f"KLDA_DATA), or run once with a network: {hub.describe(name)}."
     )
     try:

@@ -54,6 +54,7 @@ class MethodSpec:
     own: Mapping[str, Any] | None = None
     layers: str = "last"
     keeps: str = ""
+    why: str = ""
 
     @property
     def factory(self) -> Any:

@@ -195,7 +195,8 @@ def _notes(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 
 def pairs_against(runs: pd.DataFrame, base: str, others: Sequence[str]) -> list[Row]:
     """Compare methods with a base method on the same test rows: points and standard errors."""
-    measured = runs[[bool(record and record["correct"]) for record in runs.record]]
+    kept = [bool(record and record["correct"]) for record in runs.record]
+    measured = runs[np.array(kept, dtype=bool)]
     # Rows come in the test file's order whatever the order of classes.
     correct = {
         place: np.stack([unpack_bits(r["correct"], r["rows_predicted"]) for r in records])

@@ -1,6 +1,7 @@
-"""One page of all finished runs: a summary, tables, plots and commands.
+"""One page of all finished runs: findings, a table of contents, tables, plots and commands.
 
-The page is Markdown, ``report.md``; ``report.html`` is the same with its pictures inside.
+The page is Markdown, ``report.md``; ``report.html`` is the same with its pictures inside. Bold
+marks one thing: the best method of a column that learns task after task.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,9 @@ from klda_bench.paper.accuracy_table import (
     shown_runs,
     usual_layers,
 )
+from klda_bench.paper.findings import ERRORS, findings
 from klda_bench.paper.tables import draw_curves, methods_table, write_pairs
 from klda_bench.results import Results, Row
-from klda_bench.runs.metrics import FINAL
 
 _COMPARED = ("joint", "ncm", "lda", "klda", "klda-e", "klda-default")
 _WRITER = "smollm2"  # the stand-in that writes text
@@ -43,16 +45,6 @@ _PLOTS = {
     "figure-gamma": "Accuracy over gamma",
     "figure-components": "Accuracy over the number of random features",
 }
-
-
-CLOSE = 1.0
-"""Points within which a figure counts as reproduced: the standard error of 750 to 1,076 test rows
-is 0.6 to 1.0."""
-
-_DEFAULT = "klda-default"
-_PLACE = ["backbone", "method", "dataset"]
-Finding = tuple[str, str]
-"""What kind of statement (Reproduced, Ahead, Behind, Not run), and the statement."""
 
 
 def write_report(folder: str | Path) -> list[Path]:
@@ -71,10 +63,16 @@ def write_report(folder: str | Path) -> list[Path]:
     lead = (
         f"{len(records)} runs, {days[0]} to {days[-1]}. Final accuracy on all classes in per cent, "
         "mean ± standard deviation over seeds. A run learns the tasks of one data set one after "
-        "another; no task ids are given."
+        "another; no task ids are given. Bold marks the best method of a column that does so."
     )
-    findings = "\n".join(f"- **{kind}.** {text}" for kind, text in _findings(paper))
-    parts = [f"# {title}", lead, findings, *_sections(runs, place), _origin(records)]
+    if len(paper):
+        lead += (
+            " The findings compare our default, in points; level is a difference of at most "
+            f"{ERRORS:g} standard errors."
+        )
+    said = "\n".join(f"- {kind}. {text}" for kind, text in findings(paper))
+    sections = [part for part in (*_sections(runs, place), _origin(records)) if part]
+    parts = [f"# {title}", lead, said, _contents(sections), *sections]
     text = "\n\n".join(part for part in parts if part) + "\n"
     html, page = place / "report.html", place / "report.md"
     html.write_text(_html(title, text, place), encoding="utf-8")
@@ -105,6 +103,17 @@ def _sections(runs: pd.DataFrame, place: Path) -> Iterator[str]:
     yield _costs(runs, with_paper=len(paper) > 0)
 
 
+def _contents(sections: Sequence[str]) -> str:
+    """List the sections, with links to their headings."""
+    titles = [title for part in sections for title in re.findall("^## (.*)$", part, re.MULTILINE)]
+    return _section("Contents", "\n".join(f"- [{title}](#{_slug(title)})" for title in titles))
+
+
+def _slug(title: str) -> str:
+    """Return the name that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def _section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *parts])
 
@@ -130,8 +139,26 @@ def _table1(runs: pd.DataFrame, place: Path) -> str:
         draw_curves(own, place)
         write_pairs(own, place)
     if len(writers):
-        table.notes.append(f"LAMOL and VAG write text: here with {published.title(_WRITER)}.")
-    return _shown(table.title, table)
+        title = published.title(_WRITER)
+        table.notes.append(f"LAMOL, VAG and labels written need a model that writes: {title}.")
+    return _shown(table.title, table) + "\n\n" + _reasons(table.cells)
+
+
+def _reasons(cells: pd.DataFrame) -> str:
+    """Put the means over the data sets beside the paper's, and why they differ."""
+    known = registry()
+    figures = cells[["mean", "paper"]].groupby(cells.row, sort=False).mean()
+    rows = [
+        {
+            "mean over the sets": known[row.Index].title,
+            "paper": "-" if np.isnan(row.paper) else f"{row.paper:.1f}",
+            "ours": "-" if np.isnan(row.mean) else f"{row.mean:.1f}",
+            "why they differ": known[row.Index].why,
+        }
+        for row in figures.itertuples()
+        if row.Index in known and known[row.Index].why
+    ]
+    return _section("Table 1: paper, ours, why", markdown(pd.DataFrame(rows)))
 
 
 def _models(
@@ -240,7 +267,8 @@ def _origin(records: Sequence[Row]) -> str:
         for name in ("versions", "machine")
     ]
     listed = "\n".join(f"- {text}" for part in said for text in part)
-    return _folded("Commands, versions and machines", f"```\n{commands}\n```", listed)
+    folded = _folded("All of them", f"```\n{commands}\n```", listed)
+    return _section("Commands, versions and machines", folded)
 
 
 def _html(title: str, text: str, place: Path) -> str:
@@ -255,69 +283,7 @@ def _html(title: str, text: str, place: Path) -> str:
     body = re.sub("<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>", _SUMMARY, body)
     body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
     body = re.sub(r'src="([\w-]+\.png)"', picture, body)
+    body = re.sub("<h2>(.*?)</h2>", lambda h: f'<h2 id="{_slug(unescape(h[1]))}">{h[1]}</h2>', body)
     body = re.sub("(<table>.*?</table>)", r'<div class="wide">\1</div>', body, flags=re.DOTALL)
     shell = (files(__package__) / "report.html").read_text(encoding="utf-8")
     return shell.replace("{title}", title).replace("{body}", body)
-
-
-# --- what the runs say about the paper, in a few sentences
-
-
-def _findings(runs: pd.DataFrame) -> list[Finding]:
-    """Say what is reproduced, what is ahead, and what could not be run."""
-    if runs.empty:
-        return []
-    # Mean over seeds by model, method and data set, on the layers that a method uses itself.
-    own = usual_layers(runs, runs.backbone)
-    means = own[own.subset == ""].groupby(_PLACE, sort=False)[FINAL].mean()
-    return [*_reproduced(means), *_beside_joint(means), *_not_run(runs)]
-
-
-def _listed(differences: pd.Series) -> str:
-    points = zip(differences.index.get_level_values("dataset"), differences, strict=True)
-    return ", ".join(f"{data.title(name)} {value:+.2f}" for name, value in points)
-
-
-def _reproduced(means: pd.Series) -> Iterator[Finding]:
-    known = registry()
-    found = (means - published.MEANS.reindex(means.index)).dropna()
-    for (backbone, method), differences in found.groupby(level=["backbone", "method"]):
-        if method != "joint":
-            close = int((differences.abs() <= CLOSE).sum())
-            yield (
-                "Reproduced" if close == len(differences) else "Reproduced in part",
-                f"{known[method].title} with {published.title(backbone)}, the paper's own model: "
-                f"{close} of {len(differences)} figures within {CLOSE:g} point of the paper's "
-                f"({_listed(differences)}).",
-            )
-
-
-def _beside_joint(means: pd.Series) -> Iterator[Finding]:
-    """Our default beside joint fine-tuning: the paper's and ours."""
-    ours = means[means.index.get_level_values("method") == _DEFAULT]
-    by_model = ours.groupby(level="backbone", sort=False)
-    for backbone, own in sorted(by_model, key=lambda found: published.is_stand_in(found[0])):
-        joint = [(backbone, "joint", name) for name in own.index.get_level_values("dataset")]
-        for whose, figures in (("the paper's", published.MEANS), ("our own", means)):
-            differences = (own - figures.reindex(joint).to_numpy()).dropna()
-            above = int((differences > 0).sum())
-            ahead = 2 * above > len(differences)
-            count = above if ahead else len(differences) - above
-            if len(differences):
-                yield (
-                    "Ahead" if ahead else "Behind",
-                    f"Our default on {published.title(backbone)}, without training, is "
-                    f"{'above' if ahead else 'below'} {whose} joint fine-tuning of it on {count} "
-                    f"of {len(differences)} ({_listed(differences)}).",
-                )
-
-
-def _not_run(runs: pd.DataFrame) -> Iterator[Finding]:
-    theirs = published.MEANS.index.unique("backbone").difference(runs.backbone, sort=False)
-    sets = [info.title for name, info in data.DATASETS.items() if name not in set(runs.dataset)]
-    if len(theirs):
-        own = sorted(published.title(b) for b in runs.backbone.unique() if published.is_stand_in(b))
-        text = f"{', '.join(map(published.title, theirs))}: the weights are not on this machine."
-        yield "Not run", text + (f" Stand-ins: {', '.join(own)}." if own else "")
-    if sets:
-        yield "Not run", f"{', '.join(sets)}: the data are not on this machine."

