@@ -131,15 +131,20 @@ def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a locked file can't be read there")
-def test_the_process_that_holds_a_folder_is_named(cli, make, rows):
+@pytest.mark.parametrize(
+    "command, advice", [("serve", "teach it over HTTP"), ("learn", "Wait until it has finished")]
+)
+def test_the_process_that_holds_a_folder_is_named(cli, make, rows, command, advice):
     model = make("m", "ab")
     code = "import sys, klda.learner.folder as f\nwith f.writer_lock(sys.argv[1]): print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code, str(model), "serve"], **pipes) as holder:
+    started = [sys.executable, "-c", code, str(model), command, "--quiet"]
+    with subprocess.Popen(started, **pipes) as holder:
         holder.stdout.readline()
         said = words(cli("learn", rows("more", "c"), "--model", model, code=1))
         holder.communicate("done\n")
-    assert f"(process {holder.pid}: -c {model} serve)" in said
+    assert f"(process {holder.pid}: -c {model} {command} --quiet)" in said
+    assert advice in said
     cli("learn", rows("more", "c"), "--model", model)
 
 

@@ -158,9 +158,12 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
+        holder = _holder(folder)
+        what_to_do = "Wait until it has finished, or stop it, then try again."
+        if " serve " in holder:
+            what_to_do = "It is a service: teach it over HTTP or on its page, or stop it first."
         raise ModelBusyError(
-            f"Another process is writing to the model folder {folder}{_holder(folder)}. "
-            "Wait until it has finished, or stop it, then try again."
+            f"Another process is writing to the model folder {folder}{holder}. {what_to_do}"
         ) from error
     except OSError as error:
         raise _write_error(folder, error) from error
