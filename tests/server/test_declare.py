@@ -183,10 +183,10 @@ def answers(client):
         return bool(client.info)
 
 
-@pytest.mark.parametrize("folds", [False, True])
-def test_a_declared_class_survives_a_kill(folder, folds):
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_declared_class_survives_a_kill(folder, saves):
     Learner("minilm").learn(["where is my card?"], ["card_arrival"]).save(folder)
-    running = Running(folder, fold_interval=0.0 if folds else 1e9)
+    running = Running(folder, checkpoint_interval=0.0 if saves else 1e9)
     running.declare(CLASSES, Key("key", "content"))
     running.learn(["it was stolen"], ["lost_card"])
     gone = running.forget(["refund"])
@@ -210,7 +210,7 @@ def test_a_declared_class_survives_a_kill(folder, folds):
 def test_a_new_service_that_is_killed_knows_what_was_declared(folder):
     with killed(folder, "--new", "minilm") as client:
         client.declare(CLASSES)
-    with killed(folder, "--fold-interval", "1000000") as client:
+    with killed(folder, "--checkpoint-interval", "1000000") as client:
         assert client.predict([MONEY]).tolist() == ["refund"]
         client.declare({"top_up": "put money on the card"})
         client.rename("lost_card", "stolen_card")

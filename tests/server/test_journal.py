@@ -77,11 +77,11 @@ def test_a_transaction_that_fails_leaves_nothing(journal):
 
 def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
     add(journal, learn(1, key="k"), learn(2), learn(3))
-    journal.mark_folded(journal.binding(2))
+    journal.mark_checkpointed(journal.binding(2))
     assert [c.sequence for c in journal.missing(2)] == [3]
-    folded = journal.binding(3)
-    journal.mark_folded(folded)
-    assert (reopened(journal, folded).last, journal.start_at(folded)) == (3, 3)
+    saved = journal.binding(3)
+    journal.mark_checkpointed(saved)
+    assert (reopened(journal, saved).last, journal.start_at(saved)) == (3, 3)
     assert journal.answered(Key("k", "")) == (
         Key("k", "digest"),
         Acknowledgement(1, 1, 1, [], repeated=True),
@@ -100,7 +100,7 @@ def test_a_kill_between_a_save_and_the_removal_doubles_nothing(journal):
 def test_a_model_older_than_its_journal_is_an_error(journal):
     add(journal, learn(1), learn(2), learn(3))
     older = journal.binding(1)
-    journal.mark_folded(journal.binding(2))
+    journal.mark_checkpointed(journal.binding(2))
     with pytest.raises(JournalError, match="older than the journal"):
         reopened(journal, older)
 
@@ -109,7 +109,7 @@ def test_refused_changes_are_kept_but_not_replayed(journal):
     add(journal, learn(1), learn(2))
     journal.refuse(learn(1), "it does not fit")
     assert [c.sequence for c in reopened(journal).missing(0)] == [2]
-    journal.mark_folded(journal.binding(2))
+    journal.mark_checkpointed(journal.binding(2))
     kept = journal._db.execute("SELECT sequence, refused FROM changes WHERE header NOTNULL")
     assert kept.fetchall() == [(1, "it does not fit")]
 
@@ -122,7 +122,7 @@ def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
     with journal.transaction():
         journal.keep(1, 5.0, [Detached("a", 3, {"means": means}, {})])
     assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
-    journal.mark_folded(journal.binding(1))
+    journal.mark_checkpointed(journal.binding(1))
     assert not on_disk(tmp_path, secret)
     assert journal.purge(before=6.0)
     assert not on_disk(tmp_path, means.tobytes())
@@ -136,7 +136,7 @@ def on_disk(folder, content):
 def test_only_the_latest_keys_are_kept(journal, monkeypatch):
     monkeypatch.setattr("klda.server.journal.MAX_ROWS", 3)
     add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
-    journal.mark_folded(journal.binding(6))
+    journal.mark_checkpointed(journal.binding(6))
     assert [i for i in range(1, 7) if journal.answered(Key(f"k{i}", ""))] == [4, 5, 6]
 
 
@@ -156,9 +156,9 @@ def test_an_error_names_the_file_and_is_reported_until_a_write_succeeds(journal)
     for failing in (journal.forgotten, lambda: journal.purge(0.0)):
         with pytest.raises(JournalError, match=rf"{JOURNAL}: no such table: forgotten"):
             failing()
-        assert "no such table" in journal.trouble
+        assert "no such table" in journal.problem
         journal.probe()
-        assert not journal.trouble
+        assert not journal.problem
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
@@ -169,15 +169,15 @@ def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room
     try:
         with pytest.raises(JournalError):
             add(journal, learn(2, 5000))
-        reason = journal.trouble
+        reason = journal.problem
         assert "I/O error" in reason or "full" in reason
         journal.probe()
-        assert journal.trouble == reason
+        assert journal.problem == reason
         assert journal.last == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     journal.probe()
-    assert not journal.trouble
+    assert not journal.problem
     add(journal, learn(2, 5))
     assert [len(c.labels) for c in reopened(journal).missing(0)] == [3, 5]
 

@@ -51,7 +51,7 @@ def test_its_changes_keys_and_undos_are_all_there(old):
 def test_its_journal_is_bound_to_it_with_the_first_change(old, tmp_path):
     journal = (old / JOURNAL).read_bytes()
     other = Path(shutil.copytree(old, tmp_path / "other"))
-    running = Running(old, fold_interval=1e9)
+    running = Running(old, checkpoint_interval=1e9)
     assert not bound(old)
     running.learn(samples("fish", 2), ["fish"] * 2)
     assert bound(old)
@@ -84,7 +84,7 @@ def test_a_kill_while_it_is_bound_costs_nothing(old, tmp_path, monkeypatch, kill
 
     with monkeypatch.context() as patched:
         patched.setattr(storage, "save_extras", save_extras)
-        running = Running(old, fold_interval=1e9)
+        running = Running(old, checkpoint_interval=1e9)
         running.learn(samples("fish", 2), ["fish"] * 2)
         running.abandon()
     with Running(copy) as again:
@@ -94,7 +94,7 @@ def test_a_kill_while_it_is_bound_costs_nothing(old, tmp_path, monkeypatch, kill
         assert again.counts == {**COUNTS, "fish": 4}
 
 
-def test_a_change_during_the_first_fold_counts_once(old, tmp_path, monkeypatch):
+def test_a_change_during_the_first_checkpoint_counts_once(old, tmp_path, monkeypatch):
     real, begun, allowed = storage.save, threading.Event(), threading.Semaphore(0)
 
     def save(*args, **options):
@@ -104,11 +104,11 @@ def test_a_change_during_the_first_fold_counts_once(old, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(storage, "save", save)
-        running = Running(old, fold_interval=0.0)
-        assert begun.wait(20)  # it folds what was replayed, and does not name the journal yet
+        running = Running(old, checkpoint_interval=0.0)
+        assert begun.wait(20)  # it saves what was replayed, and does not name the journal yet
         threading.Timer(0.3, allowed.release).start()
         running.learn(samples("fish", 2), ["fish"] * 2)
-        shutil.copytree(old, tmp_path / "killed")  # the next fold can't begin
+        shutil.copytree(old, tmp_path / "killed")  # the next checkpoint can't begin
         allowed.release(9)
         running.abandon()
     with Running(tmp_path / "killed") as again:

@@ -38,8 +38,8 @@ def test_kills_lose_nothing_that_was_acknowledged(features_model, inputs):
     assert result["acknowledged_samples"] > 0
 
 
-def test_a_graceful_stop_answers_and_folds_what_is_under_way(features_model, inputs):
-    server = loadtest.Server(features_model, "--fold-interval", "3600")
+def test_a_graceful_stop_answers_and_saves_what_is_under_way(features_model, inputs):
+    server = loadtest.Server(features_model, "--checkpoint-interval", "3600")
     server.wait()
     crowd, record = loadtest.Clients(server.port, inputs), loadtest.Record()
 

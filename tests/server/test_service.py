@@ -33,10 +33,10 @@ class Running:
         self.service.stop()
 
     def abandon(self):
-        """Leave everything as a kill would: nothing is folded."""
+        """Leave everything as a kill would: nothing is saved."""
         self.service.batcher.stop()
         writer = self.service.writer
-        writer._fold_if_due = lambda: None
+        writer._checkpoint_if_due = lambda: None
         writer._finish = lambda: None
         writer.stop()
 
@@ -88,17 +88,17 @@ def test_served_learning_equals_learning_with_the_learner_alone(features_model):
     np.testing.assert_array_equal(Learner.load(features_model).predict(x), reference.predict(x))
 
 
-@pytest.mark.parametrize("folds", [False, True])
-def test_all_changes_survive_a_kill(features_model, folds):
-    running = Running(features_model, fold_interval=0.0 if folds else 1e9)
+@pytest.mark.parametrize("saves", [False, True])
+def test_all_changes_survive_a_kill(features_model, saves):
+    running = Running(features_model, checkpoint_interval=0.0 if saves else 1e9)
     running.learn(samples("dogs", 6), ["dogs"] * 6, Key("key-1", "content"))
     running.rename("ants", "emmets")
     gone = running.forget(["bees"])
     running.forget(["dogs"] * 2, samples("dogs", 6)[:2])
     running.forget(["cats"])
     counts = running.counts
-    if folds:
-        wait_for(lambda: not running.service.writer.unfolded)
+    if saves:
+        wait_for(lambda: not running.service.writer.pending)
     running.abandon()
     with Running(features_model) as again:
         assert again.counts == counts == {"emmets": 40, "dogs": 4}
@@ -113,7 +113,7 @@ def test_all_changes_survive_a_kill(features_model, folds):
 def test_a_journal_left_by_a_kill_survives_a_save_by_the_command_line(features_model):
     with Running(features_model) as running:
         running.learn(samples("dogs", 6), ["dogs"] * 6)
-    running = Running(features_model, fold_interval=1e9)
+    running = Running(features_model, checkpoint_interval=1e9)
     running.learn(samples("eels", 5), ["eels"] * 5)
     running.abandon()
     learner = Learner.load(features_model)
@@ -123,8 +123,8 @@ def test_a_journal_left_by_a_kill_survives_a_save_by_the_command_line(features_m
     assert Learner.load(features_model).classes["eels"] == 5
 
 
-def test_a_stop_folds_the_journal(features_model):
-    with Running(features_model, fold_interval=1e9) as running:
+def test_a_stop_saves_the_model(features_model):
+    with Running(features_model, checkpoint_interval=1e9) as running:
         running.learn(samples("dogs", 6), ["dogs"] * 6)
         assert journaled(features_model) == [1]
     assert journaled(features_model) == []

@@ -47,7 +47,7 @@ def large_model(large_origin, tmp_path):
 
 def taught(folder, times=5):
     """Teach classes that are acknowledged and in the journal alone; end as a kill does."""
-    running = Running(folder, fold_interval=1e9)
+    running = Running(folder, checkpoint_interval=1e9)
     for i in range(times):
         running.learn(samples(f"new{i}", 3), [f"new{i}"] * 3, Key(f"key{i}", "digest"))
     counts = running.counts
@@ -94,11 +94,11 @@ def test_a_damaged_model_stops_the_start_and_costs_no_change(large_model):
     assert not refused(large_model)
 
 
-def test_a_model_damaged_while_it_is_served_is_trouble_and_refuses_no_change(
+def test_a_model_damaged_while_it_is_served_is_a_problem_and_refuses_no_change(
     large_model, monkeypatch
 ):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
-    with serving(large_model, fold_interval=1e9) as client:
+    with serving(large_model, checkpoint_interval=1e9) as client:
         file = largest(large_model)
         whole = file.read_bytes()
         body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
@@ -482,7 +482,7 @@ def test_refused_changes_are_listed_and_can_be_made_again(features_model):
 
 def test_a_change_that_was_made_again_is_replayed_once(features_model):
     write(features_model, Change("rename", ("dogs", "hounds"), sequence=1))
-    running = Running(features_model, fold_interval=1e9)
+    running = Running(features_model, checkpoint_interval=1e9)
     running.learn(samples("dogs", 5), ["dogs"] * 5)
     running.retry(1)
     running.abandon()
@@ -500,7 +500,7 @@ def test_a_folder_that_cannot_be_written_is_reported_until_it_can(large_model):
     """The journal can: changes are acknowledged, and survive."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
-    with serving(large_model, fold_interval=0.1) as client:
+    with serving(large_model, checkpoint_interval=0.1) as client:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, unlimited[1]))
         try:
             assert client.post("/v1/learn", json=body).json()["samples"] == 453
@@ -515,7 +515,7 @@ def test_a_folder_that_cannot_be_written_is_reported_until_it_can(large_model):
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
         wait_for(lambda: client.get("/v1/health").status_code == 200)
         assert 'klda_healthy{part="folder"} 1.0' in client.get("/v1/metrics").text
-        assert client.get("/v1/model").json()["unfolded"] == 0
+        assert client.get("/v1/model").json()["journal_pending"] == 0
     assert Learner.load(large_model).classes["dogs"] == 6
 
 
@@ -527,9 +527,9 @@ def unsaved(folder, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(storage, "save", full)
-        running = Running(folder, new="features", fold_interval=1e9)
+        running = Running(folder, new="features", checkpoint_interval=1e9)
         running.learn(samples("ants", 5), ["ants"] * 5)
-        assert running.service.trouble["folder"]
+        assert running.service.problems["folder"]
         running.abandon()
     assert not storage.exists(folder)
 

@@ -1,4 +1,4 @@
-"""Changes that fail, threads and disks in trouble, and what is left on disk."""
+"""Changes that fail, threads and disks with problems, and what is left on disk."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_forget_says_whether_it_left_a_trace_when_it_was_made(tmp_path):
         return api.forget(schemas.ForgetBody(labels=[label]), service, key)
 
     young_model(tmp_path / "m")
-    running = Running(tmp_path / "m", fold_interval=1e9)
+    running = Running(tmp_path / "m", checkpoint_interval=1e9)
     exact = asyncio.run(forget(running.service, "ants", KEY))
     learn = Change("learn", ("dogs",) * 60, samples("dogs", 60))
     _, inexact = at_once(
@@ -255,7 +255,7 @@ def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, mon
 
 
 def test_the_command_line_may_change_what_the_journal_renames(features_model):
-    running = Running(features_model, fold_interval=1e9)
+    running = Running(features_model, checkpoint_interval=1e9)
     running.rename("ants", "emmets")
     running.learn(samples("ants", 5, seed=1), ["emmets"] * 5)
     running.abandon()
@@ -266,12 +266,12 @@ def test_the_command_line_may_change_what_the_journal_renames(features_model):
 
 
 def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features_model, tmp_path):
-    running = Running(features_model, fold_interval=1e9)
+    running = Running(features_model, checkpoint_interval=1e9)
     running.learn(samples("dogs", 5), ["dogs"] * 5, KEY)
     running.abandon()
     shutil.copytree(features_model, tmp_path / "killed")
     with Running(features_model):
-        pass  # folds
+        pass  # saves
     for path in (tmp_path / "killed").glob(f"{JOURNAL}*"):
         shutil.copy(path, features_model)  # as if it had been killed after the save
     assert journaled(features_model) == [1]
@@ -319,17 +319,17 @@ def test_the_first_learn_of_a_model_waits_in_the_journal_for_room_on_the_disk(
     assert Learner.load(tmp_path / "new").classes == {"ants": 5}
 
 
-@pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "mark_folded")])
+@pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "mark_checkpointed")])
 def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch, part):
     def fail(*_, **__):
         raise MemoryError
 
     with monkeypatch.context() as patched:
         patched.setattr(*part, fail)
-        running = Running(tmp_path / "new", new="features", fold_interval=1e9)
+        running = Running(tmp_path / "new", new="features", checkpoint_interval=1e9)
         first = running.learn(samples("ants", 5), ["ants"] * 5)
         assert (first.version, running.counts) == (1, {"ants": 5})
-        assert "could not be written (MemoryError)" in running.service.trouble["folder"]
+        assert "could not be written (MemoryError)" in running.service.problems["folder"]
         running.abandon()
     with Running(tmp_path / "new", new="features") as again:
         assert again.counts == {"ants": 5}
@@ -353,7 +353,7 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
         kept = forgotten(features_model)
         assert kept
         if when == "running":
-            wait_for(lambda: not forgotten(features_model) and not running.service.writer.unfolded)
+            wait_for(lambda: not forgotten(features_model) and not running.service.writer.pending)
         elif when == "stop":
             running.service.writer.settings = ServiceSettings(
                 model=features_model, undo_seconds=0.0
@@ -374,10 +374,10 @@ def forgotten(folder):
         return [arrays[-200:] for (arrays,) in journal.execute("SELECT arrays FROM forgotten")]
 
 
-# ------------------------------------------------------------------ trouble
+# ------------------------------------------------------------------ problems
 
 
-def test_a_writer_in_trouble_says_so_and_recovers(features_model, monkeypatch):
+def test_a_writer_with_a_problem_says_so_and_recovers(features_model, monkeypatch):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
     with serving(features_model) as client:
         body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
@@ -407,7 +407,7 @@ def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
     features_model, monkeypatch
 ):
     monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
-    running = Running(features_model, fold_interval=1e9)
+    running = Running(features_model, checkpoint_interval=1e9)
     fails_on(monkeypatch, "bad")
     with monkeypatch.context() as patched:
         patched.setattr(Learner, "load", lambda *_, **__: 1 / 0)
@@ -415,7 +415,7 @@ def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
             running.learn(samples("eels", 5), ["bad"] * 5)
         with fails(503):
             running.learn(samples("eels", 5), ["eels"] * 5)
-    wait_for(lambda: not any(running.service.trouble.values()))
+    wait_for(lambda: not any(running.service.problems.values()))
     running.learn(samples("eels", 5), ["eels"] * 5)
     running.abandon()
     monkeypatch.undo()

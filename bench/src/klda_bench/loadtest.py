@@ -243,7 +243,7 @@ def kill(model: Path, inputs: dict[str, list], clients: int, times: int) -> dict
     wrong: list[str] = []
     retried = 0
     for turn in range(times):
-        server = Server(model, "--fold-interval", "0.3")
+        server = Server(model, "--checkpoint-interval", "0.3")
         server.wait()
         found = server.counts()
         wrong += [f"after kill {turn}: {text}" for text in lost_or_doubled(found, total)]

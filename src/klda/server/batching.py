@@ -89,7 +89,7 @@ class Batcher:
             thread.join()
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why it can't answer; "" if it can."""
         alive = self._threads and all(thread.is_alive() for thread in self._threads)
         return "" if alive else "a thread that answers has ended"

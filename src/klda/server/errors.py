@@ -19,7 +19,7 @@ STATUSES = {
     422: ("invalid", "A value is missing, of the wrong type or out of range."),
     429: ("rate", "Too many requests."),
     500: ("internal", "An internal error; see the log."),
-    503: ("busy", "The service is stopping, in trouble or overloaded: try again."),
+    503: ("busy", "The service is stopping, overloaded or has a problem: try again."),
 }
 INTERNAL = "Internal error; see the log for this request ID."
 

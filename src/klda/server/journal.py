@@ -25,7 +25,7 @@ from klda.learner import Detached
 from klda.server.changes import Acknowledgement, Binding, Change, Key, Kind, Tally
 from klda.server.journal_file import JournalFile
 
-MAX_ROWS = 10_000  # of folded changes
+MAX_ROWS = 10_000  # of changes in the model folder
 MAX_TALLIES = 2_000
 _SEALED = "sequence, header, features, key, digest, answer, at, correct, wrong, new"
 
@@ -101,11 +101,11 @@ class Journal(JournalFile):
         from it.
         """
         self.check(binding)
-        folded = self._folded
+        saved = self._checkpointed
         if binding.position is None:
-            return folded
-        if binding.position > folded:
-            self.mark_folded(binding)  # a kill came between a save and the removal
+            return saved
+        if binding.position > saved:
+            self.mark_checkpointed(binding)  # a kill came between a save and the removal
         elif binding.journal != self._folder:
             self.mark_bound()  # or between a save and this
         return binding.position
@@ -135,7 +135,7 @@ class Journal(JournalFile):
             rows = np.frombuffer(content, "<f4").reshape(len(change.labels), -1)
             return replace(change, rows=rows)
 
-    def mark_folded(self, binding: Binding) -> None:
+    def mark_checkpointed(self, binding: Binding) -> None:
         """Erase the changes that the model folder has; their keys, answers and tallies stay."""
         position = binding.position
         assert position is not None
@@ -229,7 +229,7 @@ class Journal(JournalFile):
         self._run("UPDATE forgotten SET name_reused = 1 WHERE label = ?", json.dumps(label))
 
     def mark_restored(self, number: int, by: int) -> None:
-        """Note that a change undid a forget; its classes stay until that change is folded."""
+        """Note that a change undid a forget; its classes stay until the folder has that change."""
         self._run("UPDATE forgotten SET restored = ? WHERE sequence = ?", by, number)
 
     def purge(self, before: float) -> bool:

@@ -27,7 +27,7 @@ SIDE_FILES = ("-wal", "-shm", "-journal")  # that SQLite keeps beside a database
 
 _IDENTITY = """CREATE TABLE journal (
     id TEXT NOT NULL,
-    folder TEXT,  -- the id that the model folder names: not this one before the first fold
+    folder TEXT,  -- the id that the model folder names: not this one before the first checkpoint
     foundation TEXT  -- the foundation model of a model that is not saved yet
 )"""
 _SCHEMA = (
@@ -103,7 +103,7 @@ class JournalFile:
 
     def __init__(self, folder: Path, binding: Binding = UNBOUND) -> None:
         self.path, self._last_file = folder / JOURNAL, folder / LAST_CHANGE
-        self.trouble = ""  # why it could not be read or written, until a write succeeds
+        self.problem = ""  # why it could not be read or written, until a write succeeds
         for file in (self.path, self._last_file, *map(self._beside, SIDE_FILES)):
             check_own(file)
         self._version, self.id, self._folder = 0, "", binding.journal
@@ -203,12 +203,12 @@ class JournalFile:
                 "replaced. Move the right journal there, or move this one away to continue "
                 f"without it: it has {self._pending} changes that its model folder does not have."
             )
-        folded = self._folded
-        position = folded if binding.position is None else binding.position
-        if position < folded:
+        saved = self._checkpointed
+        position = saved if binding.position is None else binding.position
+        if position < saved:
             raise JournalError(
                 f"The model in {self.path.parent} has the changes up to {position}, but those up "
-                f"to {folded} are no longer in its journal: the model is older than the journal. "
+                f"to {saved} are no longer in its journal: the model is older than the journal. "
                 f"Restore both from the same copy, or delete {JOURNAL} and {LAST_CHANGE} to "
                 "continue without the changes in it."
             )
@@ -267,7 +267,7 @@ class JournalFile:
                 with suppress(JournalError):
                     self._run("ROLLBACK")
             raise
-        self.trouble = ""
+        self.problem = ""
         self._note_last()
 
     def _note_last(self) -> None:
@@ -281,8 +281,8 @@ class JournalFile:
 
     def probe(self) -> None:
         """Find out whether writing works again after it failed."""
-        if self.trouble:
-            with suppress(JournalError), self.transaction():  # `trouble` says why
+        if self.problem:
+            with suppress(JournalError), self.transaction():  # `problem` says why
                 self._run(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
@@ -290,7 +290,7 @@ class JournalFile:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            self.trouble = f"could not read or write the journal: {error}"
+            self.problem = f"could not read or write the journal: {error}"
             raise JournalError(f"Could not read or write {self.path}: {error}.") from error
 
     def _run(self, statement: str, *values: Any) -> list[Any]:
@@ -310,7 +310,7 @@ class JournalFile:
         return int(number)
 
     @property
-    def _folded(self) -> int:
+    def _checkpointed(self) -> int:
         """Number of the last change that the model folder has."""
         found = self._run(
             "SELECT max(sequence) FROM changes WHERE header IS NULL AND refused IS NULL"
@@ -320,7 +320,7 @@ class JournalFile:
     @property
     def _pending(self) -> int:
         """How many changes the model folder does not have."""
-        return self.last - self._folded
+        return self.last - self._checkpointed
 
     def _checksum_at(self, number: int) -> str | None:
         """Return the checksum of a change and all before it, if it has one."""

@@ -313,7 +313,7 @@ class ModelAnswer(BaseModel):
     classes: int
     samples: int
     version: int
-    unfolded: int = Field(
+    journal_pending: int = Field(
         description="Changes that are in the journal and not yet in the model folder."
     )
     refused: int = Field(description="Changes that a start could not apply; see GET /v1/refused.")

@@ -21,7 +21,12 @@ from klda.server.errors import ServerError
 from klda.server.journal import Journal, Refusal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.workers import EncoderProcess, divide_processors, limit_blas_threads
+from klda.server.workers import (
+    EncoderProcess,
+    claim_blas_memory,
+    divide_processors,
+    limit_blas_threads,
+)
 from klda.server.writer import Writer
 
 PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
@@ -41,6 +46,7 @@ class Service:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
+        claim_blas_memory()
         self.writer = Writer(settings)
         self.settings = settings = self.writer.settings
         limit_blas_threads()
@@ -62,7 +68,7 @@ class Service:
         self.batcher.start(encoders)
 
     def stop(self) -> None:
-        """Finish the predictions and changes that wait, and fold the journal. Blocks."""
+        """Finish the predictions and changes that wait, and save the model. Blocks."""
         self.batcher.stop()
         for process in self._processes:
             process.stop()
@@ -71,9 +77,9 @@ class Service:
         self.writer.stop()
 
     @property
-    def trouble(self) -> dict[str, str]:
+    def problems(self) -> dict[str, str]:
         """For each part why it can't work; "" for each that can."""
-        return {"inference": self.batcher.trouble, **self.writer.trouble}
+        return {"inference": self.batcher.problem, **self.writer.problems}
 
     @property
     def snapshot(self) -> Snapshot:

@@ -45,7 +45,7 @@ class ServiceSettings:
     max_body: int = 16 << 20  # bytes of the largest request
     batch_wait: float = 0.003  # seconds that a predict waits for others to be encoded with
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
-    fold_interval: float = 30.0  # seconds between folds of the journal into the model folder
+    checkpoint_interval: float = 30.0  # seconds between folds of the journal into the model folder
     undo_seconds: float = 600.0  # how long a forget can be undone
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.
@@ -56,7 +56,7 @@ class ServiceSettings:
         """Raise if a value can't be used, or if the service would be open to everyone."""
         for name in ("workers", "burst", "max_body", "max_batch"):
             check_count(name, getattr(self, name))
-        for name in ("rate", "batch_wait", "fold_interval", "undo_seconds"):
+        for name in ("rate", "batch_wait", "checkpoint_interval", "undo_seconds"):
             if not getattr(self, name) >= 0:
                 raise KldaError(f"{name}={getattr(self, name)!r} can't be used; give 0 or more.")
         if not self.keys and not is_loopback(self.host):

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from scipy.linalg.blas import ssyrk
 from threadpoolctl import ThreadpoolController
 
 from klda.encoders import Encoder
@@ -24,6 +25,7 @@ from klda.server.errors import ServerError
 from klda.server.settings import ServiceSettings
 
 LOW_PRIORITY = 5
+BLAS_MEMORY = 32 << 20  # bytes that OpenBLAS takes, for each thread that uses it at the same time
 STOP_SECONDS = 10
 
 log = logging.getLogger("klda.server")
@@ -126,6 +128,17 @@ def limit_blas_threads() -> None:
         if library.user_api == "blas":
             most = 1 if "numpy" in library.filepath else spare
             library.set_num_threads(min(most, library.num_threads))
+
+
+def claim_blas_memory() -> None:
+    """Let the linear algebra libraries take their working memory; raise if there is too little.
+
+    OpenBLAS takes it when it is first used. If it can't, it tries forever or ends the process.
+    """
+    np.empty(4 * BLAS_MEMORY, np.uint8)  # more than NumPy's and SciPy's copies take together
+    some = np.ones((256, 256), np.float32)
+    some @ some
+    ssyrk(1.0, some)
 
 
 def settle(future: Future, outcome: Any) -> None:

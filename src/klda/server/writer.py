@@ -3,7 +3,7 @@
 Changes that wait are taken together: one update, one solve and one commit, however many there are.
 Nobody sees the learner while it changes: answers come from the last snapshot. If anything fails
 before the commit, the journal's transaction is rolled back and the learner is loaded again from
-disk. The journal is folded into the model folder in the background; learning continues meanwhile.
+disk. A checkpoint saves the model to its folder in the background; learning continues meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from klda.server.workers import lower_priority, open_learner, settle
 MAX_GROUP = 256
 MAX_GROUP_ROWS = 2048
 RETRY_SECONDS = 5.0
-FOLD_AGAIN_SECONDS = 30.0  # after a fold that failed
+CHECKPOINT_AGAIN_SECONDS = 30.0  # after a checkpoint that failed
 # Errors that a change causes wherever it is applied, unless they are in OTHERS_ERRORS. All others
 # (no memory, a disk or a GPU that fails) are the machine's.
 CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -47,7 +47,7 @@ log = logging.getLogger("klda.server")
 class Writer:
     """The thread that changes the model.
 
-    It locks the folder, loads the model and replays the journal; a stop folds it.
+    It locks the folder, loads the model and replays the journal; a stop saves the model.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -57,10 +57,10 @@ class Writer:
         self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
         self._held = ExitStack()  # the lock and the journal
         self._waiting: deque[Request] = deque()
-        # A fold under way, and what the folder says once it is done.
+        # A checkpoint under way, and what the folder says once it is done.
         self._saving: tuple[Future, Binding] | None = None
-        self._folded = 0  # number of the last change in the model folder
-        self._trouble = self._folder_trouble = ""
+        self._checkpointed = 0  # number of the last change in the model folder
+        self._problem = self._folder_problem = ""
         self._retry_at = 0.0
         self._entrance = threading.Lock()
         self._stopped = threading.Event()
@@ -78,13 +78,13 @@ class Writer:
         except BaseException:
             self._release()
             raise
-        self._next_fold = time.monotonic() + settings.fold_interval
+        self._next_checkpoint = time.monotonic() + settings.checkpoint_interval
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     # ------------------------------------------------------------------ from other threads
 
     def stop(self) -> None:
-        """Make the waiting changes, fold the journal, release the folder."""
+        """Make the waiting changes, save the model, release the folder."""
         with self._entrance:
             self._stopped.set()
         self._thread.submit(self._finish)
@@ -118,7 +118,7 @@ class Writer:
 
     def _tick(self) -> None:
         """Let the thread do what is due, even if no changes arrive."""
-        while not self._stopped.wait(max(0.05, min(1.0, self.settings.fold_interval))):
+        while not self._stopped.wait(max(0.05, min(1.0, self.settings.checkpoint_interval))):
             with self._entrance:
                 if not self._stopped.is_set():
                     self._thread.submit(self._serve)
@@ -129,18 +129,18 @@ class Writer:
         return len(self._waiting)
 
     @property
-    def unfolded(self) -> int:
+    def pending(self) -> int:
         """Changes that only the journal has."""
-        return self.snapshot.version - self._folded
+        return self.snapshot.version - self._checkpointed
 
     @property
-    def trouble(self) -> dict[str, str]:
+    def problems(self) -> dict[str, str]:
         """Why its parts can't work; "" for each that can."""
         ended = "the thread that learns has ended" if self._stopped.is_set() else ""
         return {
-            "writer": ended or self._trouble,
-            "journal": self._journal.trouble,
-            "folder": self._folder_trouble,
+            "writer": ended or self._problem,
+            "journal": self._journal.problem,
+            "folder": self._folder_problem,
         }
 
     # ------------------------------------------------------------------ loading and replay
@@ -195,8 +195,8 @@ class Writer:
         binding = Binding.of(self.learner.extras)
         if not storage.exists(self.settings.model):
             binding = Binding(position=0)
-        self._folded = self._journal.start_at(binding)
-        return self._journal.missing(self._folded)
+        self._checkpointed = self._journal.start_at(binding)
+        return self._journal.missing(self._checkpointed)
 
     def _replay(self, missing: list[Change], size: int) -> tuple[Change, Exception] | None:
         """Apply changes in groups; return the first of a group that fails, and the error."""
@@ -223,21 +223,21 @@ class Writer:
         """Make the changes that wait together, and do what is due."""
         group = self._next_group()
         try:
-            if self._trouble and time.monotonic() >= self._retry_at:
+            if self._problem and time.monotonic() >= self._retry_at:
                 self._load()
-                self._trouble = ""
-            if not self._trouble:
+                self._problem = ""
+            if not self._problem:
                 self._purge()
                 if group:
                     self._commit(group)
                 self._journal.probe()
-                self._fold_if_due()
+                self._checkpoint_if_due()
         except Exception:
             log.exception("writer")
-            self._trouble = "a change could not be made or rolled back; see the log"
+            self._problem = "a change could not be made or rolled back; see the log"
             self._retry_at = time.monotonic() + RETRY_SECONDS
         for _, future in group:
-            settle(future, _troubled())  # unless it has an outcome
+            settle(future, _unavailable())  # unless it has an outcome
 
     def _next_group(self) -> list[Request]:
         group: list[Request] = []
@@ -281,47 +281,47 @@ class Writer:
                 return outcomes, self.snapshot
             return outcomes, Snapshot.of(self.learner, last)
 
-    # ------------------------------------------------------------------ folding
+    # ------------------------------------------------------------------ checkpoints
 
     def _purge(self) -> None:
         """Delete the forgotten classes that can no longer be undone, from the model folder too."""
         if self._journal.purge(time.time() - self.settings.undo_seconds):
-            self._next_fold = 0.0
+            self._next_checkpoint = 0.0
 
     def _bind(self) -> None:
         """Let the model folder name its journal; a new model is saved, for others to load."""
-        self._end_fold()  # which does the same
-        if self._journal.is_bound or self._folder_trouble:
+        self._end_checkpoint()  # which does the same
+        if self._journal.is_bound or self._folder_problem:
             return
         if not storage.exists(self.settings.model):
-            self._fold()
+            self._checkpoint()
             return
         try:
             self._disk.submit(
-                storage.save_extras, self.settings.model, self._extras(self._folded)
+                storage.save_extras, self.settings.model, self._extras(self._checkpointed)
             ).result()
             self._journal.mark_bound()
         except Exception as error:
-            self._report_fold(error)
+            self._report_checkpoint(error)
 
     def _extras(self, position: int) -> dict[str, Any]:
         """Return what the model folder keeps for services once it has the changes so far."""
         return {**self.learner.extras, SERVICE: self._journal.binding(position)._asdict()}
 
-    def _fold_if_due(self) -> None:
+    def _checkpoint_if_due(self) -> None:
         if self._saving is not None and self._saving[0].done():
-            self._end_fold()
-        if self._saving is None and self.unfolded and time.monotonic() >= self._next_fold:
-            self._begin_fold()
+            self._end_checkpoint()
+        if self._saving is None and self.pending and time.monotonic() >= self._next_checkpoint:
+            self._begin_checkpoint()
 
-    def _fold(self) -> None:
+    def _checkpoint(self) -> None:
         """Save the model, and wait for it; if that fails, its changes stay in the journal."""
-        self._begin_fold()
-        self._end_fold()
+        self._begin_checkpoint()
+        self._end_checkpoint()
 
-    def _begin_fold(self) -> None:
+    def _begin_checkpoint(self) -> None:
         """Start saving the model as it is now."""
-        self._next_fold = time.monotonic() + self.settings.fold_interval
+        self._next_checkpoint = time.monotonic() + self.settings.checkpoint_interval
         has_classes = bool(self.learner.classes)
         if not has_classes and not storage.exists(self.settings.model):
             return  # it never had any
@@ -329,48 +329,50 @@ class Writer:
             extras = self._extras(self._journal.last)
             arrays, document = self.learner.pack(solved=has_classes)
         except Exception as error:
-            self._report_fold(error)
+            self._report_checkpoint(error)
             return
         document = {**document, "extras": extras}
         # Overwriting is safe: nobody else can have saved while this process holds the lock.
         saved = self._disk.submit(storage.save, self.settings.model, arrays, document)
         self._saving = saved, Binding.of(extras)
 
-    def _end_fold(self) -> None:
+    def _end_checkpoint(self) -> None:
         """Wait until the model is saved, and remove the changes in it from the journal."""
         if self._saving is None:
             return
         (saved, binding), self._saving = self._saving, None
         try:
             saved.result()
-            self._journal.mark_folded(binding)
+            self._journal.mark_checkpointed(binding)
         except Exception as error:
-            self._report_fold(error)
+            self._report_checkpoint(error)
             return
-        self._folder_trouble = ""
-        self._folded = binding.position or 0
-        log.info("folded", extra={"position": self._folded})
+        self._folder_problem = ""
+        self._checkpointed = binding.position or 0
+        log.info("checkpoint", extra={"position": self._checkpointed})
 
-    def _report_fold(self, error: Exception) -> None:
-        """Say that a fold failed, until one succeeds."""
-        log.error("fold failed", exc_info=error)
+    def _report_checkpoint(self, error: Exception) -> None:
+        """Say that a checkpoint failed, until one succeeds."""
+        log.error("checkpoint failed", exc_info=error)
         reason = getattr(error.__cause__, "strerror", None) or type(error).__name__
-        self._folder_trouble = f"the model folder could not be written ({reason}); see the log"
-        self._next_fold = time.monotonic() + min(self.settings.fold_interval, FOLD_AGAIN_SECONDS)
+        self._folder_problem = f"the model folder could not be written ({reason}); see the log"
+        self._next_checkpoint = time.monotonic() + min(
+            self.settings.checkpoint_interval, CHECKPOINT_AGAIN_SECONDS
+        )
 
     def _finish(self) -> None:
-        """Fold what is left."""
+        """Save what is left."""
         try:
-            self._end_fold()
-            if not self._trouble:
+            self._end_checkpoint()
+            if not self._problem:
                 self._purge()
-                if self.unfolded:
-                    self._fold()
+                if self.pending:
+                    self._checkpoint()
         except Exception:
             log.exception("stop")
 
 
-def _troubled() -> ServerError:
+def _unavailable() -> ServerError:
     return ServerError(
-        "The model can't be changed at the moment; see GET /v1/health.", 503, "trouble"
+        "The model can't be changed at the moment; see GET /v1/health.", 503, "problem"
     )
