@@ -243,6 +243,16 @@ def test_models_that_share_samples_are_merged_only_if_asked_to(cli, make, rows, 
     assert cli.json(*given, "--allow-same")["samples"] == 100 + extra
 
 
+def test_what_was_merged_once_is_not_merged_again(cli, make, tmp_path):
+    north, south, both = make("north", "ab"), make("south", "cd"), tmp_path / "both"
+    cli("merge", north, south, "--output", both)
+    for again in (north, south):
+        said = cli("merge", both, again, "--output", tmp_path / "all", code=1).stderr
+        assert "count twice" in said
+    said = cli("learn", tmp_path / "south-rows.npz", "--model", both).stderr
+    assert "The same rows were learned before: south-rows.npz" in said
+
+
 def test_models_with_different_random_features_do_not_merge(cli, make, tmp_path):
     result = cli(
         *("merge", make("one", "ab"), make("two", "cd", "--seed", 5)),

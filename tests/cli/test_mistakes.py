@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import sys
 import threading
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import klda
 from klda.learner import Learner
 from klda.learner import folder as storage
 from tests import model_json
@@ -268,3 +270,23 @@ def test_a_name_that_another_class_has_is_said_in_the_users_words(cli, make):
     model = make("m", ["refund", "card lost"])
     said = cli("rename", "refund", "card lost", "--model", model, code=1).stderr
     assert "There is a class 'card lost' already: choose another name." in said
+
+
+def test_another_foundation_model_than_that_of_the_folder_is_refused_in_the_users_words(
+    cli, bot, tmp_path
+):
+    model = shutil.copytree(bot / "model", tmp_path / "m")
+    said = cli("learn", bot / "test.csv", "--model", model, "--foundation", "ngrams", code=1).stderr
+    assert "was made with minilm, which is fixed" in " ".join(said.split())
+    assert "layers" not in said
+
+
+def test_show_takes_the_folder_as_it_is(cli, make):
+    model = make("m", "ab")
+    assert cli("show", model).stdout == cli("show", "--model", model).stdout
+    for words in ([], [model, "--model", model]):
+        assert "Give one model folder" in " ".join(cli("show", *words, code=2).output.split())
+
+
+def test_the_package_lists_what_it_offers():
+    assert dir(klda) == sorted([*klda.__all__, "__version__"])

@@ -27,7 +27,8 @@ OptionalModel = Annotated[Path | None, option("The model folder.", "--model", "-
 InputColumn = Annotated[
     str | None,
     option(
-        "Column with the texts, image paths or features; guessed if its name is obvious.",
+        "Column with the texts, image paths or features (also --text-column); guessed if its name "
+        "is obvious.",
         "--input-column",
         "--text-column",
     ),

@@ -67,7 +67,8 @@ def predict(
         ),
     ] = False,
     format: Annotated[
-        Format | None, option("By default table on a terminal, csv otherwise.")
+        Format | None,
+        option("By default table on a terminal, csv otherwise.", metavar="table|csv|jsonl"),
     ] = None,
     output_file: Annotated[
         Path | None, option("File to write or replace.", "--output", "-o")

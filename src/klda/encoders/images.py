@@ -172,9 +172,7 @@ class VisionNetwork:
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
         # The processor that uses Pillow even if torchvision is installed: the two differ in the
         # last bits of a resized image.
-        recent = int(require("transformers", "images").__version__.split(".")[0]) >= 5
-        pillow = {"backend": "pil"} if recent else {"use_fast": False}
-        self.processor = from_folder("AutoImageProcessor", files, options, **pillow)
+        self.processor = from_folder("AutoImageProcessor", files, options, backend="pil")
         network = load_frozen("AutoModel", files, options, dtype=self.dtype, device=self.device)
         # CLIP and similar models also have a text half, and pool the image half themselves.
         tower = getattr(network, "vision_model", None)
