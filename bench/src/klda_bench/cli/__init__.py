@@ -59,6 +59,6 @@ command()(measurement(forget.forget))
 command()(measurement(start.start))
 command()(measurement(start.learn))
 _group = typer.Typer(help=str(service.__doc__), no_args_is_help=True)
-for _function in service.COMMANDS:
-    _group.command(_function.__name__, cls=Command)(measurement(_function))
+for _measure in service.COMMANDS:
+    _group.command(_measure.__name__, cls=Command)(measurement(_measure))
 app.add_typer(_group, name="service")
