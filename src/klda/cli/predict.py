@@ -129,8 +129,8 @@ def predict(
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
     if server is not None and encoding != options.Encoding():
         raise typer.BadParameter(
-            "--server encodes the inputs itself: leave out --device, --batch-size, --cache, "
-            "--engine and --precision."
+            "--server encodes the inputs itself: leave out --device, --batch-size, --engine and "
+            "--precision."
         )
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")

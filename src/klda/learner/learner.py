@@ -58,7 +58,7 @@ class Learner(ReadOnlyLearner):
         For texts: the name of a class, read as words, counts as an example of it until the class
         has ten samples, if names prove to tell classes apart. Needs the default classifier.
     **options
-        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
+        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
         named model best.
 

@@ -14,7 +14,7 @@ from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.data import listing
 from klda_bench.display.show import show, wrote
-from klda_bench.measure import cluster, encode, forget, scale, service, speed, start
+from klda_bench.measure import forget, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.report import write_report
 
@@ -56,13 +56,9 @@ def report(
 command()(shots.shots)
 command()(measurement(speed.speed))
 command()(measurement(forget.forget))
-command()(measurement(cluster.cluster))
 command()(measurement(start.start))
 command()(measurement(start.learn))
-command()(measurement(encode.encode))
-command()(measurement(encode.features))
-for _module in (scale, service):
-    _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
-    for _function in _module.COMMANDS:
-        _group.command(_function.__name__.replace("_", "-"), cls=Command)(measurement(_function))
-    app.add_typer(_group, name=_module.__name__.rpartition(".")[2])
+_group = typer.Typer(help=str(service.__doc__), no_args_is_help=True)
+for _measure in service.COMMANDS:
+    _group.command(_measure.__name__, cls=Command)(measurement(_measure))
+app.add_typer(_group, name="service")
