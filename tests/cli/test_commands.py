@@ -243,6 +243,16 @@ def test_models_that_share_samples_are_merged_only_if_asked_to(cli, make, rows, 
     assert cli.json(*given, "--allow-same")["samples"] == 100 + extra
 
 
+def test_what_was_merged_once_is_not_merged_again(cli, make, tmp_path):
+    north, south, both = make("north", "ab"), make("south", "cd"), tmp_path / "both"
+    cli("merge", north, south, "--output", both)
+    for again in (north, south):
+        said = cli("merge", both, again, "--output", tmp_path / "all", code=1).stderr
+        assert "count twice" in said
+    said = cli("learn", tmp_path / "south-rows.npz", "--model", both).stderr
+    assert "The same rows were learned before: south-rows.npz" in said
+
+
 def test_models_with_different_random_features_do_not_merge(cli, make, tmp_path):
     result = cli(
         *("merge", make("one", "ab"), make("two", "cd", "--seed", 5)),
@@ -267,7 +277,7 @@ def test_show(cli, make):
 def test_models_lists_what_is_here(cli):
     listed = {entry["name"]: entry for entry in cli.json("models")}
     assert listed["minilm"]["offline"]
-    assert {"bart-base", "t5-3b", "mistral-7b", "dinov2-small", "efficientnet-lite0"} <= set(listed)
+    assert {"bart-base", "t5-3b", "mistral-7b", "dinov2-small"} <= set(listed)
     assert "minilm" in cli("models").stdout
 
 
@@ -315,7 +325,7 @@ def test_a_bad_file_is_an_error_and_the_model_stays(cli, bot, tmp_path, case):
     assert not (tmp_path / "new").exists()
 
 
-def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path):
+def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path, tiny_dinov2):
     from PIL import Image
 
     for label in ("cats", "dogs"):
@@ -324,11 +334,11 @@ def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path):
     learn = ("learn", tmp_path / "photos", "--model", tmp_path / "m", "--components", 50)
     assert "--foundation is needed for images" in cli(*learn, code=1).stderr
     (tmp_path / "photos" / "dogs" / "broken.jpg").write_bytes(b"no image")
-    result = cli(*learn, "--foundation", "efficientnet-lite0", code=1)
+    result = cli(*learn, "--foundation", tiny_dinov2, code=1)
     assert "broken.jpg" in result.stderr
     assert not (tmp_path / "m").exists()
     (tmp_path / "photos" / "dogs" / "broken.jpg").unlink()
-    cli(*learn, "--foundation", "efficientnet-lite0")
+    cli(*learn, "--foundation", tiny_dinov2)
     found = read_csv(cli("predict", tmp_path / "photos", "--model", tmp_path / "m").stdout)
     assert {row["image"].split("/")[-1] for row in found} == {"1.png"}
 

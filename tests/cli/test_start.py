@@ -157,7 +157,7 @@ def test_a_running_service_answers_without_a_model_folder(server):
         (["--model", "bot", "--server", "http://127.0.0.1:1"], "--server"),
         (["--server", "http://127.0.0.1:1", "--explain"], "--explain"),
         (["--server", "http://127.0.0.1:1", "--device", "cpu"], "--device"),
-        (["--server", "http://127.0.0.1:1", "--cache", "features"], "--cache"),
+        (["--server", "http://127.0.0.1:1", "--batch-size", "8"], "--batch-size"),
     ],
 )
 def test_a_folder_or_a_service_is_asked(arguments, says, cli):

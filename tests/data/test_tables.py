@@ -5,7 +5,9 @@ import gzip
 import io
 import json
 import os
+import threading
 import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -780,3 +782,20 @@ def test_reading_several_files_tells_how_much_of_all_was_read(tmp_path):
     assert fractions == sorted(fractions)
     assert fractions[1] == pytest.approx(0.25, rel=0.01)  # the end of the first file
     assert fractions[-1] == pytest.approx(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_read_however_many_rows_come_through_it(tmp_path):
+    path = tmp_path / "rows.csv"
+    os.mkfifo(path)
+    content = "text,label\n" + "hello,a\n" * 5000
+    with written_to(path, content):
+        assert sum(len(batch) for batch in open_table(path).batches()) == 5000
+
+
+@contextmanager
+def written_to(path, content):
+    writer = threading.Thread(target=path.write_text, args=(content,))
+    writer.start()
+    yield
+    writer.join()

@@ -420,7 +420,7 @@ def test_hub_cache_follows_the_environment(monkeypatch, tmp_path):
 
 def test_a_revision_needs_the_hub():
     with pytest.raises(KldaError, match=r"revision='v2'.*not on the hub"):
-        encoders.load("wordllama", revision="v2")
+        dataclasses.replace(encoders.MODELS["minilm"], hub_id="").locate("v2")
 
 
 def test_progress_is_shown_on_a_terminal_only(tiny_models, texts, capfd, monkeypatch):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from klda import Learner, encoders
-from klda.encoders.probes import gamma_for
 from klda.errors import KldaError
 
 # Of the row of a short text, found once.
@@ -99,13 +98,6 @@ def test_features_are_the_same_on_every_machine(ngrams):
 def test_options_without_a_meaning_are_refused(options, says):
     with pytest.raises(KldaError, match=says):
         encoders.load("ngrams", **options)
-
-
-def test_features_can_be_cached(ngrams, tmp_path):
-    cached = encoders.load("ngrams", cache=tmp_path)
-    np.testing.assert_array_equal(cached.encode(TEXTS), ngrams.encode(TEXTS))
-    assert list(tmp_path.glob("features-*.sqlite"))
-    assert gamma_for(cached) == gamma_for(ngrams)
 
 
 def test_a_learner_learns_saves_and_loads(tmp_path):

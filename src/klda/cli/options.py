@@ -27,7 +27,8 @@ OptionalModel = Annotated[Path | None, option("The model folder.", "--model", "-
 InputColumn = Annotated[
     str | None,
     option(
-        "Column with the texts, image paths or features; guessed if its name is obvious.",
+        "Column with the texts, image paths or features (also --text-column); guessed if its name "
+        "is obvious.",
         "--input-column",
         "--text-column",
     ),
@@ -101,9 +102,6 @@ class Encoding(Group):
     device: Device = "auto"
     batch_size: Annotated[
         int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
-    ] = None
-    cache: Annotated[
-        Path | None, option("Folder that keeps computed features for the next time.")
     ] = None
     engine: Engine = None
     precision: Precision = None

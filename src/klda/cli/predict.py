@@ -67,7 +67,8 @@ def predict(
         ),
     ] = False,
     format: Annotated[
-        Format | None, option("By default table on a terminal, csv otherwise.")
+        Format | None,
+        option("By default table on a terminal, csv otherwise.", metavar="table|csv|jsonl"),
     ] = None,
     output_file: Annotated[
         Path | None, option("File to write or replace.", "--output", "-o")
@@ -128,8 +129,8 @@ def predict(
         raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
     if server is not None and encoding != options.Encoding():
         raise typer.BadParameter(
-            "--server encodes the inputs itself: leave out --device, --batch-size, --cache, "
-            "--engine and --precision."
+            "--server encodes the inputs itself: leave out --device, --batch-size, --engine and "
+            "--precision."
         )
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -28,7 +29,10 @@ NO_LEDGER = (
 
 
 def show(
-    model: options.Model,
+    folder: Annotated[
+        Path | None, typer.Argument(help="The model folder; or give --model.")
+    ] = None,
+    model: options.OptionalModel = None,
     verify: Annotated[
         bool, option("Also read every file and compare its checksum.", "--verify")
     ] = False,
@@ -43,23 +47,26 @@ def show(
 ) -> None:
     """Show what a model is, what it knows and how it came to be.
 
-    **klda show --model** bot/
+    **klda show** bot/
 
     --confusable looks at the label set instead: pairs of classes whose means are close, with the
     fraction of samples expected to be confused (no test data needed), classes with fewer than ten
     samples, and, for a model made with --keep features, classes that fall into two groups. --map
     draws the classes so that those near each other are easily confused.
 
-    **klda show --model** bot/ **--confusable --map** classes.html
+    **klda show** bot/ **--confusable --map** classes.html
     """
-    from klda.learner import folder
+    from klda.learner.folder import damage_named, load
 
+    at = folder or model
+    if at is None or (folder and model):
+        raise typer.BadParameter("Give one model folder: klda show DIR, or klda show --model DIR.")
     if confusable or map_file is not None:
-        _show_label_set(model, confusable, map_file, verify, json)
+        _show_label_set(at, confusable, map_file, verify, json)
     else:
-        stored = folder.load(model, verify=verify)
-        with folder.damage_named(model):
-            parts = _summary(model, stored), _classes(stored), _history(stored)
+        stored = load(at, verify=verify)
+        with damage_named(at):
+            parts = _summary(at, stored), _classes(stored), _history(stored)
         if json:
             print_json(stored.document)
         else:

@@ -79,7 +79,7 @@ def learn(
     progress : bool or callable
         True for a bar on a terminal, or a function that is called with each `Progress`.
     **options
-        How workers load the foundation model: ``device``, ``batch_size``, ``cache`` ...
+        How workers load the foundation model: ``device``, ``batch_size`` ...
 
     Returns
     -------

@@ -14,7 +14,6 @@ has the BERT-like ones, `pretrained` those of transformers. `models` is the tabl
 from __future__ import annotations
 
 from klda.encoders.base import Encoder, PrecomputedFeatures, same_features
-from klda.encoders.cache import FeatureCache, FeatureCacheWarning
 from klda.encoders.loading import default_text_model, engine_of, load, modality_of
 from klda.encoders.models import MODELS, ModelInfo
 from klda.encoders.sources import OfflineModelError
@@ -22,8 +21,6 @@ from klda.encoders.sources import OfflineModelError
 __all__ = [
     "MODELS",
     "Encoder",
-    "FeatureCache",
-    "FeatureCacheWarning",
     "ModelInfo",
     "OfflineModelError",
     "PrecomputedFeatures",

@@ -14,7 +14,7 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.encoders.files import ModelFiles
-    from klda.encoders.images import ImageNetwork
+    from klda.encoders.images import VisionNetwork
     from klda.encoders.ngrams import NgramEncoder
     from klda.encoders.text import TextNetwork
 
@@ -114,7 +114,7 @@ class FrozenModel:
 
     modality: Modality
 
-    def __init__(self, files: ModelFiles, network: TextNetwork | ImageNetwork) -> None:
+    def __init__(self, files: ModelFiles, network: TextNetwork | VisionNetwork) -> None:
         self.name = files.name
         self.files = files
         self.network: Any = network
@@ -133,12 +133,6 @@ class FrozenModel:
             pooling=self.network.pooling,
             layers="last" if self.network.layers == "last" else list(self.network.layers),
         )
-
-    def cache_key(self) -> dict[str, Any]:
-        """Describe what the features depend on bit by bit, tokenizer and precision included."""
-        fingerprint = self.fingerprint()
-        key = {part: fingerprint[part] for part in _IDENTITY}
-        return key | {"settings": self.files.settings_digest, "precision": self.precision}
 
 
 def collect(

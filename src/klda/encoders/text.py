@@ -8,62 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import FrozenModel, Layers, collect
+from klda.encoders.base import FrozenModel, collect
 from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
 from klda.encoders.files import OTHER_MODULES, ModelFiles
 from klda.encoders.options import Options
 from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
 from klda.encoders.progress import Show
-from klda.errors import KldaError, require
+from klda.errors import KldaError
 
-_STATIC_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"  # beside the weights' folder
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
 
 
-class StaticNetwork:
-    """The token rows of WordLlama, averaged and scaled to unit length."""
-
-    layers: Layers = "last"
-    pooling = "mean+unit"
-    precision = "float32"
-    engine = "numpy"
-    batch_size = 1024
-    max_tokens = 65536
-
-    def __init__(self, files: ModelFiles, options: Options) -> None:
-        options.require_last_layer(files.name)
-        tokenizers = require("tokenizers", "minilm")
-        arrays = require("safetensors.numpy", "minilm").load_file(files.weights[0])
-        self._rows = arrays["embedding.weight"].astype(np.float32)
-        self.dimension = self._rows.shape[1]
-        self._tokenizer = tokenizers.Tokenizer.from_file(
-            str(files.folder.parent / _STATIC_TOKENIZER)
-        )
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text."""
-        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [tokens.ids for tokens in found]
-
-    def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-        """Return one float32 row per text, given its tokens."""
-        lengths = np.array([len(ids) for ids in tokens])
-        rows = self._rows[np.concatenate([np.asarray(ids) for ids in tokens])]
-        sums = np.add.reduceat(rows, lengths.cumsum() - lengths, axis=0)
-        return sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
-
-
-TextNetwork = (
-    StaticNetwork | OnnxNetwork | TorchBert | TransformerNetwork | SentenceTransformersNetwork
-)
+TextNetwork = OnnxNetwork | TorchBert | TransformerNetwork | SentenceTransformersNetwork
 
 
 def load_network(files: ModelFiles, options: Options) -> TextNetwork:
     """Load the network that fits a model's folder."""
-    if files.name == "wordllama":
-        return StaticNetwork(files, options)
     bert = is_bert(files)
     engine = options.choose_engine(files.name, bert)
     if files.recipe.pooling == OTHER_MODULES:

@@ -52,6 +52,7 @@ NOTHING = ""  # what a save replaces that must not replace any model
 _SHARED_BELOW = 64 * 1024
 # No model needs a larger model.json, and one that damage made larger must not fill the memory.
 LARGEST_DOCUMENT = 1 << 28
+DEEPEST_DOCUMENT = 50  # levels of lists and objects
 LONGEST_COMMAND = 200  # characters, in the message that names a process
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
@@ -157,9 +158,12 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
+        holder = _holder(folder)
+        what_to_do = "Wait until it has finished, or stop it, then try again."
+        if " serve " in holder:
+            what_to_do = "It is a service: teach it over HTTP or on its page, or stop it first."
         raise ModelBusyError(
-            f"Another process is writing to the model folder {folder}{_holder(folder)}. "
-            "Wait until it has finished, or stop it, then try again."
+            f"Another process is writing to the model folder {folder}{holder}. {what_to_do}"
         ) from error
     except OSError as error:
         raise _write_error(folder, error) from error
@@ -464,6 +468,15 @@ def _check_document(file: Path, content: Any) -> None:
         if content.get(_CHECKSUM) != found:
             expected = reprlib.repr(content.get(_CHECKSUM))
             raise damaged(file, f"the SHA-256 of its values is {found}, expected {expected}")
+    elif _is_deeper(content, DEEPEST_DOCUMENT):
+        raise damaged(file, "its values are nested too deeply")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value
+    return isinstance(value, dict | list) and (
+        not levels or any(_is_deeper(one, levels - 1) for one in inside)
+    )
 
 
 def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:

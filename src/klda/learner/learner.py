@@ -26,7 +26,7 @@ from klda.labels import Label, check_one_each, listed, plain
 from klda.learner.class_names import ClassNames, can_read_names, carry_hints
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.ledger import Ledger, SampleId
-from klda.learner.overlap import check_no_overlap
+from klda.learner.overlap import check_no_overlap, learned
 from klda.learner.read_only import Detached, ReadOnlyLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -58,7 +58,7 @@ class Learner(ReadOnlyLearner):
         For texts: the name of a class, read as words, counts as an example of it until the class
         has ten samples, if names prove to tell classes apart. Needs the default classifier.
     **options
-        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``cache``,
+        Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
         named model best.
 
@@ -445,7 +445,7 @@ class Learner(ReadOnlyLearner):
                     "it. Merge this learner into the other one instead."
                 )
             ledger = ledger.merge(other._ledger)
-        with self.changing("merge", other.origin):
+        with self.changing("merge", other.origin, contents=list(learned(other))):
             self.classifier.merge(other.classifier)
             self._names = self._names.merge(other._names)
             self._ledger = ledger

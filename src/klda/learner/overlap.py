@@ -24,19 +24,20 @@ def check_no_overlap(learner: Learner, other: Learner) -> None:
     raise KldaError(f"Nothing was merged: {reason}. If that is what you want, use allow_same.")
 
 
+def learned(learner: Learner) -> dict[str, str]:
+    """Return what names the learns and the files in a history, each with where it came from."""
+    return {
+        key: entry.get("source", "some files")
+        for entry in learner.history
+        for key in (entry.get("run"), *entry.get("contents", ()))
+        if key
+    }
+
+
 def _shared_sources(learner: Learner, other: Learner) -> list[str]:
-    """Return where the learns, or the files, that are in the histories of both came from."""
-
-    def learns(one: Learner) -> dict[str, str]:
-        return {
-            key: entry.get("source", "some files")
-            for entry in one.history
-            for key in (entry.get("run"), *entry.get("contents", ()))
-            if key
-        }
-
-    mine, theirs = learns(learner), learns(other)
-    return list(dict.fromkeys(source for key, source in mine.items() if key in theirs))
+    theirs = learned(other)
+    shared = (source for key, source in learned(learner).items() if key in theirs)
+    return list(dict.fromkeys(shared))
 
 
 def _is_same(learner: Learner, other: Learner) -> bool:

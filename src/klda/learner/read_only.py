@@ -467,7 +467,7 @@ class ReadOnlyLearner:
         verify : bool
             Read every file and compare its checksum; by default files of up to 1 MiB only.
         **options
-            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``, ``cache``,
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``,
             ``trust_remote_code`` (never taken from the model folder).
         """
         stored = folder.load(path, verify=verify)

@@ -17,12 +17,13 @@ from torch.nn import functional
 
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
-from klda.encoders.images import EfficientNetLite, open_image
+from klda.encoders.images import open_image
 from klda.encoders.pretrained import quiet
 from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import UnavailableError
+from klda_bench.models.efficientnet import EfficientNetLite
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from klda.cli.app import ReportingGroup
+from klda.cli.app import Command, ReportingGroup
 from klda_bench.cli import paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.data import listing
 from klda_bench.display.show import show, wrote
-from klda_bench.measure import cluster, encode, forget, scale, service, speed, start
+from klda_bench.measure import forget, service, speed, start
 from klda_bench.methods import registry
 from klda_bench.paper.report import write_report
 
@@ -21,16 +22,18 @@ app = typer.Typer(
     cls=ReportingGroup,
     help="Rerun the paper: data sets, tables and figures, with our figures beside the paper's.",
     no_args_is_help=True,
+    add_completion=False,
 )
+command = functools.partial(app.command, cls=Command)
 
 
-@app.command("datasets")
+@command("datasets")
 def list_datasets(data: paper.Data = None) -> None:
     """List the data sets: rows, classes, tasks, and where they were found."""
     show(listing(data=data))
 
 
-@app.command("methods")
+@command("methods")
 def list_methods() -> None:
     """List the methods that a table can have as rows."""
     names = ("name", "title", "group", "needs", "about")
@@ -38,11 +41,11 @@ def list_methods() -> None:
     show(pd.DataFrame(rows).rename(columns={"needs": "learns from"}))
 
 
-for command in paper.COMMANDS:
-    app.command(command.__name__)(command)
+for _function in paper.COMMANDS:
+    command(_function.__name__)(_function)
 
 
-@app.command()
+@command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
 ) -> None:
@@ -50,16 +53,12 @@ def report(
     wrote(write_report(folder))
 
 
-app.command()(shots.shots)
-app.command()(measurement(speed.speed))
-app.command()(measurement(forget.forget))
-app.command()(measurement(cluster.cluster))
-app.command()(measurement(start.start))
-app.command()(measurement(start.learn))
-app.command()(measurement(encode.encode))
-app.command()(measurement(encode.features))
-for _module in (scale, service):
-    _group = typer.Typer(help=str(_module.__doc__), no_args_is_help=True)
-    for _function in _module.COMMANDS:
-        _group.command(_function.__name__.replace("_", "-"))(measurement(_function))
-    app.add_typer(_group, name=_module.__name__.rpartition(".")[2])
+command()(shots.shots)
+command()(measurement(speed.speed))
+command()(measurement(forget.forget))
+command()(measurement(start.start))
+command()(measurement(start.learn))
+_group = typer.Typer(help=str(service.__doc__), no_args_is_help=True)
+for _measure in service.COMMANDS:
+    _group.command(_measure.__name__, cls=Command)(measurement(_measure))
+app.add_typer(_group, name="service")

@@ -28,10 +28,10 @@ import numpy as np
 import pandas as pd
 
 from klda.data import open_table
-from klda.encoders.cache import default_cache_folder
+from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError
-from klda_bench.data import archives, hub
-from klda_bench.data.hub import DATASETS
+from klda_bench.data import archives, downloads
+from klda_bench.data.downloads import DATASETS
 from klda_bench.environment import UnavailableError
 
 Modality = Literal["text", "image", "features"]
@@ -165,7 +165,7 @@ def listing(*, data: Folder | None = None) -> pd.DataFrame:
         place = find(name, data=data)
         row = {"name": name, "inputs": info.modality, "train": info.train_rows}
         row |= {"test": info.test_rows, "classes": info.classes, "tasks": info.tasks, "here": "no"}
-        where, note = hub.describe(name), info.note
+        where, note = downloads.describe(name), info.note
         if place is not None:
             found = _read(place, name)
             row |= {"train": len(found.train), "test": len(found.test), "here": "yes"}
@@ -213,11 +213,11 @@ def _download(name: str) -> Path:
     archive = f", or {archives.describe(name)} into DIR" if archives.describe(name) else ""
     how = (
         f"Put train and test files into DIR/paper/{name}/{archive}, and pass --data DIR (or set "
-        f"KLDA_DATA), or run once with a network: {hub.describe(name)}."
+        f"KLDA_DATA), or run once with a network: {downloads.describe(name)}."
     )
     try:
-        hub.download(name, target)
-    except Exception as error:  # the hub raises many kinds
+        downloads.download(name, target)
+    except Exception as error:  # of the network, of the disk, of a damaged file
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
             raise KldaError(
                 f"Data set {name!r} can't be written to {target} ({error}). Make room there, or "

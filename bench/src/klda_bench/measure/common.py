@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from klda import KLDA, KldaError
+from klda import KLDA
 from klda_bench.environment import require
 
 GAMMA = 0.2
-BLOCK_ROWS = 20_000
 SPREAD = 0.7  # of the centres, relative to the noise within classes
 
-Features = Annotated[int, typer.Option(help="Features d.")]
-ClassCount = Annotated[int, typer.Option(help="Classes.")]
-RowCount = Annotated[int, typer.Option(help="Rows.")]
-Numbers = Annotated[str, typer.Option(help="Numbers, separated by commas.")]
-Components = Annotated[int, typer.Option(help="Random features D.")]
 Repeats = Annotated[int, typer.Option(help="Runs, of which the median counts.")]
 Seeds = Annotated[int, typer.Option(help="Number of seeds: 0, 1, ...")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, ...")]
@@ -36,41 +30,19 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def numbers(name: str, text: str) -> list[int]:
-    """Read the whole numbers of an option, sorted."""
-    try:
-        return sorted(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise KldaError(f"--{name} {text} must be whole numbers separated by commas.") from error
-
-
 def make_model(n_components: int, device: str = "cpu", **options: Any) -> KLDA:
     """Return KLDA with the settings that measurements of time and memory share."""
     place: dict[str, Any] = {"n_components": n_components, "device": device}
     return KLDA(**(place | {"gamma": GAMMA, "random_state": 0} | options))
 
 
-def sample_blocks(
-    n_rows: int, n_features: int, n_classes: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield unit-length features of overlapping classes and their labels, block by block.
-
-    Row i belongs to class ``i % n_classes``. A file of fewer rows is the beginning of one of more.
-    """
+def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit-length features of overlapping classes and their labels."""
     rng = np.random.default_rng(0)
     centres = SPREAD * rng.standard_normal((n_classes, n_features), dtype=np.float32)
-    for start in range(0, n_rows, BLOCK_ROWS):
-        labels = np.arange(start, min(start + BLOCK_ROWS, n_rows)) % n_classes
-        samples = rng.standard_normal((len(labels), n_features), dtype=np.float32)
-        samples += centres[labels]
-        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
-        yield samples, labels
-
-
-def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of :func:`sample_blocks` at once."""
-    samples, labels = zip(*sample_blocks(n_rows, n_features, n_classes), strict=True)
-    return np.concatenate(samples), np.concatenate(labels)
+    labels = np.arange(n_rows) % n_classes
+    samples = rng.standard_normal((n_rows, n_features), dtype=np.float32) + centres[labels]
+    return samples / np.linalg.norm(samples, axis=1, keepdims=True), labels
 
 
 def in_turns(

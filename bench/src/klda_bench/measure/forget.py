@@ -11,6 +11,7 @@ import typer
 from klda import Learner, encoders
 from klda_bench import data as datasets_
 from klda_bench.measure.common import Data, Names, Seeds, make_model, names
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
 from klda_bench.results import Row
 
 
@@ -21,7 +22,7 @@ def forget(
     seeds: Seeds = 3,
 ) -> Iterator[Row]:
     """Forget a fifth of the classes one by one; compare with a model that never learned them."""
-    encoder = encoders.load(backbone, cache=True)
+    encoder = CachedEncoder(encoders.load(backbone), FeatureCache())
     for name in names(datasets):
         found = datasets_.load(name, data=data)
         X, X_test, y = encoder.encode(found.train.X), encoder.encode(found.test.X), found.train.y

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from klda import encoders
-from klda.encoders import OfflineModelError
+from klda.cli.console import say
+from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
 
 Features = tuple[Samples, Samples, dict[str, Any] | None]
 HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
+_UNITS = {"M": 1e6, "B": 1e9}
 
 
 class FeatureSource:
@@ -46,10 +49,12 @@ class FeatureSource:
         if key not in self._encoders:
             # The same features on every device, wherever that is possible.
             precision = "auto" if backbone in HALF_PRECISION else "float32"
-            options: dict[str, Any] = {"device": self._device, "cache": self._cache or True}
-            options |= {"layers": layers, "precision": precision}
+            half = precision == "auto" and self._device != "cpu"
+            say_memory(backbone, 2 if half else 4, "its weights")
+            options: dict[str, Any] = {"layers": layers, "precision": precision}
             try:
-                self._encoders[key] = encoders.load(backbone, **options)
+                encoder = encoders.load(backbone, device=self._device, **options)
+                self._encoders[key] = CachedEncoder(encoder, FeatureCache(self._cache))
             except OfflineModelError as error:
                 # Asking the hub again for each run would take minutes of time-outs.
                 self._encoders[key] = error
@@ -62,3 +67,13 @@ class FeatureSource:
                 f"{modality} inputs."
             )
         return encoder
+
+
+def say_memory(backbone: str, per_parameter: int, what: str) -> None:
+    """Print the memory that a model needs, before it is loaded."""
+    info = MODELS.get(backbone)
+    if info is not None and info.n_parameters[-1] in _UNITS:
+        parameters = float(info.n_parameters[:-1]) * _UNITS[info.n_parameters[-1]]
+        gigabytes = parameters * per_parameter / 1e9
+        size = f"{backbone} ({info.n_parameters} parameters)"
+        say(f"{size} needs about {gigabytes:.1f} GB of memory for {what}.")

@@ -21,7 +21,7 @@ from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import Gamma, MethodSpec
 from klda_bench.results import Results, Row, key_of, meaning_of_auto
-from klda_bench.runs.features import FeatureSource
+from klda_bench.runs.features import FeatureSource, say_memory
 from klda_bench.runs.metrics import METRICS
 from klda_bench.runs.protocol import Evaluate, Outcome, run, split_classes
 
@@ -198,6 +198,8 @@ class _Walker:
         if spec.needs == "features":
             place = (self.backbone, settings["layers"])
             train, test, features = self.source.of(self.dataset, *place)
+        else:
+            say_memory(self.backbone, 16, "its weights, their gradients and Adam's two moments")
         where = {"backbone": self.backbone, "seed": seed, "device": self.device}
         method = spec.make(settings["options"], **where)
         outcome = run(method, train, test, tasks, evaluate=evaluate)

@@ -17,6 +17,7 @@ from klda import encoders
 from klda.errors import KldaError
 from klda.learner.evaluation import Reliability
 from klda_bench import data, environment
+from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
 from klda_bench.results import AUTO_MEANINGS, Results, Row, key_of
 from klda_bench.runs.grid import pack_bits
 from klda_bench.runs.metrics import accuracy
@@ -100,7 +101,7 @@ def draw_rows(
 
 @cache
 def _encoder(backbone: str, layers: str) -> Any:
-    return encoders.load(backbone, layers=layers, cache=True)
+    return CachedEncoder(encoders.load(backbone, layers=layers), FeatureCache())
 
 
 class Arena:

@@ -43,12 +43,10 @@ class GACL(linear.Peer):
         return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
 
     def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
-        targets, H = linear.one_hot(columns, len(self.labels)), self._lift(X)
-        self._regression.add(H, targets)
-        self._choose_ridge(H, targets)
+        self._learn_lifted(self._lift(X), linear.one_hot(columns, len(self.labels)))
 
-    def _choose_ridge(self, H: np.ndarray, targets: np.ndarray) -> None:
-        """Keep the ridge that was given."""
+    def _learn_lifted(self, H: np.ndarray, targets: np.ndarray) -> None:
+        self._regression.add(H, targets)
 
     def _solve(self) -> None:
         self._weights = self._regression.solve(self.ridge)
@@ -67,10 +65,17 @@ class RanPAC(GACL):
     n_components: int = 10_000
     ridge: float = RIDGES[0]
 
-    def _choose_ridge(self, H: np.ndarray, targets: np.ndarray) -> None:
+    def _learn_lifted(self, H: np.ndarray, targets: np.ndarray) -> None:
+        super()._learn_lifted(H, targets)
         order = self._rng.permutation(len(H))
+        self._last = H[order], targets[order]
+
+    def _solve(self) -> None:
+        # Each task chooses a ridge; only the last one's is ever used, so it alone is computed.
         rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._regression.gram))
-        self.ridge = choose_ridge(H[order], targets[order], least=rounding)
+        self.ridge = choose_ridge(*self._last, least=rounding)
+        del self._last
+        super()._solve()
 
 
 def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:

