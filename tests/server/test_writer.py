@@ -329,7 +329,7 @@ def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch,
         running = Running(tmp_path / "new", new="features", checkpoint_interval=1e9)
         first = running.learn(samples("ants", 5), ["ants"] * 5)
         assert (first.version, running.counts) == (1, {"ants": 5})
-        assert "could not be written (MemoryError)" in running.service.problems["folder"]
+        assert "could not be written (not enough memory)" in running.service.problems["folder"]
         running.abandon()
     with Running(tmp_path / "new", new="features") as again:
         assert again.counts == {"ants": 5}

@@ -12,6 +12,7 @@ import numpy as np
 from klda.labels import Label
 
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
+MAX_NUMBER = 2**53  # of a change
 
 Kind = Literal["learn", "remove", "forget", "restore", "rename", "declare"]
 
@@ -80,9 +81,14 @@ class Binding(NamedTuple):
 
     @classmethod
     def of(cls, extras: Mapping[str, Any]) -> Self:
-        """Read it from what services keep in a model folder."""
+        """Read it from what services keep in a model folder; values that can't be right raise."""
         noted = extras.get(SERVICE, {})
-        return cls(*(noted.get(name) for name in cls._fields))
+        found = cls(*(noted.get(name) for name in cls._fields))
+        texts = isinstance(found.journal, str | None) and isinstance(found.checksum, str | None)
+        position = 0 if found.position is None else found.position
+        if not texts or type(position) is not int or not 0 <= position <= MAX_NUMBER:
+            raise ValueError(f"its note on the service is {noted!r}")
+        return found
 
 
 UNBOUND = Binding()  # of a folder without a model, or one that was never served

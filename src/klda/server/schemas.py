@@ -19,7 +19,7 @@ from klda.learner.explanation import NearClass
 from klda.learner.label_set import ConfusablePair
 from klda.learner.ledger import NearSample
 from klda.learner.verdict import Verdict
-from klda.server.changes import Tally
+from klda.server.changes import MAX_NUMBER, Tally
 from klda.server.settings import (
     MAX_FEATURES,
     MAX_ITEMS,
@@ -51,7 +51,7 @@ Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
 
-ChangeNumber = Annotated[int, Field(ge=1, le=2**53)]
+ChangeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_ITEMS)]
 Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]

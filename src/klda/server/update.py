@@ -20,8 +20,10 @@ from klda.server.errors import ServerError
 from klda.server.journal import Journal
 from klda.server.journal_file import JournalError
 
-# Errors in what is stored, or in what is installed: no change is to blame for them.
+# Errors in what is stored.
 STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)
+# Errors that no acknowledged change is to blame for: also a model or a computer that can't do what
+# the ones before could.
 OTHERS_ERRORS = (*STORAGE_ERRORS, PredictionOnlyError, MissingDependencyError)
 ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learner makes, or refuses
 
@@ -59,7 +61,7 @@ class Update:
             acknowledgement = self.make(change)
         except ServerError as error:  # raised by checks: nothing was changed
             return error
-        except OTHERS_ERRORS:
+        except STORAGE_ERRORS:
             raise
         except KldaError as error:
             if change.kind not in ONE_STEP:

@@ -150,7 +150,8 @@ class Writer:
         model, saved = self.settings.model, storage.exists(self.settings.model)
         binding = UNBOUND
         if saved:
-            binding = Binding.of(storage.load(model).document.get("extras", {}))
+            with storage.damage_named(model):
+                binding = Binding.of(storage.load(model).document.get("extras", {}))
         self._journal = Journal(model, binding)
         self._held.callback(self._journal.close)
         if not saved:
@@ -232,9 +233,10 @@ class Writer:
                     self._commit(group)
                 self._journal.probe()
                 self._checkpoint_if_due()
-        except Exception:
+        except Exception as error:
             log.exception("writer")
-            self._problem = "a change could not be made or rolled back; see the log"
+            reason = _reason(error)
+            self._problem = f"a change could not be made or rolled back ({reason}); see the log"
             self._retry_at = time.monotonic() + RETRY_SECONDS
         for _, future in group:
             settle(future, _unavailable())  # unless it has an outcome
@@ -354,11 +356,9 @@ class Writer:
     def _report_checkpoint(self, error: Exception) -> None:
         """Say that a checkpoint failed, until one succeeds."""
         log.error("checkpoint failed", exc_info=error)
-        reason = getattr(error.__cause__, "strerror", None) or type(error).__name__
+        reason, wait = _reason(error), self.settings.checkpoint_interval
         self._folder_problem = f"the model folder could not be written ({reason}); see the log"
-        self._next_checkpoint = time.monotonic() + min(
-            self.settings.checkpoint_interval, CHECKPOINT_AGAIN_SECONDS
-        )
+        self._next_checkpoint = time.monotonic() + min(wait, CHECKPOINT_AGAIN_SECONDS)
 
     def _finish(self) -> None:
         """Save what is left."""
@@ -370,6 +370,15 @@ class Writer:
                     self._checkpoint()
         except Exception:
             log.exception("stop")
+
+
+def _reason(error: Exception) -> str:
+    """Say in a few words what went wrong, without names of files: it is for everyone."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    causes = (error, error.__cause__)
+    said = (getattr(cause, "strerror", None) for cause in causes)
+    return next((reason for reason in said if reason), type(error).__name__)
 
 
 def _unavailable() -> ServerError:
