@@ -34,9 +34,9 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    pyplot, count = _pyplot(), len(result.labels)
+    count = len(result.labels)
     side = min(max(4.5, 0.16 * count + 2), 24)
-    figure, axes = pyplot.subplots(figsize=(side, side), layout="constrained")
+    figure, axes = _subplots(figsize=(side, side))
     fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
     ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
         ax=axes,
@@ -50,17 +50,15 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
         axes.set(xticks=[], yticks=[])
     title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
     axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
     from sklearn.calibration import CalibrationDisplay
 
-    found, pyplot = result.reliability, _pyplot()
-    figure, (above, below) = pyplot.subplots(
-        2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
-    )
+    found = result.reliability
+    figure, (above, below) = _subplots(2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True)
     there, bins = found.counts > 0, len(found.counts)
     curve = CalibrationDisplay(found.accuracy[there], found.confidence[there], None)
     curve.plot(ax=above, name="answers")
@@ -71,7 +69,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     )
     below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
     below.set(xlabel="probability of the answer", ylabel="fraction")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_map(learner: Learner, path: Path) -> None:
@@ -91,10 +89,9 @@ def draw_map(learner: Learner, path: Path) -> None:
 
 
 def _plot_map(classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
-    pyplot = _pyplot()
     count = len(classes.labels)
     side = min(max(6.0, 1.1 * np.sqrt(count)), 20)
-    figure, axes = pyplot.subplots(figsize=(side * 1.2, side), layout="constrained")
+    figure, axes = _subplots(figsize=(side * 1.2, side))
     x, y = classes.places.T
     at = {label: i for i, label in enumerate(classes.labels)}
     for pair in pairs:
@@ -108,7 +105,7 @@ def _plot_map(classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> Non
     axes.set_xticks([])
     axes.set_yticks([])
     axes.margins(0.14, 0.06)  # room for names at the edge
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
@@ -162,12 +159,12 @@ def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
     return page.replace("@MAP@", json.dumps(drawn).replace("<", r"\u003c"))
 
 
-def _pyplot() -> Any:
+def _subplots(*shape: int, **options: Any) -> Any:
     require("matplotlib", "plot").use("Agg")
-    return require("matplotlib.pyplot", "plot")
+    return require("matplotlib.pyplot", "plot").subplots(*shape, layout="constrained", **options)
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    require("matplotlib.pyplot", "plot").close(figure)
