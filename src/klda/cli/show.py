@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 LATEST = 20  # entries of the history
 MOST = 20  # lines of a table of the label set; --json has all
-NO_LEDGER = (
-    "Classes that are two in one can't be found: the model keeps no ledger (klda learn --keep "
-    "features)."
-)
 
 
 def show(
@@ -38,7 +34,7 @@ def show(
     ] = False,
     confusable: Annotated[
         bool,
-        option("Show which classes are easily confused, too small, or two in one.", "--confusable"),
+        option("Show which classes are easily confused or too small.", "--confusable"),
     ] = False,
     map_file: Annotated[
         Path | None, option("Draw a map of the classes here (.html, .png, .svg, .pdf).", "--map")
@@ -50,9 +46,8 @@ def show(
     **klda show** bot/
 
     --confusable looks at the label set instead: pairs of classes whose means are close, with the
-    fraction of samples expected to be confused (no test data needed), classes with fewer than ten
-    samples, and, for a model made with --keep features, classes that fall into two groups. --map
-    draws the classes so that those near each other are easily confused.
+    fraction of samples expected to be confused (no test data needed), and classes with fewer than
+    ten samples. --map draws the classes so that those near each other are alike.
 
     **klda show** bot/ **--confusable --map** classes.html
     """
@@ -165,9 +160,6 @@ def _show_label_set(
         pairs = label_set.confusable(learner.classifier, limit=None)
         values["confusable"] = list(map(asdict, pairs))
         values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classifier)))
-        # Without a ledger nobody can tell.
-        doubles = None if learner.ledger is None else label_set.two_in_one(learner.ledger)
-        values["two_in_one"] = None if doubles is None else list(map(asdict, doubles))
     if as_json:
         print_json(values)
     elif confusable:
@@ -180,11 +172,6 @@ def _problems(found: dict[str, Any]) -> Iterator[Any]:
         (one["first"], one["second"], f"{one['confusion']:.1%}") for one in found["confusable"]
     ]
     small = [(one["label"], one["samples"]) for one in found["small_classes"]]
-    doubles = []
-    for one in found["two_in_one"] or ():
-        sizes, ids = (" + ".join(map(str, one["sizes"])), " and ".join(map(str, one["ids"])))
-        doubles.append((one["label"], sizes, f"{one['gap']:.1f}", f"samples {ids}"))
-    none = NO_LEDGER if found["two_in_one"] is None else "No class looks like two in one."
     for columns, rows, nothing in (
         (
             ("easily confused", "with", "expected confusion"),
@@ -192,7 +179,6 @@ def _problems(found: dict[str, Any]) -> Iterator[Any]:
             "No classes are easily confused.",
         ),
         (("few samples", "samples"), small, "No class is too small."),
-        (("looks like two", "groups", "gap", "typical"), doubles, none),
     ):
-        numbers = ("expected confusion", "samples", "groups", "gap")
+        numbers = ("expected confusion", "samples")
         yield table(*columns, rows=rows, numbers=numbers, most=MOST) if rows else nothing
