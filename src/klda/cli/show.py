@@ -44,7 +44,7 @@ def show(
 
     --confusable looks at the label set instead: pairs of classes whose means are close, with the
     fraction of samples expected to be confused (no test data needed), and classes with fewer than
-    ten samples. --map draws the classes so that those near each other are easily confused.
+    ten samples. --map draws the classes so that those near each other are alike.
 
     **klda show** bot/ **--confusable --map** classes.html
     """
