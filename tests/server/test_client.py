@@ -97,29 +97,6 @@ def test_large_inputs_go_in_parts(address):
         assert (client.predict(x) == y).mean() > 0.95
 
 
-def test_a_lost_answer_is_asked_for_again_and_counts_once(address):
-    import httpx
-
-    class Lossy(httpx.HTTPTransport):
-        """Loses the answer to every first try of a change."""
-
-        lost = 0
-
-        def handle_request(self, request):
-            answer = super().handle_request(request)
-            if "idempotency-key" in request.headers and self.lost < 1:
-                self.lost += 1
-                answer.read()
-                raise httpx.ReadError("lost")
-            return answer
-
-    transport = Lossy()
-    with Client(address, transport=transport) as client:
-        client.learn(samples("dogs", 4), ["dogs"] * 4)
-        assert transport.lost == 1
-        assert client.classes["dogs"] == 4
-
-
 class Proxy:
     """Loses the response to every first try of a change; without `passes`, every change itself."""
 
