@@ -106,6 +106,12 @@ class Proxy:
         self.httpx, self.passes, self.lost = httpx, passes, set()
         self.service = httpx.HTTPTransport()
 
+    def client(self, address):
+        client = Client(address)
+        transport = self.httpx.MockTransport(self.handle)
+        client._http = self.httpx.Client(base_url=address, transport=transport)
+        return client
+
     def handle(self, request):
         key = request.headers.get("idempotency-key")
         if key is None or (self.passes and key in self.lost):
@@ -118,7 +124,7 @@ class Proxy:
 
 def test_a_change_whose_answer_was_lost_is_sent_again_and_counts_once(address):
     proxy = Proxy(passes=True)
-    with Client(address, transport=proxy.httpx.MockTransport(proxy.handle)) as client:
+    with proxy.client(address) as client:
         client.rename("ants", "wasps").forget("bees")
         assert client.classes == {"cats": 40, "wasps": 40}
         client.undo()
@@ -128,7 +134,7 @@ def test_a_change_whose_answer_was_lost_is_sent_again_and_counts_once(address):
 
 def test_a_rename_that_did_not_arrive_is_an_error(address):
     proxy = Proxy(passes=False)
-    with Client(address, transport=proxy.httpx.MockTransport(proxy.handle)) as client:
+    with proxy.client(address) as client:
         with pytest.raises(ServerError) as caught:
             client.rename("ants", "wasps")
         assert caught.value.status == 504

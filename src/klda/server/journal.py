@@ -40,6 +40,7 @@ VERSION = 3
 MAX_ROWS = 10_000  # of changes in the model folder
 MAX_TALLIES = 2_000
 WAL = f"{JOURNAL}-wal"
+EMPTY_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"  # which still has what was deleted
 
 _IDENTITY = """CREATE TABLE journal (
     id TEXT NOT NULL,
@@ -90,7 +91,7 @@ class JournalError(KldaError):
 
 
 class LastChange(NamedTuple):
-    """The last change of a journal, as its file ``journal.last`` says."""
+    """The last change of a journal, as the file ``journal.last`` says."""
 
     journal: str  # the journal's id
     checksum: str | None
@@ -99,10 +100,9 @@ class LastChange(NamedTuple):
     @classmethod
     def read(cls, file: Path) -> LastChange | None:
         """Read the file; None if there is none."""
-        try:
-            content = file.read_text(encoding="ascii", errors="replace")
-        except FileNotFoundError:
+        if not file.exists():
             return None
+        content = file.read_text(encoding="ascii", errors="replace")
         found = re.fullmatch(r"([0-9a-f]{32}) ([0-9a-f]{32}|-{32}) (\d{20})\n", content)
         if not found:
             raise JournalError(
@@ -114,19 +114,18 @@ class LastChange(NamedTuple):
     def write(self, file: Path) -> None:
         """Write the file, in place, and not synced: after a power failure it may be behind."""
         content = f"{self.journal} {self.checksum or '-' * 32} {self.number:020}\n".encode()
-        try:
+        if not file.exists():
+            replace_file(file, [content])
+        else:
             with file.open("r+b", buffering=0) as opened:
                 opened.write(content)
-        except FileNotFoundError:
-            replace_file(file, [content])
 
 
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
     Only the process that holds the folder's lock may open it, and one thread at a time may use it.
-    `binding` is what the model folder says about its journal. An error leaves all files as they
-    are.
+    `binding` is what the model folder says about it. An error leaves all files as they are.
     """
 
     def __init__(self, folder: Path, binding: Binding) -> None:
@@ -159,11 +158,10 @@ class Journal:
             raise
 
     def _connect(self, mode: str) -> None:
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
         with self._reporting():
-            address = f"{self.path.absolute().as_uri()}?mode={mode}"
-            self._db = sqlite3.connect(
-                address, uri=True, isolation_level=None, check_same_thread=False
-            )
+            self._db = sqlite3.connect(address, uri=True, **options)
 
     def _identify(self) -> None:
         ((version,),) = self._run("PRAGMA user_version")
@@ -174,9 +172,7 @@ class Journal:
                 "the service once with the version that wrote it, then delete the file."
             )
         if not version and self._run("SELECT 1 FROM sqlite_master"):
-            raise JournalError(
-                f"{self.path} is a database of another program: move it away, then try again."
-            )
+            raise JournalError(f"{self.path} is a database of another program: move it away.")
         self._version = version
         if version == VERSION:
             with self._decoding("its id"):
@@ -301,10 +297,6 @@ class Journal:
         with self._reporting():
             return self._db.execute(statement, named or values).fetchall()
 
-    def _empty_log(self) -> None:
-        """Empty the write-ahead log, which still has what was deleted."""
-        self._run("PRAGMA wal_checkpoint(TRUNCATE)")
-
     # ------------------------------------------------------------------ how far it goes
 
     @property
@@ -359,11 +351,8 @@ class Journal:
         if binding.position is not None and binding.position > self.position:
             self.mark_checkpointed(binding)  # a kill came between a save and the erasure
         before, changes = self._checksum(self.position), []
-        for *values, sealed, refused in self._run(
-            f"SELECT {_SEALED}, checksum, refused FROM changes WHERE sequence > ? "
-            "ORDER BY sequence",
-            self.position,
-        ):
+        later = f"SELECT {_SEALED}, checksum, refused FROM changes WHERE sequence > ?"
+        for *values, sealed, refused in self._run(f"{later} ORDER BY sequence", self.position):
             was_made_again = values[1] is None and refused is not None
             if not was_made_again and sealed != _seal(before, values):
                 raise self._damaged(f"the checksum of change {values[0]} is another one")
@@ -379,7 +368,7 @@ class Journal:
             for statement in _CHECKPOINT:
                 self._run(statement, **binding._asdict(), oldest=position - MAX_ROWS)
         self._folder, self.position = binding.journal, position
-        self._empty_log()
+        self._run(EMPTY_LOG)
 
     # ------------------------------------------------------------------ changes
 
@@ -389,28 +378,23 @@ class Journal:
         rows = b"" if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
         keyed = (*change.key, json.dumps(asdict(answer))) if change.key else (None, None, None)
         values = (change.sequence, header, rows, *keyed, float(change.when), *change.tally)
-        self._run(
-            f"INSERT INTO changes ({_SEALED}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *values,
-            _seal(self._checksum(self.last), values),
-        )
+        sealed = _seal(self._checksum(self.last), values)
+        marks = ", ".join("?" * 11)
+        self._run(f"INSERT INTO changes ({_SEALED}, checksum) VALUES ({marks})", *values, sealed)
 
     def answered(self, key: Key) -> tuple[Key, Acknowledgement] | None:
         """Return the key of an earlier change as it was used then, and the answer to it."""
-        for *used, answer in self._run(
-            "SELECT key, digest, answer FROM changes WHERE key = ?", key.name
-        ):
-            with self._decoding(f"the answer to {key.name!r}"):
-                return Key(*used), Acknowledgement(**{**json.loads(answer), "repeated": True})
-        return None
+        found = self._run("SELECT digest, answer FROM changes WHERE key = ?", key.name)
+        if not found:
+            return None
+        with self._decoding(f"the answer to {key.name!r}"):
+            answer = Acknowledgement(**{**json.loads(found[0][1]), "repeated": True})
+        return Key(key.name, found[0][0]), answer
 
     def tallies(self) -> list[Tally]:
         """Return how the model answered just before it was taught lately, oldest first."""
-        newest = self._run(
-            "SELECT at, correct, wrong, new FROM changes WHERE correct NOTNULL "
-            "ORDER BY sequence DESC LIMIT ?",
-            MAX_TALLIES,
-        )
+        learns = "SELECT at, correct, wrong, new FROM changes WHERE correct NOTNULL"
+        newest = self._run(f"{learns} ORDER BY sequence DESC LIMIT {MAX_TALLIES}")
         return [Tally(*row) for row in newest[::-1]]
 
     def _decoded(self, sequence: int, header: str, content: bytes) -> Change:
@@ -429,21 +413,16 @@ class Journal:
 
     def refused(self) -> list[Refusal]:
         """Return the changes that could not be replayed, and why."""
-        return [
-            Refusal(self._decoded(*stored), reason)
-            for *stored, reason in self._run(
-                "SELECT sequence, header, features, refused FROM changes "
-                "WHERE refused NOTNULL AND header NOTNULL ORDER BY sequence"
-            )
-        ]
+        found = self._run(
+            "SELECT sequence, header, features, refused FROM changes "
+            "WHERE refused NOTNULL AND header NOTNULL ORDER BY sequence"
+        )
+        return [Refusal(self._decoded(*stored), reason) for *stored, reason in found]
 
     def drop_refused(self, number: int, by: int) -> None:
         """Erase a refused change that was made again, as another one."""
-        self._run(
-            "UPDATE changes SET header = NULL, features = NULL, refused = ? WHERE sequence = ?",
-            f"made again as change {by}",
-            number,
-        )
+        erased, reason = "header = NULL, features = NULL", f"made again as change {by}"
+        self._run(f"UPDATE changes SET {erased}, refused = ? WHERE sequence = ?", reason, number)
 
     # ------------------------------------------------------------------ forgotten classes
 
@@ -501,7 +480,7 @@ class Journal:
             return False
         with self.transaction():
             self._run(f"DELETE {expired}", before)
-        self._empty_log()
+        self._run(EMPTY_LOG)
         return True
 
 
