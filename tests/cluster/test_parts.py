@@ -166,7 +166,11 @@ def test_feature_columns_of_any_kind_are_read():
     "reader, columns, message",
     [
         (reader_of("text"), {"text": ["a", ""], "y": ["b", "c"]}, "row 12: the text is empty"),
-        (reader_of("text"), {"text": ["a", 3][1:], "y": ["b"]}, "row 11: the text is 3"),
+        (
+            reader_of("text"),
+            {"text": ["a", 3][1:], "y": ["b"]},
+            "row 11: the text must be a string; got int: 3",
+        ),
         (reader_of("text"), {"text": ["a"], "y": [None]}, "row 11: the label is empty"),
         (reader_of("text"), {"text": ["a"], "y": [0.5]}, "row 11: the label is 0.5"),
         (reader_of("text"), {"text": ["a"], "y": ["b" * 2000]}, "row 11: .*2,000 characters"),

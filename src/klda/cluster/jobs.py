@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import check_label_kind
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
@@ -20,7 +21,7 @@ from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.model import Model
-from klda.errors import REFUSED, KldaError, check_count, check_fraction, require
+from klda.errors import KldaError, require
 from klda.learner import Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klda.cluster.connection import ClusterError
-from klda.data import BATCH_ROWS, Batch, Columns, Table, find_files, open_tables, read
+from klda.data import BATCH_ROWS, Batch, Columns, Table, open_tables, read
 from klda.data.arrow import input_columns, input_values
 from klda.data.columns import label_in_cell, raw_label
 from klda.errors import KldaError, require
@@ -75,11 +75,10 @@ class Source:
             raise KldaError(
                 f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
             )
-        # Workers, which open images themselves, have other working directories.
-        paths = [path.resolve() for path in find_files(given)]
         modality, columns = reader.modality, reader.columns
-        tables = open_tables(paths, modality=modality, columns=columns, classes=classes)
-        return cls(ray, reader, tables)
+        tables = open_tables(given, modality=modality, columns=columns, classes=classes)
+        # Workers, which open images themselves, have other working directories.
+        return cls(ray, reader, [replace(table, path=table.path.resolve()) for table in tables])
 
     def __str__(self) -> str:
         return ", ".join(table.path.name for table in self.tables) or "dataset"
@@ -166,7 +165,7 @@ class BlockReader:
         else:
             accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(content)
             rows = accessor.to_arrow().slice(block.start, block.n_rows).combine_chunks()
-            table = Table(Path("dataset"), "dataset", self.modality, self.columns)
+            table = Table(Path("dataset"), self.modality, _no_file, self.columns)
             columns, label = input_columns(table, rows.schema, self.labels)
             inputs = self._inputs(rows, columns, table, first_row)
             labels = self._labels(rows.column(label), table, first_row) if self.labels else []
@@ -185,6 +184,10 @@ class BlockReader:
 
     def _labels(self, column: Any, table: Table, first_row: int) -> list[Label]:
         return table.each(_label, column.to_pylist(), first_row)
+
+
+def _no_file(*_: object) -> Iterator[Batch]:
+    raise NotImplementedError("the rows of a dataset are in its blocks")
 
 
 def _label(value: Any) -> Label:

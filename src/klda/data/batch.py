@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from klda.checks import Modality
 from klda.errors import KldaError
-
-if TYPE_CHECKING:
-    from klda.labels import Label
+from klda.labels import Label
 
 T = TypeVar("T")
-Modality = Literal["text", "image", "features"]
 
 # Rows that are read, encoded and learned at once.
 BATCH_ROWS: dict[Modality, int] = {"text": 2048, "image": 256, "features": 8192}
