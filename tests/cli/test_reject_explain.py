@@ -109,7 +109,7 @@ def test_explain_for_people(cli, bot):
         *("--text", "play some jazz", "--text", "do fish sleep at night"),
     ).stdout
     first, second = shown.split("do fish sleep")
-    assert "play_music, sure, margin" in first
+    assert "play_music, sure" in first
     assert "nearest classes" in first
     assert "new to me; the closest class is" in second
     assert "%" not in second.split("nearest classes")[1]

@@ -37,9 +37,9 @@ def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, ro
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
-    model, ask = make("m", "abc"), rows("ask", "a", count=1)
+    asked = ("predict", rows("ask", "a", count=1), "--model", make("m", "abc"))
     limits = [
-        cli("predict", ask, "--model", model, "--explain", "--refused", share).output
+        cli(*asked, "--explain", "--format", "jsonl", "--refused", share).output
         for share in (0.01, 0.5)
     ]
     assert limits[0] != limits[1]

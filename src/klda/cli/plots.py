@@ -35,9 +35,9 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    pyplot, count = _pyplot(), len(result.labels)
+    count = len(result.labels)
     side = min(max(4.5, 0.16 * count + 2), 24)
-    figure, axes = pyplot.subplots(figsize=(side, side), layout="constrained")
+    figure, axes = _pyplot().subplots(figsize=(side, side), layout="constrained")
     fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
     ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
         ax=axes,
@@ -51,15 +51,15 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
         axes.set(xticks=[], yticks=[])
     title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
     axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
     from sklearn.calibration import CalibrationDisplay
 
-    found, pyplot = result.reliability, _pyplot()
-    figure, (above, below) = pyplot.subplots(
+    found = result.reliability
+    figure, (above, below) = _pyplot().subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
     )
     there, bins = found.counts > 0, len(found.counts)
@@ -72,7 +72,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     )
     below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
     below.set(xlabel="probability of the answer", ylabel="fraction")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_map(learner: Learner, path: Path) -> None:
@@ -94,12 +94,12 @@ def draw_map(learner: Learner, path: Path) -> None:
 
 
 def _plot_map(title: str, classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
-    pyplot, count = _pyplot(), len(classes.labels)
+    count = len(classes.labels)
     height = 72 * min(max(6.0, 1.1 * np.sqrt(count)), 20)  # points, as the letters' size
     width, size = 1.2 * height, max(5.0, min(9.0, 120 / np.sqrt(count)))
     dots = classes.draw(width, height, size)
     at = {dot.label: dot for dot in dots}
-    figure = pyplot.figure(figsize=(width / 72, height / 72 + 0.4))
+    figure = _pyplot().figure(figsize=(width / 72, height / 72 + 0.4))
     axes = figure.add_axes((0, 0, 1, height / (height + 0.4 * 72)))
     axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], title=title)
     for pair in pairs:
@@ -112,7 +112,7 @@ def _plot_map(title: str, classes: ClassMap, pairs: list[ConfusablePair], path: 
     for dot in dots:
         if dot.has_room:
             axes.text(dot.name_x, dot.name_y, dot.name, fontsize=size, ha="center", va="baseline")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def _map_page(title: str, dots: list[Dot], pairs: list[ConfusablePair]) -> str:
@@ -132,7 +132,7 @@ def _pyplot() -> Any:
     return require("matplotlib.pyplot", "plot")
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _pyplot().close(figure)
