@@ -55,20 +55,16 @@ def input_in_cell(value: Any, modality: str, folder: Path) -> str | Path:
     return folder / value if modality == "image" else value
 
 
-def label_in_cell(value: Any, classes: Collection[Label]) -> Label:
-    """Return the label in a cell, as `as_label` reads it."""
-    text = str(raw_label(value))
-    check_name(text.strip())
-    return as_label(text, classes)
-
-
-def raw_label(value: Any) -> Any:
-    """Return the label in a cell as it is; raise if it is neither a string nor an integer."""
+def label_in_cell(value: Any, classes: Collection[Label], typed: bool = False) -> Label:
+    """Return the label in a cell, as `as_label` reads it; `typed`, an integer stays one."""
     if value is None:
         check_name("")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
         raise KldaError(f"the label is {reprlib.repr(value)}; expected a string or an integer.")
-    return value
+    if typed and not isinstance(value, str):
+        return int(value)
+    check_name(str(value).strip())
+    return as_label(str(value), classes)
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:

@@ -40,6 +40,7 @@ class Table:
     classes: Collection[Label] = field(default=(), repr=False)  # of the model the rows are for
     content: bytes | None = field(default=None, repr=False)  # if it is not a file on disk
     header: bool = True  # whether the first line of a CSV names the columns, or is a row
+    typed: bool = False  # whether integers are labels of their own, as in Python, or text
 
     def batches(
         self, *, labels: bool = True, rows: int | None = None, skip: int = 0
@@ -76,7 +77,7 @@ class Table:
             as_input = partial(input_in_cell, modality=self.modality, folder=self.path.parent)
             inputs = self.each(as_input, inputs, before, raw.lines)
         if labels is not None:
-            as_own_label = partial(label_in_cell, classes=self.classes)
+            as_own_label = partial(label_in_cell, classes=self.classes, typed=self.typed)
             labels = self.each(as_own_label, labels, before, raw.lines)
         return replace(raw, inputs=inputs, labels=labels, end=Position(0, before + len(raw)))
 
