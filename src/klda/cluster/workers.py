@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from klda import classifiers
 from klda.cluster.connection import ClusterError
-from klda.cluster.rows import BlockReader, Part
+from klda.data import Batch
+from klda.encoders import Encoder
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
@@ -40,71 +41,73 @@ class Worker:
     is given by its fingerprint, and must be installed here under its name.
     """
 
-    def __init__(
-        self, foundation: dict[str, Any], options: dict[str, Any], device: str, threads: int
-    ) -> None:
-        self._foundation, self._options = foundation, options
-        self._device, self._threads = device, threads
+    def __init__(self, foundation: dict[str, Any], options: dict[str, Any], threads: int) -> None:
+        self._foundation, self._options, self._threads = foundation, options, threads
 
-    def load(self) -> WorkerInfo:
-        """Open the foundation model."""
-        host = socket.gethostname()
-        options = self._options | {"device": self._device}
+    @cached_property
+    def _encoder(self) -> Encoder:
+        """The foundation model, opened for the first part."""
         name = self._foundation["name"]
         try:
-            self._encoder = InputEncoder.of_stored(self._foundation, options, name).encoder
+            encoder = InputEncoder.of_stored(self._foundation, self._options, name).encoder
         except KldaError as error:
             raise ClusterError(
-                f"The foundation model {name!r} can't be used on the machine {host}: {error} "
-                "Install the same one on all machines of the cluster."
+                f"The foundation model {name!r} can't be used on the machine "
+                f"{socket.gethostname()}: {error} Install the same one on all machines of the "
+                "cluster."
             ) from error
         threadpool_limits(self._threads)
         if torch := sys.modules.get("torch"):  # an encoder that runs on it has imported it
             torch.set_num_threads(self._threads)
-        return WorkerInfo(os.getpid(), host, self._device)
+        return encoder
 
-    def learn(self, packed: Packed, reader: BlockReader, part: Part, *contents: Any) -> Packed:
+    def _learner(self, packed: Packed) -> Learner:
+        device = self._options["device"]
+        return Learner(self._encoder, classifier=classifiers.unpack(*packed, device=device))
+
+    @property
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(os.getpid(), socket.gethostname(), self._options["device"])
+
+    def learn(self, packed: Packed, first_row: int, *batches: Batch) -> tuple[WorkerInfo, Packed]:
         """Learn a part into an empty classifier, and return the packed model without its maps."""
         learner = self._learner(packed)
-        batches = reader.batches(part, contents)
-        learner.learn_batches((inputs, labels) for inputs, labels, _ in batches)
-        return learner.classifier.model_.pack(maps=False)
+        learner.learn_batches((_visible(batch.inputs), batch.labels) for batch in batches)
+        return self._info, learner.classifier.model_.pack(maps=False)
 
     def predict(
-        self,
-        packed: Packed,
-        reader: BlockReader,
-        refused: float,
-        columns: Sequence[str],
-        part: Part,
-        *contents: Any,
-    ) -> Any:
-        """Return an Arrow table with one prediction per row; `columns` of a dataset are copied."""
+        self, packed: Packed, refused: float, first_row: int, *batches: Batch
+    ) -> tuple[WorkerInfo, Any]:
+        """Return an Arrow table with one prediction per row, beside other columns of the rows."""
         arrow = require("pyarrow", "cluster")
-        learner, row, tables = self._learner(packed), part.first_row, []
-        for inputs, _, rows in reader.batches(part, contents):
-            answers = learner.answer_rows(learner.encode(inputs), top=1, refused=refused)
+        learner, row, tables = self._learner(packed), first_row, []
+        for batch in batches:
+            rows = learner.encode(_visible(batch.inputs))
+            answers = learner.answer_rows(rows, top=1, refused=refused)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
-            cells |= {name: _copied(rows, name) for name in columns}
-            if learner.modality != "features" and not columns:
-                cells[learner.modality] = [_shown(value) for value in inputs]
+            if batch.extra is not None:
+                cells |= {name: batch.extra.column(name) for name in batch.extra.column_names}
+            elif learner.modality != "features":
+                cells[learner.modality] = [_shown(value) for value in batch.inputs]
             cells["label"] = [label for label, _ in best]
             cells["probability"] = np.array([probability for _, probability in best], np.float64)
             cells["known"] = arrow.array([answer.known for answer in answers], arrow.bool_())
             tables.append(arrow.table(cells))
             row += len(best)
-        return arrow.concat_tables(tables)
-
-    def _learner(self, packed: Packed) -> Learner:
-        return Learner(self._encoder, classifier=classifiers.unpack(*packed, device=self._device))
+        return self._info, arrow.concat_tables(tables)
 
 
-def _copied(rows: Any, name: str) -> Any:
-    if rows is None or name not in rows.column_names:
-        has = "files have no columns to copy" if rows is None else ", ".join(rows.column_names)
-        raise KldaError(f"columns names {name!r}, which is not in the dataset ({has}).")
-    return rows.column(name)
+def _visible(inputs: Any) -> Any:
+    """Return inputs; raise if one is a path that does not exist on this machine."""
+    for path in inputs:
+        if isinstance(path, Path) and not path.exists():
+            raise ClusterError(
+                f"{path}: there is no such file on the machine {socket.gethostname()}. Images are "
+                "read where they are encoded: put them where all machines of the cluster see them "
+                "under the same path."
+            )
+    return inputs
 
 
 def _shown(value: Any) -> str | None:
