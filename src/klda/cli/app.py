@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from klda.cli import edit, evaluate, learn, predict, serve, show
 from klda.cli.console import complain, say
-from klda.errors import KldaError
+from klda.errors import KldaError, is_lack_of_memory
 
 COMMANDS = "klda.commands"  # entry points of other packages that add commands: name = module:app
 # Commands that another package adds, and how to install it.
@@ -24,8 +24,6 @@ ELSEWHERE = {
 ALSO = {"text-column": "input-column"}  # other names of options
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
-# What libraries and threads that can't be loaded or started for lack of memory say.
-_NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
 
 class _PlainHelp:
@@ -69,7 +67,7 @@ def _said(error: Exception) -> str | None:
     """Return what the user is told of an error; None if nobody foresaw it."""
     if isinstance(error, KldaError):
         return _PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error))
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+    if is_lack_of_memory(error):
         reason = str(error).rstrip(".") or "an array did not fit"
         return f"Not enough memory: {reason}. Nothing was changed."
     if isinstance(error, OSError):

@@ -18,8 +18,8 @@ from klda.server.service import Service
 from klda.server.settings import MAX_KEY_LENGTH
 
 
-def service_of(request: Request) -> Service:
-    """Return the service that an application serves."""
+async def service_of(request: Request) -> Service:
+    """Return the service that an application serves; asynchronous, so that it takes no thread."""
     service: Service = request.app.state.service
     return service
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 import klda
-from klda.errors import KldaError, require
+from klda.errors import KldaError, is_lack_of_memory, require
 from klda.server import api, page, uploads
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
@@ -76,7 +76,7 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
     match error:
         case ServerError():
             return error
-        case MemoryError():
+        case _ if is_lack_of_memory(error):
             return ServerError(
                 "The service is short of memory; nothing was changed.", 503, "memory"
             )
