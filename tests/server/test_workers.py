@@ -15,7 +15,7 @@ from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
-from klda_bench import loadtest
+from tests.factories import ServiceProcess
 
 from .conftest import rows, serving
 from .test_service import journaled
@@ -61,10 +61,9 @@ def test_a_new_model_can_be_taught_through_processes(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
 def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    address = f"http://127.0.0.1:{server.port}"
-    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=address, timeout=60) as client:
+    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=server.address, timeout=60) as client:
 
         def ask(text):
             return client.post("/v1/predict", json={"text": text}).json()["predictions"][0]
