@@ -136,14 +136,12 @@ class ServiceProcess:
         code = "from klda.cli import main; main()"
         command = [sys.executable, "-c", code, "serve", "--model", str(model), "--quiet"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (held as long as the process)
-        self._process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stderr=self._log
-        )
+        self.process = subprocess.Popen([*command, "--port", str(port), *options], stderr=self._log)
 
     def wait(self):
         """Wait until it answers."""
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and self.process.poll() is None:
             with suppress(OSError):
                 urllib.request.urlopen(f"{self.address}/v1/health").close()
                 return
@@ -151,8 +149,13 @@ class ServiceProcess:
         self._log.seek(0)
         raise AssertionError(self._log.read().decode(errors="replace")[-4000:])
 
+    def kill(self):
+        """End it without warning."""
+        self.process.kill()
+        self.process.wait()
+
     def stop(self):
         """End it gracefully; return its exit code."""
-        if self._process.poll() is None:
-            self._process.terminate()
-        return self._process.wait(timeout=120)
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(timeout=120)

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.server.conftest import features_model, features_origin
-from tests.server.test_service import journaled
+from tests.server.conftest import features_model, features_origin, journaled
 
 from klda.learner import Learner
 from klda_bench import loadtest

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
+
+# What libraries and threads that can't be loaded or started for lack of memory say.
+_NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
 
 class KldaError(ValueError):
@@ -12,6 +16,13 @@ class KldaError(ValueError):
 
 class MissingDependencyError(KldaError, ImportError):
     """A part of klda needs a package that is not installed."""
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether there was not enough memory, whichever library or call noticed it."""
+    if isinstance(error, (OSError, ImportError, RuntimeError)):
+        return _NO_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError)
 
 
 def require(module: str, extra: str) -> Any:

@@ -95,11 +95,6 @@ def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions)
             assert before | {"known": True} == after
 
 
-def test_a_table_shows_unknown(cli, model, questions):
-    shown = cli("predict", questions, "--model", model, "--reject", "--format", "table").stdout
-    assert any(line.split()[1:] == ["unknown", "-"] for line in shown.splitlines())
-
-
 # ------------------------------------------------------------------------------- explain
 
 
@@ -136,33 +131,12 @@ def test_explain_is_no_table_of_comma_separated_values(cli, model, questions):
 # ------------------------------------------------------------------------------- forget
 
 
-def scores(folder):
-    rows = np.random.default_rng(1).normal(size=(50, 16)).astype(np.float32)
-    return Learner.load(folder).scores(rows)
-
-
-def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
-    found = cli.json("forget", "b", "--model", model)
-    assert found["exact"]
-    assert (
-        "as if it had never seen what was forgotten" in cli("forget", "e", "--model", model).stderr
-    )
-    never = make("never", "acdf", "--ridge", 0.01, "--keep", "features")
-    expected = scores(never)
-    np.testing.assert_allclose(scores(model), expected, atol=1e-4 * np.abs(expected).max())
-
-
 def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
     model = make("plain", "abc", "--components", 60)
     said = cli("forget", "a", "--model", model).stderr
     assert "keeps a trace" in said
     assert "--rows" in said
     assert "--keep features" in said
-
-
-def test_rows_of_a_file_leave_the_ledger_too(cli, model, rows):
-    cli("forget", "c", "--model", model, "--rows", rows("again", "c"))
-    assert "c" not in Learner.load(model).ledger.counts
 
 
 def test_single_samples_are_forgotten_by_their_numbers(cli, model):

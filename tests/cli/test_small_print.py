@@ -53,14 +53,6 @@ def test_columns_are_found_whatever_their_case(cli, tmp_path):
     assert "no column 'descriptions'" in said
 
 
-def test_of_two_columns_that_differ_in_case_the_one_named_is_taken(tmp_path):
-    from klda import data
-
-    (tmp_path / "rows.csv").write_text("Text,text,label\nno,yes,a\n")
-    table = data.open_table(tmp_path / "rows.csv", columns=data.Columns("text", "label"))
-    assert next(data.read([table], labels=True)).inputs == ["yes"]
-
-
 def test_one_class_is_not_classes(cli, rows, tmp_path):
     learned = words(cli("learn", rows("one", "a", count=1), "--model", tmp_path / "m"))
     assert "Learned 1 sample, 1 new class," in learned
