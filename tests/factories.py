@@ -146,8 +146,12 @@ class ServiceProcess:
                 urllib.request.urlopen(f"{self.address}/v1/health").close()
                 return
             time.sleep(0.05)
+        raise AssertionError(self.log())
+
+    def log(self):
+        """Return what it logged so far."""
         self._log.seek(0)
-        raise AssertionError(self._log.read().decode(errors="replace")[-4000:])
+        return self._log.read().decode(errors="replace")
 
     def kill(self):
         """End it without warning."""
