@@ -12,7 +12,7 @@ from klda import KLDA, encoders
 from klda.cli import predict
 from klda.cli.reading import batches, open_tables
 from klda.learner import Learner
-from klda_bench.demo import examples
+from tests.factories import examples
 
 
 def seconds(action):

@@ -15,7 +15,7 @@ import pytest
 from klda.errors import KldaError
 from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
-from klda_bench import loadtest
+from tests.factories import ServiceProcess
 
 from .conftest import journaled, rows, serving, wait_for
 
@@ -47,9 +47,9 @@ def test_a_process_that_dies_is_replaced(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux does")
 def test_processes_end_with_a_service_that_is_killed(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    tasks = Path(f"/proc/{server._process.pid}/task")
+    tasks = Path(f"/proc/{server.process.pid}/task")
     wait_for(lambda: len(children(tasks)) >= 2, 60)
     running = children(tasks)
     server.kill()
@@ -62,10 +62,9 @@ def children(tasks):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
 def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    address = f"http://127.0.0.1:{server.port}"
-    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=address, timeout=60) as client:
+    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=server.address, timeout=60) as client:
 
         def ask(text):
             return client.post("/v1/predict", json={"text": text}).json()["predictions"][0]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from klda.labels import Label
 from klda.learner.ledger import Ledger, NearSample
-
-if TYPE_CHECKING:
-    from klda.classifiers import ContinualClassifier
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Explanation:
 
 
 def explain_rows(
-    classifier: ContinualClassifier,
+    classifier: Any,
     rows: np.ndarray,
     ledger: Ledger | None,
     threshold: float | None,

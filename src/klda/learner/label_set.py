@@ -46,28 +46,6 @@ class SmallClass:
     samples: int
 
 
-def squared_distances(estimator: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """Return squared distances ``(M, M)`` between class means in the whitened space.
-
-    The estimator has its statistics (it is not a compact one); `rows` are positions in
-    ``classes_``, by default all.
-    """
-    if estimator.nearest_mean:
-        raise KldaError(
-            f"{type(estimator).__name__} has no whitened space; use a KLDA, KLDAEnsemble or LDA."
-        )
-    grams = [gram if rows is None else gram[np.ix_(rows, rows)] for gram in _grams(estimator)]
-    total: Any = 0.0
-    for gram in grams:
-        own = np.diag(gram)
-        total = total + own[:, None] + own - gram - gram.T
-    squared = np.maximum((total + total.T) / (2 * len(grams)), 0.0)
-    np.fill_diagonal(squared, 0.0)
-    solution = estimator.solution_
-    error = 0.0 if solution.evidence is None else solution.evidence.error_rate(solution.scale)
-    return np.asarray(squared) / distance_scale(squared, error)
-
-
 def _grams(estimator: Any) -> list[np.ndarray]:
     """Return, for each member, inner products of the class means in the whitened space."""
     rules = estimator.solution_.rules
@@ -108,13 +86,23 @@ class ClassDistances:
 
     labels: list[Label]  # up to the 2,000 largest classes
     counts: np.ndarray  # (M,), their samples
-    squared: np.ndarray  # (M, M), as `squared_distances` has them
+    squared: np.ndarray  # (M, M), between their means in the whitened space
 
     @classmethod
     def of(cls, estimator: Any) -> ClassDistances:
-        """Measure the distances between the largest classes of an estimator."""
-        rows = _largest(estimator.class_count_, MOST_CLASSES)
-        squared = squared_distances(estimator, rows)
+        """Measure the distances between the largest classes of an estimator that can learn."""
+        if estimator.nearest_mean:
+            raise KldaError(
+                f"{type(estimator).__name__} has no whitened space; use a KLDA, KLDAEnsemble or "
+                "LDA."
+            )
+        rows, solution = _largest(estimator.class_count_, MOST_CLASSES), estimator.solution_
+        gram = np.mean([gram[np.ix_(rows, rows)] for gram in _grams(estimator)], axis=0)
+        own = np.diag(gram)
+        squared = np.maximum(own[:, None] + own - (gram + gram.T), 0.0)
+        np.fill_diagonal(squared, 0.0)
+        error = 0.0 if solution.evidence is None else solution.evidence.error_rate(solution.scale)
+        squared /= distance_scale(squared, error)
         return cls(estimator.classes_[rows].tolist(), estimator.class_count_[rows], squared)
 
     def largest(self, most: int) -> ClassDistances:
