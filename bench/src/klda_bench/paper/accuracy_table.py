@@ -230,7 +230,9 @@ def shown_runs(records: Iterable[Row]) -> pd.DataFrame:
     kept.sort(key=lambda record: record["finished"], reverse=True)
     runs = as_frame(with_record(record["settings"], record) for record in kept)
     settings = [record["settings"] for record in kept]
-    runs["variant"] = [json.dumps([*_variant(own), own["subset"]]) for own in settings]
+    runs["variant"] = [
+        json.dumps([*_variant(own), own["subset"]], sort_keys=True) for own in settings
+    ]
     runs["unusual"] = [_variant(own) != _usual(own) for own in settings]
     runs["partial"] = runs.subset != ""
     ranked = runs.sort_values(["unusual", "partial"], kind="stable")
