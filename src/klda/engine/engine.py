@@ -1,0 +1,373 @@
+"""The engine: a model with its verbs, the solution that was last made of it, and a lock.
+
+`klda.KLDA` and `klda.Learner` each hold one. Any number of threads may ask and change it. A change
+makes another model, which takes the place of the old one in a single step: whatever stops it,
+the model is as it was before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from klda.engine.arrays import is_finite
+from klda.engine.backends import Array, Backend, choose_backend
+from klda.engine.calibration import Evidence, Scale
+from klda.engine.check_learned import check_learned
+from klda.engine.feature_map import FeatureMap, KernelMap
+from klda.engine.leave_one_out import leave_one_out
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import Rows
+from klda.engine.solution import Solution
+from klda.engine.solve import Factored, Solved, solve
+from klda.engine.statistics import ClassStatistics
+from klda.errors import KldaError
+from klda.labels import Label
+
+MOST_PROBED = 1 << 24  # samples left out, times classes
+PROBED_AT_ONCE = 1 << 21
+
+
+class PredictionOnlyError(KldaError):
+    """A classifier that can only predict was asked to learn."""
+
+
+class DamagedModelError(KldaError):
+    """What was stored for learning is damaged."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"What was stored for learning is damaged: {reason}. Restore the model from a copy."
+        )
+
+
+class Engine:
+    """A model, its solution and the lock."""
+
+    def __init__(
+        self,
+        model: Model | None = None,  # None if nothing was learned yet, or there is only a solution
+        solution: Solution | None = None,  # the model's, as solved before
+        solved_for: Parameters | None = None,
+        # A packed model, read when something is to be learned.
+        stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._model, self._solution, self._stored = model, solution, stored
+        self._solved_for = self._judged_for = solved_for
+        self._solved: Solved | None = None  # what the solution was made of; leaving out needs it
+        self._factored: Factored | None = None  # what the next solve can use
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+
+    # ---------------------------------------------------------------- what it knows
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has never learned anything: not even the width of a row is known."""
+        return self._model is None and self._solution is None and self._stored is None
+
+    @property
+    def predicts_only(self) -> bool:
+        """Whether there is a solution, but no model to learn with."""
+        return not self.is_new and self._model is None and self._stored is None
+
+    @property
+    def model(self) -> Model:
+        """All that was learned; one that was stored is read when first needed."""
+        if self._model is None:
+            if self._stored is None:
+                raise PredictionOnlyError(
+                    "This model was saved compact: it can predict but not learn, remove or merge. "
+                    "Use a model saved without compact=True."
+                )
+            with self._lock:
+                backend = self._backend_of_stored()
+                self._model = self._model or _read(*self._stored, backend)
+        return self._model
+
+    def _backend_of_stored(self) -> Backend:
+        assert self._solved_for is not None
+        return choose_backend(self._solved_for.device, self._solved_for.dtype)
+
+    @property
+    def known(self) -> Model | Solution:
+        """What knows classes and counts: a stored model is not read for these."""
+        return self._solution or self.model
+
+    @property
+    def counts(self) -> dict[Label, int]:
+        """Samples learned of each class, sorted by label."""
+        if self.is_new:
+            return {}
+        known = self.known
+        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether all samples learned are kept, so that forgetting them leaves no trace."""
+        if self.is_new:
+            return False
+        if self._model is None and self._stored is not None:
+            return "rows" in self._stored[1]
+        return self._model is not None and self._model.rows is not None
+
+    # ---------------------------------------------------------------- verbs
+
+    def add(
+        self,
+        rows: Array,
+        labels: Sequence[Label],
+        ids: Sequence[str | None] | None = None,
+        *,
+        parameters: Parameters,
+        keep_all: bool = False,
+    ) -> None:
+        """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
+        with self._lock:
+            model = self._started(rows, parameters, keep_all) if self.is_new else self.model
+            self._commit(model.add(rows, labels, ids))
+
+    @staticmethod
+    def _started(rows: Array, parameters: Parameters, keep_all: bool) -> Model:
+        backend = choose_backend(parameters.device, parameters.dtype, rows)
+        return Model.new(parameters.feature_map(rows, backend), keep_all=keep_all)
+
+    def hint(
+        self,
+        rows: np.ndarray,
+        labels: Sequence[Label],
+        *,
+        parameters: Parameters,
+        keep_all: bool = False,
+    ) -> None:
+        """Take other hints, one row per class, in the place of all before."""
+        with self._lock:
+            if self.is_new and not len(rows):
+                return
+            model = self._started(rows, parameters, keep_all) if self.is_new else self.model
+            hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
+            self._commit(replace(model, hints=hints))
+
+    def remove(self, rows: Array, labels: Sequence[Label]) -> None:
+        """Forget samples that were learned; a class without samples left is dropped."""
+        with self._lock:
+            self._commit(self.model.remove(rows, labels))
+
+    def remove_at(self, positions: np.ndarray) -> None:
+        """Forget samples given by their positions among those kept."""
+        with self._lock:
+            self._commit(self.model.remove_at(positions))
+
+    def check_learned(self, rows: Array, labels: Sequence[Label], parameters: Parameters) -> None:
+        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
+        with self._lock:
+            model = self.model
+            if model.rows is not None:
+                model.rows.find(rows, labels)
+                return
+            self._solve(parameters)
+            assert self._solved is not None
+            check_learned(model, self._solved, rows, labels)
+
+    def drop(self, label: Label) -> Model:
+        """Drop a class; return what `merge` brings it back with."""
+        with self._lock:
+            left, gone = self.model.drop(label)
+            self._commit(left)
+            return gone
+
+    def merge(self, other: Model) -> None:
+        """Add all that another model with the same feature map learned."""
+        with self._lock:
+            self._commit(self.model.merge(other))
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Give a class another name."""
+        with self._lock:
+            self._commit(self.model.rename(old, new))
+
+    def _commit(self, model: Model) -> None:
+        """Take another model; in one step, so that an interrupt comes before it or after."""
+        vars(self).update(_model=model, _solution=None, _solved=None, _stored=None)
+
+    def copy(self) -> Engine:
+        """Return an independent copy; models and solutions, which never change, are shared."""
+        with self._lock:
+            twin = Engine(self._model, self._solution, self._solved_for, self._stored)
+            twin._judged_for, twin._factored = self._judged_for, self._factored
+            twin._solved = self._solved
+            return twin
+
+    def frozen(self, parameters: Parameters) -> Engine:
+        """Return an engine that answers as this one does now, by the same solution, forever."""
+        return Engine(None, self.calibrated(parameters), parameters)
+
+    # ---------------------------------------------------------------- solving
+
+    def solution(self, parameters: Parameters) -> Solution:
+        """Return the solution: labels are current, probabilities and thresholds may be missing."""
+        with self._lock:
+            if self._solution is None or self._solved_for != parameters:
+                self._solve(parameters)
+            assert self._solution is not None
+            return self._solution
+
+    def _solve(self, parameters: Parameters) -> None:
+        """Solve the model as it is now, unless that was done here."""
+        if self._solved is not None and self._solved_for == parameters:
+            return
+        model = self.model
+        own_map, statistics, size = solving_form(model, parameters)
+        hints = model.hints.at([i for i, k in enumerate(model.hints.labels) if not model.counts[k]])
+        lifted = own_map.lift(hints.values) if len(hints) else statistics.means[:0]
+        kept, self._factored = self._factored, None
+        solved = solve(statistics, parameters, size, (lifted, hints.labels.tolist()), kept)
+        if own_map is model.map:
+            self._factored = solved.factored
+        solution = Solution.of(solved, own_map, model.counts)
+        vars(self).update(_solved=solved, _solution=solution, _solved_for=parameters)
+
+    def calibrated(self, parameters: Parameters) -> Solution:
+        """Return the solution with all that the evidence says about it."""
+        with self._lock:
+            solution = self.solution(parameters)
+            if not parameters.calibrated or solution.calibration is not None:
+                return solution
+            if self._model is None and self._stored is None:
+                return solution
+            self._solve(parameters)
+            assert self._solution is not None
+            assert self._solved is not None
+            model, solved, scale = self.model, self._solved, scale_of(self._solved)
+            if self._judged_for is not None and self._judged_for.scoring() != parameters.scoring():
+                model = replace(model, evidence=Evidence())
+            if model.is_few:
+                evidence = judge(model.rows or Rows(), self._solution.map, solved, scale)
+            else:
+                waiting = model.waiting
+                evidence = judge(waiting, self._solution.map, solved, scale, model.evidence)
+                if len(solved.labels) > 1:  # one class tells nothing
+                    waiting = Rows()
+                model = replace(model, evidence=evidence, waiting=waiting, counted=model.statistics)
+            calibration = evidence.calibration(scale)
+            solution = replace(self._solution, calibration=calibration)
+            vars(self).update(_model=model, _solution=solution, _judged_for=parameters)
+            return solution
+
+    # ---------------------------------------------------------------- storage
+
+    def pack(
+        self, parameters: Parameters, *, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values: ``compact`` without the model.
+
+        Not ``solved``, the model alone, without the time that solving takes.
+        """
+        with self._lock:
+            arrays: dict[str, np.ndarray] = {}
+            meta: dict[str, Any] = {"compact": compact, "keeps": {}}
+            if solved:
+                own, meta["solution"] = self.calibrated(parameters).pack()
+                arrays |= own
+            if not compact:
+                own, meta["model"] = self.model.pack()
+                arrays |= own
+                meta["keeps"] = self.model.keeps
+            return arrays, meta
+
+    @classmethod
+    def unpack(
+        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], parameters: Parameters
+    ) -> Engine:
+        """Return what `pack` described; a model is read when it is needed."""
+        backend, solution = choose_backend(parameters.device, parameters.dtype), None
+        if "solution" in meta:
+            solution = Solution.unpack(arrays, meta["solution"], backend)
+        stored = None if meta["compact"] else (arrays, meta["model"])
+        engine = cls(None, solution, parameters, stored)
+        if solution is None:
+            engine.model  # noqa: B018  (read now: there is nothing else to know classes by)
+        return engine
+
+
+def solving_form(
+    model: Model, parameters: Parameters
+) -> tuple[FeatureMap | KernelMap, ClassStatistics, int]:
+    """Return the map and the statistics that a model is solved with.
+
+    Also the number of components that a ridge is relative to. While the samples are at hand and
+    few, the map is the kernel between them, and all that follows is the same.
+    """
+    size = model.map.n_components
+    if parameters.rule == "lda" or not model.uses_kernel or not len(model.rows or ()):
+        return model.map, model.statistics, size
+    assert model.rows is not None
+    own_map, features = KernelMap.of(model.rows.values, model.map.gamma, model.backend)
+    nothing = ClassStatistics.empty(own_map.n_components, own_map.backend)
+    labels, groups = np.unique(model.rows.labels.astype(str), return_inverse=True)
+    names = model.rows.labels
+    order = np.argsort(groups, kind="stable")
+    first = [names[np.flatnonzero(groups == i)[0]] for i in range(len(labels))]
+    lifted = features[own_map.backend.index(order)]
+    return own_map, nothing.change([(lifted, np.bincount(groups), first)], 1), size
+
+
+def scale_of(solved: Solved) -> Scale:
+    """Return on what scale the scores of a rule are."""
+    from klda.engine.rule import LDA_PART, lda_part
+
+    n_samples = int(solved.counts.sum())
+    offset = solved.spread * len(solved.labels) / max(n_samples, 1)
+    heat = solved.inflation
+    if solved.terms.blend is not None:
+        length = float(np.median(solved.terms.squares))
+        heat = (1 + LDA_PART / lda_part(solved.counts)) * length / 15 / 4
+    return Scale(n_samples, solved.inflation, offset, heat or 1.0)
+
+
+def judge(
+    rows: Rows,
+    own_map: FeatureMap | KernelMap,
+    solved: Solved,
+    scale: Scale,
+    evidence: Evidence | None = None,
+) -> Evidence:
+    """Return evidence with samples judged as if they had not been learned."""
+    evidence = Evidence() if evidence is None else evidence
+    counts = dict(zip(solved.labels, solved.counts.tolist(), strict=True))
+    chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
+    chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
+    if len(counts) < 2:
+        return evidence
+    step = max(1, PROBED_AT_ONCE // len(counts))
+    for start in range(0, len(chosen), step):
+        some = rows.at(chosen[start : start + step])
+        labels = some.labels.tolist()
+        truth, scores, of_lda = leave_one_out(solved, own_map.lift(some.values), labels)
+        novelty = solved.terms.novelty.of_lda_scores(of_lda)
+        evidence = evidence.add(scale, labels, scores, truth, novelty)
+    return evidence
+
+
+def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:
+    """Return a stored model; its arrays may have been damaged since it was stored."""
+    for name, array in arrays.items():
+        if name.startswith(("learn/", "predict/")) and not is_finite(array):
+            raise DamagedModelError(f"{name!r} holds values that are not finite")
+    try:
+        return Model.unpack(arrays, meta, backend)
+    except MemoryError:
+        raise
+    except Exception as error:  # values that can't be right may raise anything
+        raise DamagedModelError(f"{type(error).__name__}: {error}") from error
