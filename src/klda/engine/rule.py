@@ -86,6 +86,8 @@ def rule_terms(
         squares = gram.diagonal()
         if parameters.rule == "auto" and len(counts) > 1:
             blending = blend(gram, counts, float(np.median(lengths)), mixing.excess)
+    if counts.max(initial=0) <= 1:  # how far out a single sample is says nothing about its class
+        squares = np.full_like(squares, squares.mean())
     extra = mixing.correction
     if parameters.priors == "empirical":
         extra = extra + np.log(counts / counts.sum())
