@@ -105,7 +105,7 @@ def test_rows_that_were_never_learned_are_refused(
     learned = rows("learned", "abc", count=count)
     model = tmp_path / "m"
     cli("learn", learned, "--model", model, "--components", 300, "--gamma", 0.02, *options)
-    reason = "others.npz: These rows were not learned by this model as class 'a'"
+    reason = "These rows were not learned by this model as class 'a'"
     others = rows("others", "abc", count=count, seed=5)
     for words in (("a",), ("a", "--partly")):
         assert reason in refused(model, *words, "--rows", others)

@@ -8,12 +8,10 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from klda.data import identity
 from klda.learner import Learner
-from klda.learner.plane_layout import name_width, place_names
 from tests.cli.conftest import Cli
 
 
@@ -39,9 +37,9 @@ def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, ro
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
-    model, ask = make("m", "abc"), rows("ask", "a", count=1)
+    asked = ("predict", rows("ask", "a", count=1), "--model", make("m", "abc"))
     limits = [
-        cli("predict", ask, "--model", model, "--explain", "--refused", share).output
+        cli(*asked, "--explain", "--format", "jsonl", "--refused", share).output
         for share in (0.01, 0.5)
     ]
     assert limits[0] != limits[1]
@@ -207,17 +205,3 @@ def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
     for extra in ("minilm", "text", "images"):
         assert shown.count(f'"klda[{extra}]"') == 1
     assert "paraphrase-minilm-l3" in shown
-
-
-def test_names_on_a_map_cover_nothing_while_there_is_room():
-    points = np.array([[30.0, 20], [40, 20], [36, 26], [95, 55]])
-    widths = np.array([name_width(name) * 8 for name in ("one", "two", "three", "edge")])
-    page = np.array([100.0, 60.0])
-    corners, covered = place_names(points, np.full(4, 2.0), widths, 9.0, page)
-    assert not covered.any()
-    assert (corners >= 0).all()
-    assert (corners[:, 0] + widths <= 100).all()
-    assert (corners[:, 1] + 9 <= 60).all()
-    middle = np.tile(page / 2, (20, 1))
-    _, crowded = place_names(middle, np.full(20, 2.0), np.full(20, 30.0), 9.0, page)
-    assert crowded[0] == 0 < crowded[-1]

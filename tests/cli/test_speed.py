@@ -10,7 +10,6 @@ import pytest
 
 from klda import KLDA, encoders
 from klda.cli import predict
-from klda.cli.options import Columns
 from klda.cli.reading import batches, open_tables
 from klda.learner import Learner
 from klda_bench.demo import examples
@@ -45,9 +44,8 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
     learner.predict(texts[:2])
 
     def answer():
-        chunks = batches(open_tables([path], "text", Columns()), "Predicting", labels=False)
-        answers = predict.answered("text", chunks, predict.ranking(learner, 1))
-        predict.write_csv(io.StringIO(), predict.columns("text", 1, False), answers)
+        chunks = batches(open_tables([path], "text"), "Predicting", labels=False)
+        predict.write_csv(io.StringIO(), predict.answered(learner, chunks, 1, {}))
 
     limit = 1.15
     ratio = best_of(4, lambda: seconds(answer) / seconds(lambda: encoder.encode(texts)), limit)

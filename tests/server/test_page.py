@@ -8,7 +8,7 @@ from klda import KLDA
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.changes import Tally
-from klda.server.drawing import FONT_SIZE, HEIGHT, PHONE_FONT_SIZE, WIDTH, Dot, chart, names
+from klda.server.drawing import chart
 from klda.server.errors import ServerError
 from klda.server.inputs import pasted_rows
 
@@ -404,28 +404,6 @@ def test_a_confusion_of_half_draws_half_a_bar(client):
         r'class="wide">\d+% <svg.*?<rect width="([\d.]+)"', client.get("/page/map").text
     )
     assert float(drawn[1]) == pytest.approx(100 * pair["confusion"], abs=0.01)
-
-
-@pytest.mark.parametrize("size", [FONT_SIZE, PHONE_FONT_SIZE])
-def test_names_on_the_map_stay_inside_and_apart(size):
-    places = [(40, 40), (600, 40), (320, 42), (330, 45), (40, 380), (600, 380), (335, 200)]
-    labels = ["a_rather_long_name_for_a_class", "出張の経費を精算したい", *"wxyz", "in the middle"]
-    placed = [Dot(label, 9, x, y, 9.0) for label, (x, y) in zip(labels, places, strict=True)]
-    written = names(placed, size)
-    assert len(written) >= 5
-    boxes = []
-    for name in written:
-        wide = sum(2 if ord(c) > 0x2E80 else 1 for c in name.text) * 0.5 * size
-        boxes.append((name.x - wide / 2, name.x + wide / 2, name.y - size, name.y))
-    for left, right, top, bottom in boxes:
-        assert left >= 0
-        assert right <= WIDTH
-        assert top >= 0
-        assert bottom <= HEIGHT
-    for i, one in enumerate(boxes):
-        for other in boxes[:i]:
-            apart = one[1] <= other[0] or other[1] <= one[0]
-            assert apart or one[3] <= other[2] or other[3] <= one[2]
 
 
 def test_a_young_model_forgets_without_a_trace(tmp_path):

@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klda.cli.app import app as klda
-from klda.cli.serve import _keys
 from klda.errors import KldaError
 from klda.server.run import JsonFormatter, listen, serve
-from klda.server.settings import ServiceSettings, is_loopback, read_keys
+from klda.server.settings import ServiceSettings, find_keys, is_loopback, read_keys
 
 from .conftest import serving
 
@@ -120,8 +119,8 @@ def test_keys_come_from_a_file_and_from_the_environment(monkeypatch, tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\nteach {GOOD}\n  ask   {GOOD[::-1]}x\n")
     monkeypatch.setenv("KLDA_ASK_KEYS", "a" * 16 + ", " + "b" * 16)
-    assert [key.role for key in _keys(file)] == ["teach", "ask", "ask", "ask"]
-    assert GOOD not in repr(_keys(file))
+    assert [key.role for key in find_keys(file)] == ["teach", "ask", "ask", "ask"]
+    assert GOOD not in repr(find_keys(file))
 
 
 @pytest.mark.parametrize("line", [GOOD, f"admin {GOOD}", "teach short", "teach a b"])

@@ -11,9 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from klda.cli import declare, evaluate, forget, learn, merge, models, predict, rename, serve, show
+from klda.cli import edit, evaluate, learn, predict, serve, show
 from klda.cli.console import complain, say
-from klda.cli.options import ungrouped
 from klda.errors import KldaError
 
 # Installed packages add commands under this group of entry points: name = "module:typer_app".
@@ -25,11 +24,8 @@ ELSEWHERE = {
     "repository and run in the clone: pip install -e bench"
 }
 
-
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
-
-
 # What libraries and threads that can't be loaded or started for lack of memory say.
 _NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
@@ -168,9 +164,9 @@ def klda(
 
 
 for panel, commands in {
-    "Teach": (learn.learn, declare.declare, forget.forget, rename.rename, merge.merge),
+    "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge),
     "Ask": (predict.predict, evaluate.evaluate, serve.serve),
-    "Look": (show.show, models.models),
+    "Look": (show.show, show.models),
 }.items():
     for command in commands:
-        app.command(cls=Command, rich_help_panel=panel)(ungrouped(command))
+        app.command(cls=Command, rich_help_panel=panel)(command)

@@ -51,7 +51,7 @@ def knowledge(classes: int, samples: int) -> str:
 
 def table(
     *columns: str,
-    rows: Iterable[Iterable[Any]] = (),
+    rows: Sequence[Iterable[Any]],
     numbers: Sequence[str] = (),
     most: int | None = None,
     all_by: str = "--json",
@@ -61,7 +61,6 @@ def table(
 
     Of more than `most` rows it has the first, and says which option shows all.
     """
-    rows = list(rows)
     made = RichTable(box=None, caption_justify="left", **({"pad_edge": False} | options))
     if most is not None and len(rows) > most:
         made.caption = f"the first {most} of {len(rows):,}; {all_by} has all"
@@ -92,9 +91,9 @@ def report(as_json: bool, values: dict[str, Any], *sentences: str) -> None:
     """Tell what a command did: as a JSON object on standard output, or in sentences."""
     if as_json:
         print_json(values)
-    else:
-        for sentence in sentences:
-            say(sentence)
+        return
+    for sentence in sentences:
+        say(sentence)
 
 
 def printable(text: str) -> str:
@@ -133,16 +132,16 @@ def output(path: Path | None) -> Iterator[TextIO]:
         return
     if path.is_dir():
         raise KldaError(f"--output {path} is a folder: name a file.")
-    replaced = path.exists()
+    done = "Replaced" if path.exists() else "Wrote"
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        opened = partial.open("w", encoding="utf-8", newline="")
+        file = partial.open("w", encoding="utf-8", newline="")
     except OSError as error:
         raise KldaError(f"--output {path} can't be written: {error.strerror}.") from error
     try:
-        with opened as file:
+        with file:
             yield file
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    say(f"Replaced {path}." if replaced else f"Wrote {path}.")
+    say(f"{done} {path}.")

@@ -11,13 +11,13 @@ import typer
 from rich.text import Text
 
 from klda.cli import options, plots, reading
-from klda.cli.classes import closest
 from klda.cli.console import counted, print_json, print_parts, say, table, visible
+from klda.cli.opening import closest
 from klda.cli.options import option
 
 if TYPE_CHECKING:
     from klda.labels import Label
-    from klda.learner.evaluation import ClassResult, Evaluation
+    from klda.learner.evaluation import Evaluation
 
 SHOWN = 20  # classes in the table, without --all
 NAMED = 5  # labels that the model does not know
@@ -26,8 +26,8 @@ NAMED = 5  # labels that the model does not know
 def evaluate(
     files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
     model: options.Model,
-    *,
-    columns: options.Columns,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
     confusion: Annotated[
         Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
     ] = None,
@@ -37,7 +37,10 @@ def evaluate(
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
-    encoding: options.Encoding,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -52,11 +55,13 @@ def evaluate(
     """
     from klda.learner import Learner
 
+    encoding = options.encoding(device, batch_size, engine, precision)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)
-    learner = Learner.load(model, **encoding.given())
-    tables = reading.open_tables(files, learner.modality, columns, learner.classes)
+    learner = Learner.load(model, **encoding)
+    known = learner.classes
+    tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
     start = time.perf_counter()
     with reading.shown(tables, "Evaluating", labels=True) as rows:
         batches = ((batch.inputs, batch.labels or []) for batch in rows)
@@ -69,11 +74,11 @@ def evaluate(
         plots.draw_reliability(result, reliability)
         say(f"Drew the reliability diagram in {reliability}.")
     if json:
-        strange = [one.label for one in result.never_learned(learner.classes)]
+        strange = [one.label for one in result.never_learned(known)]
         more = {"never_learned": strange, "model": str(model), "seconds": round(seconds, 3)}
         print_json(result.to_dict() | more)
     else:
-        print_parts(_parts(result, learner.classes, seconds, all_classes))
+        print_parts(_parts(result, known, seconds, all_classes))
 
 
 def _parts(
@@ -81,8 +86,8 @@ def _parts(
 ) -> Iterator[Any]:
     """Yield the accuracy, a table of the classes and one of the pairs most often confused."""
     correct = round(result.accuracy * result.samples)
-    if strange := result.never_learned(known):
-        yield Text(_never_learned(strange, known, result.samples, correct), style="yellow")
+    if result.never_learned(known):
+        yield Text(visible(_never_learned(result, known, correct)), style="yellow")
     yield (
         f"Accuracy [bold]{result.accuracy:.2%}[/] ({correct:,} of "
         f"{counted(result.samples, 'sample')}, {seconds:.1f} s)\n"
@@ -94,16 +99,15 @@ def _parts(
     rows = [
         (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1))) for c in ordered
     ]
-    limit: dict[str, Any] = {} if all_classes else {"most": SHOWN, "all_by": "--all"}
-    yield table("class", *numbers, rows=rows, numbers=numbers, **limit)
+    most = None if all_classes else SHOWN
+    yield table("class", *numbers, rows=rows, numbers=numbers, most=most, all_by="--all")
     if pairs := result.confused(limit=10):
         yield table("label", "taken for", "samples", rows=pairs, numbers=numbers)
 
 
-def _never_learned(
-    strange: list[ClassResult], known: Collection[Label], samples: int, correct: int
-) -> str:
+def _never_learned(result: Evaluation, known: Collection[Label], correct: int) -> str:
     """Say which labels the model does not know, and how accurate it is without them."""
+    strange = result.never_learned(known)
     some = []
     for one in strange[:NAMED]:
         close = closest(one.label, known)
@@ -112,12 +116,12 @@ def _never_learned(
     if len(strange) > NAMED:
         some.append(f"and {len(strange) - NAMED:,} more")
     wrong = sum(one.samples for one in strange)
-    rest = samples - wrong
+    rest = result.samples - wrong
     without = f" Without them the accuracy is {correct / rest:.2%}." if rest else ""
     are = "1 label is no class" if len(strange) == 1 else f"{len(strange):,} labels are no classes"
-    return visible(
+    return (
         f"{are} of this model: {', '.join(some)}. "
-        f"{counted(wrong, 'sample')} of {samples:,} can't be answered right.{without}"
+        f"{counted(wrong, 'sample')} of {result.samples:,} can't be answered right.{without}"
     )
 
 

@@ -17,15 +17,10 @@ from klda.cli.opening import NewModel, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.data import Table
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
 MOST_HINTS = 5
-
-
-def _long(help: str, *names: str, **more: Any) -> Any:
-    return options.option(help, *names, rich_help_panel="For a long learn", **more)
 
 
 def learn(
@@ -37,25 +32,25 @@ def learn(
         ),
     ],
     model: options.Model,
-    *,
-    columns: options.Columns,
-    new: NewModel,
-    encoding: options.Encoding,
-    checkpoint_every: Annotated[
-        float,
-        _long(
-            "How often to save the progress; 0 is never.",
-            min=0,
-            metavar="SECONDS",
-            show_default=True,
-        ),
-    ] = 180.0,
-    resume: Annotated[
-        bool, _long("Continue an interrupted learn of the same files.", "--resume")
-    ] = False,
-    restart: Annotated[
-        bool, _long("Discard the progress of an interrupted learn.", "--restart")
-    ] = False,
+    input_column: options.InputColumn = None,
+    label_column: options.LabelColumn = None,
+    foundation: options.Foundation = None,
+    layers: options.Layers = None,
+    classifier: options.Classifier = None,
+    components: options.Components = None,
+    members: options.Members = None,
+    gamma: options.Gamma = None,
+    ridge: options.Ridge = None,
+    seed: options.Seed = None,
+    keep: options.Keep = None,
+    no_names: options.NoNames = False,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
+    checkpoint_every: options.CheckpointEvery = 180.0,
+    resume: options.Resume = False,
+    restart: options.Restart = False,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
     wait: options.Wait = 0.0,
@@ -91,15 +86,20 @@ def learn(
             "--resume continues from saved progress, which --restart discards and --cluster does "
             "not save: give one of them."
         )
+    new = NewModel(
+        foundation, layers, classifier, components, members, gamma, ridge, seed, keep, no_names
+    )
+    encoding = options.encoding(device, batch_size, engine, precision)
     start = time.perf_counter()
-    with folder.writer_lock(model, timeout=wait), _telling_of_progress(model):
-        existing, modality, before = None, None, {}
+    with folder.writer_lock(model, timeout=wait), _progress_kept(model):
+        existing = None
         if folder.exists(model):
-            existing = open_existing(model, new.foundation, encoding.given())
-            modality, before = existing.modality, existing.classes
-        elif new.foundation:  # a column of paths may be texts: the foundation model tells
-            modality = modality_of(new.foundation)
-        tables = reading.open_tables(files, modality, columns, before)
+            existing = open_existing(model, foundation, encoding)
+        before = existing.classes if existing else {}
+        modality = existing.modality if existing else None
+        if foundation and not existing:  # a column of paths may be texts: the model tells
+            modality = modality_of(foundation)
+        tables = reading.open_tables(files, modality, input_column, label_column, before)
         job = ResumableLearn(model, tables, every=checkpoint_every)
         # Repeated after a kill, the command that made the model has its options still.
         if existing and not (resume and job.learned_before):
@@ -108,7 +108,7 @@ def learn(
         resumed = job.samples
 
         def opened() -> Learner:
-            return existing or new.make(tables[0].modality, encoding.given(), announce=not resumed)
+            return existing or new.make(tables[0].modality, encoding, announce=not resumed)
 
         if job.complete and existing:
             job.tidy()
@@ -116,17 +116,15 @@ def learn(
             learner = existing
         else:
             if job.repeated:
-                say(
-                    f"The same rows were learned before: {named(job.repeated)}. They now count "
-                    "once more."
-                )
+                again = f"The same rows were learned before: {named(job.repeated)}."
+                say(f"{again} They now count once more.")
             if resumed:
                 say(f"Continuing after {resumed:,} rows.")
             if cluster is None:
                 learner = _learn_here(job, opened)
             else:
-                where = options.given(address=cluster, workers=workers)
-                learner = _learn_on_cluster(tables, opened(), encoding.given() | where)
+                encoding |= options.given(address=cluster, workers=workers)
+                learner = _learn_on_cluster(job, opened(), encoding)
             with interrupts_ignored():
                 job.save(learner)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)
@@ -142,16 +140,17 @@ def _learn_here(job: ResumableLearn, opened: Callable[[], Learner]) -> Learner:
     return learner
 
 
-def _learn_on_cluster(tables: list[Table], learner: Learner, where: dict[str, Any]) -> Learner:
+def _learn_on_cluster(job: ResumableLearn, learner: Learner, where: dict[str, Any]) -> Learner:
     from klda import cluster
 
-    paths, columns = [table.path for table in tables], tables[0].columns
+    columns = job.tables[0].columns
     where |= options.given(input_column=columns.input, label_column=columns.label)
+    paths = [table.path for table in job.tables]
     return cluster.learn(paths, learner=learner, progress=True, **where)
 
 
 @contextmanager
-def _telling_of_progress(model: Path) -> Iterator[None]:
+def _progress_kept(model: Path) -> Iterator[None]:
     """Say, when a learn is interrupted, that its progress is kept."""
     from klda.learner import resume
 
@@ -160,14 +159,12 @@ def _telling_of_progress(model: Path) -> Iterator[None]:
     except resume.CheckpointError:
         raise  # which says it already
     except BaseException:
-        progress = None
         with suppress(KldaError):
-            progress = resume.unfinished(model)
-        if progress:
-            say(
-                f"The progress is kept: {progress}. Continue with --resume, or discard it with "
-                "--restart."
-            )
+            if progress := resume.unfinished(model):
+                say(
+                    f"The progress is kept: {progress}. Continue with --resume, or discard it with "
+                    "--restart."
+                )
         raise
 
 
@@ -183,21 +180,21 @@ def _report(
     new = [label for label in after if label not in before]
     for names in _spellings(new, after):
         say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
-    samples = sum(after.values()) - sum(before.values())
-    done = {
-        "model": str(model),
-        "learned": samples,
-        "resumed_after": resumed,
-        "new_classes": new,
-        "classes": len(after),
-        "samples": sum(after.values()),
-        "seconds": round(seconds, 3),
-    }
+    classes, samples = len(after), sum(after.values())
+    learned = samples - sum(before.values())
     report(
         as_json,
-        done,
-        f"Learned {counted(samples, 'sample')}, {counted(len(new), 'new class')}, in "
-        f"{seconds:.1f} s. {model} now knows {knowledge(len(after), sum(after.values()))}.",
+        {
+            "model": str(model),
+            "learned": learned,
+            "resumed_after": resumed,
+            "new_classes": new,
+            "classes": classes,
+            "samples": samples,
+            "seconds": round(seconds, 3),
+        },
+        f"Learned {counted(learned, 'sample')}, {counted(len(new), 'new class')}, in "
+        f"{seconds:.1f} s. {model} now knows {knowledge(classes, samples)}.",
     )
 
 

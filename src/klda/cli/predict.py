@@ -1,13 +1,14 @@
-"""``klda predict``."""
+"""``klda predict``: answers from a model folder, from a service, or from a cluster."""
 
 from __future__ import annotations
 
 import csv
 import enum
+import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -22,11 +23,10 @@ from klda.errors import REFUSED, check_fraction
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.learner import Learner
-    from klda.learner.verdict import Verdict
 
 FEWEST = 3  # classes that an explanation shows: fewer explain nothing
+ENCODING = ("device", "batch_size", "engine", "precision")
 Record = dict[str, Any]  # an input and its answer, as --format jsonl has them
-Answering = Callable[[Any], Iterable[Record]]
 
 
 class Format(enum.StrEnum):
@@ -38,7 +38,7 @@ class Format(enum.StrEnum):
 
 
 def predict(
-    *,
+    context: typer.Context,
     model: options.OptionalModel = None,
     file: Annotated[
         Path | None,
@@ -61,10 +61,7 @@ def predict(
         ),
     ] = None,
     explain: Annotated[
-        bool,
-        option(
-            "Explain each answer: nearest classes, margin, novelty, nearest samples.", "--explain"
-        ),
+        bool, option("Explain each answer: nearest classes, nearest samples.", "--explain")
     ] = False,
     format: Annotated[
         Format | None,
@@ -74,7 +71,10 @@ def predict(
         Path | None, option("File to write or replace.", "--output", "-o")
     ] = None,
     input_column: options.InputColumn = None,
-    encoding: options.Encoding,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
     server: Annotated[
         str | None,
         option("Ask a running **klda serve** instead of opening a model folder.", metavar="URL"),
@@ -113,54 +113,67 @@ def predict(
     options.check_workers(cluster, workers)
     if refused is not None:
         check_fraction("--refused", refused)
-    judged = reject or refused is not None
+    encoding = options.encoding(device, batch_size, engine, precision)
     if cluster is not None:
-        if explain or reject or top_k > 1 or format is not None:
-            raise typer.BadParameter(
-                "--cluster writes the likeliest class, its probability and whether the input is "
-                "known: leave out --explain, --reject, --top-k and --format."
-            )
-        where = options.given(
-            address=cluster, workers=workers, input_column=input_column, refused=refused
-        )
-        _predict_on_cluster(file, model, output_file, encoding.given() | where)
+        _refuse(context, "--cluster", "server", "text", "top_k", "reject", "explain", "format")
+        where = options.given(address=cluster, workers=workers, refused=refused)
+        _on_cluster(file, model, output_file, encoding | where, input_column)
         return
-    if server is not None and (judged or explain):
-        raise typer.BadParameter("--server: leave out --reject, --refused and --explain.")
-    if server is not None and encoding != options.Encoding():
-        raise typer.BadParameter(
-            "--server encodes the inputs itself: leave out --device, --batch-size, --engine and "
-            "--precision."
-        )
+    judged = reject or refused is not None
+    if server is not None:
+        _refuse(context, "--server", "reject", "refused", "explain", *ENCODING)
+        asked = _service(server, key)
+    else:
+        asked = _opened(model, encoding, needs_learner=judged or explain)
+    batches = _batches(asked.modality, file, text, input_column)
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
-    asked = _opened(model, server, key, encoding.given(), judged or explain)
-    batches = _batches(asked.modality, file, text or [], input_column)
     if explain:
-        answer = explaining(asked, max(top_k, FEWEST), options.given(refused=refused))
-        names, write = ["input"], _write_jsonl if format is Format.JSONL else _write_explanations
+        records = explained(asked, batches, max(top_k, FEWEST), options.given(refused=refused))
+        write = write_jsonl if format is Format.JSONL else _write_explanations
     else:
-        # A model with fewer classes than asked for has fewer columns to fill.
-        most = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
-        answer = ranking(asked, most, (refused or REFUSED) if judged else None)
-        names = columns(asked.modality, most, judged)
+        rejecting = {"reject": refused or REFUSED} if judged else {}
+        records = answered(asked, batches, top_k, rejecting)
         on_terminal = output_file is None and sys.stdout.isatty()
         write = WRITERS[format or (Format.TABLE if on_terminal else Format.CSV)]
     with output(output_file) as stream:
-        write(stream, names, answered(names[0], batches, answer))
+        write(stream, records)
 
 
-def _opened(
-    model: Path | None, server: str | None, key: str | None, encoding: dict[str, Any], judges: bool
-) -> Any:
-    """Return what answers: a service, or a model, with as little to import as the answers need."""
-    if model is None:
-        from klda.server.client import Client
+def _refuse(context: typer.Context, mode: str, *names: str) -> None:
+    """Refuse options that were given but mean nothing where the answers come from."""
+    source = context.get_parameter_source
+    found = [name for name in names if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if found:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in found)
+        raise typer.BadParameter(f"{words}: not possible with {mode}. Leave it out.")
 
-        return Client(str(server), key=key)
+
+def _on_cluster(
+    file: Path | None,
+    model: Path | None,
+    folder: Path | None,
+    where: dict[str, Any],
+    input_column: str | None,
+) -> None:
+    from klda import cluster
+
+    if file is None or folder is None or model is None:
+        raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
+    cluster.predict(file, model, folder, input_column=input_column, progress=True, **where)
+
+
+def _service(url: str, key: str | None) -> Any:
+    from klda.server.client import Client
+
+    return Client(url, key=key)
+
+
+def _opened(model: Any, encoding: dict[str, Any], *, needs_learner: bool) -> Any:
+    """Open a model folder with as little to import as the answers need."""
     from klda.learner.predictor import Predictor
 
-    quick = None if judges else Predictor.load(model, **encoding)
+    quick = None if needs_learner else Predictor.load(model, **encoding)
     if quick is not None:
         return quick
     from klda.learner import Learner
@@ -168,20 +181,8 @@ def _opened(
     return Learner.load(model, **encoding)
 
 
-def _predict_on_cluster(
-    file: Path | None, model: Path | None, folder: Path | None, given: dict[str, Any]
-) -> None:
-    from klda import cluster
-
-    if model is None:
-        raise typer.BadParameter("--cluster needs a model folder: give --model, not --server.")
-    if file is None or folder is None:
-        raise typer.BadParameter("--cluster needs a file, and --output: a folder to make.")
-    cluster.predict(file, model, folder, progress=True, **given)
-
-
 def _batches(
-    modality: str, file: Path | None, texts: Sequence[str], input_column: str | None
+    modality: str, file: Path | None, texts: list[str] | None, input_column: str | None
 ) -> Iterator[Batch]:
     from klda.data import Batch, read_lines
 
@@ -189,123 +190,104 @@ def _batches(
         if modality != "text":
             raise typer.BadParameter(f"This model takes {modality} inputs: give a file.")
         if texts:
-            return iter([Batch(list(texts), None)])
+            return iter([Batch(texts, None)])
         return read_lines(sys.stdin.buffer, "standard input")
-    tables = reading.open_tables([file], modality, options.Columns(input_column))
+    tables = reading.open_tables([file], modality, input_column)
     return reading.batches(tables, "Predicting", labels=False)
 
 
-def answered(name: str, batches: Iterable[Batch], answer: Answering) -> Iterator[Record]:
+def _named(batches: Iterable[Batch], answer: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
     """Yield each input with its answer: texts and paths as they are, features by row number."""
     row = 0
     for batch in batches:
         for value, said in zip(batch.inputs, answer(batch.inputs), strict=True):
             row += 1
-            yield {name: printable(str(value)) if isinstance(value, str | Path) else row} | said
+            yield printable(str(value)) if isinstance(value, str | Path) else row, said
 
 
-def ranking(asked: Any, most: int, refused: float | None = None) -> Answering:
-    """Return what answers with the likeliest classes, and with `refused` says what is known."""
-    rejecting = {} if refused is None else {"reject": refused}
-
-    def record(top: list[tuple[Any, float]]) -> Record:
+def answered(
+    asked: Any, batches: Iterable[Batch], top_k: int, rejecting: dict[str, float]
+) -> Iterator[Record]:
+    """Yield the likeliest classes of each input; if some may be rejected, whether it is known."""
+    # A model with fewer classes than asked for has fewer columns to fill.
+    most = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
+    name = "row" if asked.modality == "features" else asked.modality
+    answers = _named(batches, lambda inputs: asked.predict_top(inputs, most, **rejecting))
+    for value, top in answers:
         ranked: list[Record] = [
             {"label": label, "probability": None if math.isnan(p) else round(p, 6)}
             for label, p in top
         ]
         # A class may be called "unknown", too, but then it has a probability.
         known = {"known": ranked[0]["probability"] is not None} if rejecting else {}
-        return ranked[0] | known | ({"top": ranked} if most > 1 else {})
-
-    return lambda inputs: map(record, asked.predict_top(inputs, most, **rejecting))
+        yield {name: value} | ranked[0] | known | ({"top": ranked} if most > 1 else {})
 
 
-def explaining(learner: Learner, most: int, refused: dict[str, float]) -> Answering:
-    """Return what answers with explanations."""
-
-    def answer(inputs: Any) -> Iterator[Record]:
-        said = learner.explain_all(inputs, top=most, samples=most, **refused)
-        return (explanation.to_dict() for explanation in said)
-
-    return answer
-
-
-def columns(modality: str, most: int, judged: bool) -> list[str]:
-    """Return the columns of a table with so many classes per input."""
-    names = ["row" if modality == "features" else modality, "label", "probability"]
-    for i in range(2, most + 1):
-        names += [f"label_{i}", f"probability_{i}"]
-    return [*names, "known"] if judged else names
+def explained(
+    learner: Learner, batches: Iterable[Batch], most: int, refused: dict[str, float]
+) -> Iterator[Record]:
+    """Yield why each input gets its answer."""
+    explain_all = functools.partial(learner.explain_all, top=most, samples=most, **refused)
+    for value, explanation in _named(batches, explain_all):
+        yield {"input": value} | explanation.to_dict()
 
 
-def _cells(record: Record, number: str, none: str) -> list[Any]:
-    cells = [next(iter(record.values()))]
-    for one in record.get("top", [record]):
-        p = one["probability"]
-        cells += [one["label"], none if p is None else format(p, number)]
-    return cells
+def _cells(record: Record, number: str, none: str) -> Record:
+    """Return a record as the cells of a row, by the names of their columns."""
+    cells = dict([next(iter(record.items()))])
+    for i, one in enumerate(record.get("top", [record]), 1):
+        p, nth = one["probability"], f"_{i}" if i > 1 else ""
+        cells |= {f"label{nth}": one["label"]}
+        cells |= {f"probability{nth}": none if p is None else format(p, number)}
+    return cells | ({"known": str(record["known"]).lower()} if "known" in record else {})
 
 
-def write_csv(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+def write_csv(stream: TextIO, records: Iterable[Record]) -> None:
     """Write predictions as comma-separated values."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
-    for record in records:
-        known = [str(record["known"]).lower()] if "known" in record else []
-        writer.writerow([*_cells(record, ".6f", ""), *known])
+    for i, record in enumerate(records):
+        cells = _cells(record, ".6f", "")
+        writer.writerows([cells, cells.values()] if i == 0 else [cells.values()])
 
 
-def _write_jsonl(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+def write_jsonl(stream: TextIO, records: Iterable[Record]) -> None:
+    """Write one JSON object per line."""
     for record in records:
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def _write_table(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
-    short = [name.replace("probability", "prob.").replace("_", " ") for name in names]
-    heads = [name for name in short if name != "known"]
-    rows = (_cells(record, ".1%", "-") for record in records)
-    shown = table(*heads, rows=rows, numbers=heads[2::2])
-    shown.columns[0].overflow, shown.columns[1].style = "fold", "bold"
+def _write_table(stream: TextIO, records: Iterable[Record]) -> None:
+    rows = [_cells(record, ".1%", "-") for record in records]
+    names = [name for name in (rows[0] if rows else ()) if name != "known"]
+    heads = [name.replace("probability", "prob.").replace("_", " ") for name in names]
+    shown = table(*heads, rows=[[row[name] for name in names] for row in rows], numbers=heads[2::2])
+    if rows:
+        shown.columns[0].overflow, shown.columns[1].style = "fold", "bold"
     results(stream).print(shown)
 
 
-WRITERS = {Format.TABLE: _write_table, Format.CSV: write_csv, Format.JSONL: _write_jsonl}
+WRITERS = {Format.TABLE: _write_table, Format.CSV: write_csv, Format.JSONL: write_jsonl}
 
 
-def _write_explanations(stream: TextIO, names: list[str], records: Iterable[Record]) -> None:
+def _write_explanations(stream: TextIO, records: Iterable[Record]) -> None:
     from klda.learner.verdict import verdict
 
     console = results(stream)
-    numbers = ("probability", "distance", "similarity")
-    layout: dict[str, Any] = {"numbers": numbers, "padding": (0, 2), "pad_edge": True}
+    layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}
     for said in records:
-        first = said["classes"][0]["probability"]
-        judged = verdict(first, said["known"], len(said["classes"]))
+        classes, label = said["classes"], said["label"]
+        judged = verdict(classes[0]["probability"], said["known"], len(classes))
+        answer = f"{label}, {judged.words}"
+        if judged == "new":
+            answer = f"{judged.words}; the closest class is {label}"
         console.print(Text(visible(str(said["input"])), style="bold"))
-        console.print(Text("  " + _verdict(said, judged)), soft_wrap=True)
-        near = (
-            (
-                one["label"],
-                f"{one['probability']:.1%}" if judged.has_probability else "-",
-                f"{one['distance']:,.0f}",
-            )
-            for one in said["classes"]
-        )
-        console.print(table("nearest classes", *numbers[:2], rows=near, **layout))
+        console.print(Text(visible(f"  {answer}")), soft_wrap=True)
+        percent = "{:.1%}" if judged.has_probability else "-"
+        near = [(one["label"], percent.format(one["probability"])) for one in classes]
+        console.print(table("nearest classes", "probability", rows=near, **layout))
         if said["samples"]:
-            alike = ((s["id"], s["label"], f"{s['similarity']:.3f}") for s in said["samples"])
+            alike = [
+                (one["id"], one["label"], f"{one['similarity']:.3f}") for one in said["samples"]
+            ]
             console.print(table("nearest samples", "class", "similarity", rows=alike, **layout))
         console.print()
-
-
-def _verdict(said: Record, judged: Verdict) -> str:
-    is_new = judged == "new"
-    closest = f"{judged.words}; the closest class is {said['label']}"
-    parts = [closest] if is_new else [str(said["label"]), judged.words]
-    if said["margin"] is not None:
-        parts.append(f"margin {said['margin']:.2f}")
-    if said["novelty"] is not None:
-        limit = said["threshold"]
-        beyond = "no threshold yet" if limit is None else f"unknown above {limit:,.0f}"
-        parts.append(f"novelty {said['novelty']:,.0f} ({beyond})")
-    return ", ".join(parts)

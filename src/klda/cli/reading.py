@@ -11,20 +11,23 @@ import numpy as np
 import typer
 
 from klda import data
-from klda.cli.options import Columns
 from klda.data import Batch, Position, Table
 
 
 def open_tables(
-    paths: Sequence[Path], modality: Any, columns: Columns, classes: Collection[Any] = ()
+    paths: Sequence[Path],
+    modality: Any,
+    input_column: str | None = None,
+    label_column: str | None = None,
+    classes: Collection[Any] = (),
 ) -> list[Table]:
     """Open the files of one command, as :func:`klda.data.open_tables` does."""
-    names = columns.input_column, columns.label_column
-    if names[1] is not None and names[0] == names[1]:
+    if label_column is not None and input_column == label_column:
         raise typer.BadParameter(
-            f"--input-column and --label-column both name {names[1]!r}: name two columns."
+            f"--input-column and --label-column both name {label_column!r}: name two columns."
         )
-    return data.open_tables(paths, modality=modality, columns=data.Columns(*names), classes=classes)
+    columns = data.Columns(input_column, label_column)
+    return data.open_tables(paths, modality=modality, columns=columns, classes=classes)
 
 
 class ShownRows:

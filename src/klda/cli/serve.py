@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +11,6 @@ from klda.cli import options
 from klda.cli.console import say
 from klda.cli.options import option
 from klda.errors import KldaError
-
-if TYPE_CHECKING:
-    from klda.server.settings import ApiKey
 
 KEYED_RATE = 100.0
 
@@ -73,14 +69,14 @@ def serve(
     the service listens on this computer only, and everyone on it may teach.
     """
     from klda.server.run import serve as run
-    from klda.server.settings import ServiceSettings
+    from klda.server.settings import ServiceSettings, find_keys
 
     if new is None and not model.exists():
         raise KldaError(
             f"There is no model folder {model}. Start one with: "
             f"klda serve --model {model} --new minilm"
         )
-    known = _keys(keys)
+    known = find_keys(keys)
     settings = ServiceSettings(
         model=model,
         new=new,
@@ -98,22 +94,3 @@ def serve(
         quiet=quiet,
     )
     run(settings, lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"))
-
-
-def _keys(file: Path | None) -> tuple[ApiKey, ...]:
-    from klda.server.settings import read_keys
-
-    found: tuple[ApiKey, ...] = ()
-    if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise KldaError(f"--keys {file}: {error.strerror or error}.") from error
-        found += read_keys(lines, str(file))
-        if not found:
-            raise KldaError(f"--keys {file} has no key: give lines such as 'teach KEY'.")
-    for role in ("teach", "ask"):
-        name = f"KLDA_{role.upper()}_KEYS"
-        values = [key.strip() for key in os.environ.get(name, "").split(",") if key.strip()]
-        found += read_keys([f"{role} {value}" for value in values], name)
-    return found

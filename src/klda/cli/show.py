@@ -1,12 +1,13 @@
-"""``klda show``."""
+"""``klda show`` and ``klda models``."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table as RichTable
@@ -17,15 +18,8 @@ from klda.cli.console import counted, knowledge, print_json, print_parts, say, t
 from klda.cli.options import option
 from klda.errors import KldaError
 
-if TYPE_CHECKING:
-    from klda.learner.folder import StoredModel
-
 LATEST = 20  # entries of the history
 MOST = 20  # lines of a table of the label set; --json has all
-NO_LEDGER = (
-    "Classes that are two in one can't be found: the model keeps no ledger (klda learn --keep "
-    "features)."
-)
 
 
 def show(
@@ -37,8 +31,7 @@ def show(
         bool, option("Also read every file and compare its checksum.", "--verify")
     ] = False,
     confusable: Annotated[
-        bool,
-        option("Show which classes are easily confused, too small, or two in one.", "--confusable"),
+        bool, option("Show which classes are easily confused or too small.", "--confusable")
     ] = False,
     map_file: Annotated[
         Path | None, option("Draw a map of the classes here (.html, .png, .svg, .pdf).", "--map")
@@ -50,9 +43,8 @@ def show(
     **klda show** bot/
 
     --confusable looks at the label set instead: pairs of classes whose means are close, with the
-    fraction of samples expected to be confused (no test data needed), classes with fewer than ten
-    samples, and, for a model made with --keep features, classes that fall into two groups. --map
-    draws the classes so that those near each other are easily confused.
+    fraction of samples expected to be confused (no test data needed), and classes with fewer than
+    ten samples. --map draws the classes so that those near each other are alike.
 
     **klda show** bot/ **--confusable --map** classes.html
     """
@@ -64,19 +56,18 @@ def show(
     if confusable or map_file is not None:
         _show_label_set(at, confusable, map_file, verify, json)
     else:
-        stored = load(at, verify=verify)
+        document = load(at, verify=verify).document
         with damage_named(at):
-            parts = _summary(at, stored), _classes(stored), _history(stored)
+            parts = _summary(at, document), _classes(document), _history(document)
         if json:
-            print_json(stored.document)
+            print_json(document)
         else:
             print_parts(parts)
     if verify:
         say("All files agree with their checksums.")
 
 
-def _summary(model: Path, stored: StoredModel) -> RichTable:
-    document = stored.document
+def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     foundation, classifier = document["foundation_model"], document["classifier"]
     size = sum(file["bytes"] for file in document["files"])
     parameters = ", ".join(f"{name}={value}" for name, value in classifier["parameters"].items())
@@ -86,7 +77,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
         f"{classifier['n_features']} features{_engine(foundation)}",
         "classifier": f"{classifier['kind']}({parameters})",
         "knows": knowledge(len(document["classes"]), document["samples"]),
-        "keeps": _kept(stored),
+        "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{document['saved']} by klda {document['klda_version']}",
     }
@@ -98,7 +89,7 @@ def _summary(model: Path, stored: StoredModel) -> RichTable:
     return summary
 
 
-def _engine(foundation: dict) -> str:
+def _engine(foundation: dict[str, Any]) -> str:
     """Say what runs the foundation model on this computer, where that is known."""
     from klda.encoders import engine_of
 
@@ -109,40 +100,37 @@ def _engine(foundation: dict) -> str:
     return f", runs on {engine}" if engine else ""
 
 
-def _kept(stored: StoredModel) -> str:
+def _kept(document: dict[str, Any]) -> str:
     """Say what the folder holds of single samples; never a text or an image."""
-    if "ledger" in stored.document:
-        samples = counted(stored.document["ledger"]["samples"], "sample")
+    if "ledger" in document:
+        samples = counted(document["ledger"]["samples"], "sample")
         return f"the features of {samples} (--keep features), no text, no image"
-    keeps = stored.document["classifier"].get("keeps")
+    keeps = document["classifier"].get("keeps")
     if keeps is None:
         return "not recorded by the version that wrote it; learn something to have it recorded"
     if "rows" in keeps:
         few = "one row of numbers per sample, no text, no image"
-        if "most_rows" not in keeps:
-            return few
-        return f"{few}; with more than {keeps['most_rows']:,} samples only statistics"
+        most = keeps.get("most_rows")
+        return f"{few}; with more than {most:,} samples only statistics" if most else few
     if "waiting" in keeps:
         samples = counted(keeps["waiting"], "sample")
         return f"statistics, and the features of {samples} until probabilities are calibrated"
     return "statistics only: counts, means and what all classes share"
 
 
-def _classes(stored: StoredModel) -> RichTable:
-    rows = ((label, f"{count:,}") for label, count in stored.document["classes"].items())
+def _classes(document: dict[str, Any]) -> RichTable:
+    rows = [(label, f"{count:,}") for label, count in document["classes"].items()]
     return table("class", "samples", rows=rows, numbers=("samples",))
 
 
-def _history(stored: StoredModel) -> RichTable:
-    entries = stored.document["history"]
-    rows: list[tuple[str, ...]] = (
-        [("...", f"{len(entries) - LATEST} earlier")] if len(entries) > LATEST else []
-    )
+def _history(document: dict[str, Any]) -> RichTable:
+    entries, rows = document["history"], list[tuple[Any, ...]]()
+    if len(entries) > LATEST:
+        rows.append(("...", f"{len(entries) - LATEST} earlier"))
     for entry in entries[-LATEST:]:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
-        source = entry.get("source", "")
         figures = f"{entry['samples']:+,}", f"{change:+,}"
-        rows.append((entry["when"], entry["action"], *figures, source))
+        rows.append((entry["when"], entry["action"], *figures, entry.get("source", "")))
     columns = ("when", "action", "samples", "classes", "source")
     return table(*columns, rows=rows, numbers=("samples", "classes"))
 
@@ -165,9 +153,6 @@ def _show_label_set(
         pairs = label_set.confusable(learner.classifier, limit=None)
         values["confusable"] = list(map(asdict, pairs))
         values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classifier)))
-        # Without a ledger nobody can tell.
-        doubles = None if learner.ledger is None else label_set.two_in_one(learner.ledger)
-        values["two_in_one"] = None if doubles is None else list(map(asdict, doubles))
     if as_json:
         print_json(values)
     elif confusable:
@@ -176,23 +161,50 @@ def _show_label_set(
 
 def _problems(found: dict[str, Any]) -> Iterator[Any]:
     """Yield a table of each kind of problem, or a sentence where there is none."""
-    pairs = [
-        (one["first"], one["second"], f"{one['confusion']:.1%}") for one in found["confusable"]
-    ]
+    pairs = [(p["first"], p["second"], f"{p['confusion']:.1%}") for p in found["confusable"]]
+    columns = ("easily confused", "with", "expected confusion")
+    confused = table(*columns, rows=pairs, numbers=columns[2:], most=MOST)
+    yield confused if pairs else "No classes are easily confused."
     small = [(one["label"], one["samples"]) for one in found["small_classes"]]
-    doubles = []
-    for one in found["two_in_one"] or ():
-        sizes, ids = (" + ".join(map(str, one["sizes"])), " and ".join(map(str, one["ids"])))
-        doubles.append((one["label"], sizes, f"{one['gap']:.1f}", f"samples {ids}"))
-    none = NO_LEDGER if found["two_in_one"] is None else "No class looks like two in one."
-    for columns, rows, nothing in (
-        (
-            ("easily confused", "with", "expected confusion"),
-            pairs,
-            "No classes are easily confused.",
-        ),
-        (("few samples", "samples"), small, "No class is too small."),
-        (("looks like two", "groups", "gap", "typical"), doubles, none),
-    ):
-        numbers = ("expected confusion", "samples", "groups", "gap")
-        yield table(*columns, rows=rows, numbers=numbers, most=MOST) if rows else nothing
+    few = table("few samples", "samples", rows=small, numbers=("samples",), most=MOST)
+    yield few if small else "No class is too small."
+
+
+def models(json: options.Json = False) -> None:
+    """List the foundation models that have a name, and which of them are installed.
+
+    A model is here if it can be used offline: its weights and the packages that run it are
+    installed. The lines below the table say what is missing and how to get it. Any other model
+    works, too, by its hub name or as a folder.
+    """
+    from klda.encoders import MODELS
+
+    if json:
+        print_json(
+            [
+                {
+                    "name": info.name,
+                    "modality": info.modality,
+                    "hub_id": info.hub_id,
+                    "dimension": info.dimension,
+                    "parameters": info.n_parameters,
+                    "engine": info.engine(),
+                    "offline": info.available_offline(),
+                    "missing": info.missing(),
+                    "note": info.note,
+                }
+                for info in MODELS.values()
+            ]
+        )
+        return
+    rows, ways, told = [], defaultdict(list), []
+    for info in MODELS.values():
+        here = Text("yes", style="green") if info.available_offline() else Text("no", style="dim")
+        rows.append((info.name, info.modality, info.n_parameters, info.engine(), here, info.note))
+        if info.sources:
+            ways[info.how_to_get].append(info.name)
+        if info.is_here() and info.missing():
+            told.append(Text(f"{info.name} is here, but not {', '.join(info.missing())}."))
+    columns = ("name", "takes", "size", "runs on", "here", "note")
+    told += [Text(f"To get {', '.join(names)}: {how}") for how, names in ways.items()]
+    print_parts([table(*columns, rows=rows, numbers=("size",)), *told])

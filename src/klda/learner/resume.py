@@ -1,10 +1,9 @@
 """Learning from files larger than memory, for hours if need be: a kill loses minutes at most.
 
-Rows are read ahead in one thread and learned in another while the caller encodes. Every few minutes
-the progress is saved to the folder ``.learning`` inside the model folder: the statistics so far and
-the position in the files. The model itself changes once, at the end. A resumed learn continues from
-that position and those statistics, in the same batches: no row is lost, none counts twice, and the
-model is bit for bit that of an uninterrupted learn.
+Every few minutes a checkpoint is saved to the folder ``.learning`` inside the model folder: the
+model so far, and how many rows of which files it holds. The model itself changes once, at the end.
+A resumed learn continues with the next row, in the same batches: no row is lost, none counts twice,
+and the model is bit for bit that of an uninterrupted learn.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import time
 import uuid
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,13 +52,9 @@ class Progress:
     samples: int = 0  # rows learned in all
 
     def __str__(self) -> str:
-        name = Path(self.paths[self.file]).name
-        return f"{self.samples:,} rows, up to row {self.rows:,} of {name}"
-
-    @property
-    def named(self) -> str:
-        """The names of its files, or of the first few."""
-        return named(self.paths)
+        return (
+            f"{self.samples:,} rows, up to row {self.rows:,} of {Path(self.paths[self.file]).name}"
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -68,19 +62,18 @@ class Progress:
         return [file["path"] for file in self.files]
 
     @property
-    def digest(self) -> str:
-        """Names the files, as they are, and their columns."""
-        return _digest([self.files, self.columns])
-
-    @property
     def contents(self) -> list[str]:
         """Names what is in each file, wherever it is, and the columns; "" for a pipe."""
-        found = [file.get("content") for file in self.files]
-        return [_digest([content, self.columns]) if content else "" for content in found]
+        return [
+            hashlib.sha256(json.dumps([content, self.columns]).encode()).hexdigest()[:16]
+            if (content := file.get("content"))
+            else ""
+            for file in self.files
+        ]
 
     @classmethod
     def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
-        """Read a checkpoint; also return the statistics in it."""
+        """Read a checkpoint; also return the model in it."""
         stored = folders.load(at, verify=verify)
         with folders.damage_named(at):
             progress = cls(**stored.document["learning"])
@@ -104,36 +97,29 @@ class ResumableLearn:
         self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
         stored = folders.load(self.folder) if folders.exists(self.folder) else None
-        self._history: list[dict[str, Any]] = stored.document["history"] if stored else []
-        identities = [identity(table.path) for table in tables]
+        history: list[dict[str, Any]] = stored.document["history"] if stored else []
+        self._runs = {entry.get("run") for entry in history}
         self._progress = Progress(
             uuid.uuid4().hex,
             stored.generation if stored else None,
-            [
-                {"path": str(table.path.resolve()), **own}
-                for table, own in zip(tables, identities, strict=True)
-            ],
+            [{"path": str(table.path.resolve()), **identity(table.path)} for table in tables],
             [tables[0].columns.input, tables[0].columns.label],
         )
-        repeatable = all(identities)  # what came through a pipe can't be read again
+        contents = self._progress.contents
+        repeatable = all(contents)  # what came through a pipe can't be read again
         self.every = every if repeatable else 0.0
-        learned = {entry.get("files") for entry in self._history}
-        # Whether the model has learned the same files, unchanged, in one go before.
-        self.learned_before = repeatable and self._progress.digest in learned
-        self.repeated = self._repeated()  # files whose content was learned before, or comes twice
+        learned = [entry.get("contents") for entry in history]
+        # Whether the model has learned the same files in one go before.
+        self.learned_before = repeatable and contents in learned
+        # Files whose content was learned before, or comes twice.
+        seen = {content for one in learned for content in one or ()}
+        self.repeated = [
+            table.path
+            for i, table in enumerate(tables)
+            if contents[i] and contents[i] in {*seen, *contents[:i]}
+        ]
         self._stored: folders.StoredModel | None = None
-        self._taken: deque[Batch] = deque()
         self._due = 0.0
-
-    def _repeated(self) -> list[Path]:
-        seen = {content for entry in self._history for content in entry.get("contents", ())}
-        repeated = []
-        for table, content in zip(self.tables, self._progress.contents, strict=True):
-            if content in seen:
-                repeated.append(table.path)
-            elif content:
-                seen.add(content)
-        return repeated
 
     @property
     def place(self) -> Position:
@@ -144,8 +130,6 @@ class ResumableLearn:
     def samples(self) -> int:
         """Rows that were learned, before and after a pause."""
         return self._progress.samples
-
-    # ---------------------------------------------------------------- before
 
     def open(self, *, resume: bool = False, restart: bool = False) -> None:
         """Look for a checkpoint, and decide where to begin: `resume` goes on, `restart` drops it.
@@ -164,16 +148,15 @@ class ResumableLearn:
                 f"The checkpoint of an unfinished learn in {self._at} can't be read: {error} Drop "
                 "it with --restart; the model is not affected."
             ) from error
-        # Killed after its save, before it could tidy up.
-        finished = any(entry.get("run") == progress.run for entry in self._history)
+        finished = progress.run in self._runs  # killed after its save, before it could tidy up
         if finished and progress.paths != self._progress.paths:
             folders.remove(self._at)
         elif not resume:
             state = "all of it was learned" if finished else progress
             raise CheckpointError(
-                f"{self.folder} holds an unfinished learn of {progress.named}: {state}. Give the "
-                "same files and --resume to complete it, or --restart to drop it and learn from "
-                "the start."
+                f"{self.folder} holds an unfinished learn of {named(progress.paths)}: {state}. "
+                "Give the same files and --resume to complete it, or --restart to drop it and "
+                "learn from the start."
             )
         elif finished:
             self.complete = True
@@ -185,7 +168,7 @@ class ResumableLearn:
     def _check_unchanged(self, progress: Progress, version: str) -> None:
         ours = self._progress
         if progress.paths != ours.paths:
-            raise self._refused(f"it learns {progress.named}, not {ours.named}")
+            raise self._refused(f"it learns {named(progress.paths)}, not {named(ours.paths)}")
         self._check_same(
             {"klda": version, "columns": progress.columns},
             {"klda": __version__, "columns": ours.columns},
@@ -209,8 +192,6 @@ class ResumableLearn:
             "--restart."
         )
 
-    # ---------------------------------------------------------------- learning
-
     def learn(self, learner: Learner, batches: Iterable[Batch], *, progress: Show = False) -> None:
         """Learn what is left, from `place` on; the learner changes when all of it is learned.
 
@@ -229,41 +210,41 @@ class ResumableLearn:
             with folders.damage_named(self._at):
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
             self._check_same(_options(draft), _options(learner))
+        before = draft.samples - self.samples
+        ends: dict[int, Position] = {}  # of the batches read, by the rows read so far
+
+        def read() -> Iterator[tuple[Any, list[Any]]]:
+            rows = self.samples
+            for batch in batches:
+                rows += len(batch)
+                ends[rows] = batch.end
+                yield batch.inputs, batch.labels or []
+
+        def note() -> None:
+            """Take note of how many rows the draft holds by now, which is behind those read."""
+            rows = draft.samples - before
+            self._progress = replace(self._progress, samples=rows, **ends[rows]._asdict())
+            if self.every and time.monotonic() >= self._due:
+                self._save_checkpoint(draft)
+
         self._due = time.monotonic() + self.every
-        draft.learn_batches(
-            self._noted(batches), after=lambda: self._note(draft), progress=progress
-        )
+        draft.learn_batches(read(), after=note, progress=progress)
         if not self.samples:
             raise KldaError("inputs is empty: there is nothing to learn.")
         # As the caller named them: what a link leads to may have a name that tells nothing.
         source = named(table.path for table in self.tables)
-        learned = self._progress
-        contents = [content for content in learned.contents if content]
-        learner.take_over(draft, source, run=learned.run, files=learned.digest, contents=contents)
+        contents = [content for content in self._progress.contents if content]
+        learner.take_over(draft, source, run=self._progress.run, contents=contents)
 
-    def _noted(self, batches: Iterable[Batch]) -> Iterator[tuple[Any, list[Any]]]:
-        for batch in batches:
-            self._taken.append(batch)
-            yield batch.inputs, batch.labels or []
-
-    def _note(self, draft: Learner) -> None:
-        """Take note of a batch that was learned, and save a checkpoint when it is time."""
-        batch = self._taken.popleft()
-        samples = self.samples + len(batch)
-        self._progress = replace(self._progress, **batch.end._asdict(), samples=samples)
-        if not self.every or time.monotonic() < self._due:
-            return
+    def _save_checkpoint(self, draft: Learner) -> None:
         start = time.monotonic()
         try:
             arrays, document = draft.pack(solved=False)
-            document["learning"] = asdict(self._progress)
-            folders.save(self._at, arrays, document)
+            folders.save(self._at, arrays, document | {"learning": asdict(self._progress)})
         except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
         end = time.monotonic()
         self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
-
-    # ---------------------------------------------------------------- after
 
     def save(self, learner: Learner) -> None:
         """Save the model and remove the checkpoint; after a kill in between, `open` notices."""
@@ -281,13 +262,7 @@ def unfinished(folder: str | Path) -> str | None:
     As ``"12,288 rows, up to row 4,096 of part-2.csv"``.
     """
     at = Path(folder) / folders.LEARNING
-    if not folders.exists(at):
-        return None
-    return str(Progress.load(at)[0])
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    return str(Progress.load(at)[0]) if folders.exists(at) else None
 
 
 def named(paths: Iterable[str | Path]) -> str:

@@ -25,6 +25,8 @@ from klda.server.service import Service
 
 SHOWN_CLASSES = 300
 SUGGESTED_CLASSES = 2000
+MAP_SIZE = (640, 420)  # pixels
+MAP_FONT_SIZE, PHONE_FONT_SIZE = 12, 22  # as in the style sheet: a phone shows the map small
 MANY_NEW = 10  # a table with more new classes than this is shown before it is taught
 PREVIEWED = 4
 TRACE = (
@@ -323,20 +325,19 @@ async def undo(
 async def class_map(request: Request, service: The) -> Response:
     """Show a map of the classes and the pairs that are easily confused."""
     drawn, pairs = await service.class_overview()
-    placed = drawing.dots(drawn)
-    at = {dot.label: dot for dot in placed}
+    dots = [] if drawn is None else drawn.draw(*MAP_SIZE, MAP_FONT_SIZE)
+    on_phone = [] if drawn is None else drawn.draw(*MAP_SIZE, PHONE_FONT_SIZE)
+    at = {dot.label: dot for dot in dots}
     both = [pair for pair in pairs[:12] if pair.first in at and pair.second in at]
     return _render(
         request,
         "map.html",
-        dots=placed,
-        names=drawing.names(placed, drawing.FONT_SIZE),
-        phone_names=drawing.names(placed, drawing.PHONE_FONT_SIZE),
+        dots=dots,
+        phone_dots=on_phone,
         lines=[(at[pair.first], at[pair.second]) for pair in both],
         pairs=pairs[:10],
         n_classes=len(service.snapshot.counts),
-        width=drawing.WIDTH,
-        height=drawing.HEIGHT,
+        size=MAP_SIZE,
     )
 
 

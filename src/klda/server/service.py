@@ -13,8 +13,9 @@ from klda.engine.solution import Answer
 from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Learner
+from klda.learner.class_map import ClassMap
 from klda.learner.class_names import ClassNames
-from klda.learner.label_set import ClassMap, ConfusablePair, Neighbourhood
+from klda.learner.label_set import ClassDistances, ConfusablePair
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Acknowledgement, Change, Key, Tally
 from klda.server.errors import ServerError
@@ -110,10 +111,10 @@ class Service:
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
-        version, (before, _) = self.snapshot.version, self._overview[1]
+        version = self.snapshot.version
         if self._overview[0] != version:
-            classes = await self._inspect(lambda learner, _: _neighbourhood(learner))
-            drawn = await asyncio.wrap_future(self._background.submit(_draw, classes, before))
+            classes = await self._inspect(lambda learner, _: _class_distances(learner))
+            drawn = await asyncio.wrap_future(self._background.submit(_draw, classes))
             self._overview = (version, drawn)
         return self._overview[1]
 
@@ -186,17 +187,17 @@ class Service:
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
 
-def _neighbourhood(learner: Learner) -> Neighbourhood | None:
+def _class_distances(learner: Learner) -> ClassDistances | None:
     """Measure the distances between classes; None if there is nothing to draw."""
     if len(learner.classes) < 2:
         return None
     try:
-        return Neighbourhood.of(learner.classifier)
+        return ClassDistances.of(learner.classifier)
     except KldaError:  # a nearest-mean classifier
         return None
 
 
-def _draw(classes: Neighbourhood | None, before: ClassMap | None) -> ClassOverview:
+def _draw(classes: ClassDistances | None) -> ClassOverview:
     if classes is None:
         return None, []
-    return classes.largest(MAX_ON_MAP).map(before), classes.pairs(MAX_PAIRS)
+    return classes.largest(MAX_ON_MAP).map(), classes.pairs(MAX_PAIRS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,3 +98,20 @@ def read_keys(lines: Sequence[str], source: str) -> tuple[ApiKey, ...]:
             )
         keys.append(ApiKey(words[0], words[1]))
     return tuple(keys)
+
+
+def find_keys(file: Path | None) -> tuple[ApiKey, ...]:
+    """Read the keys of a file, and those in KLDA_TEACH_KEYS and KLDA_ASK_KEYS."""
+    found: tuple[ApiKey, ...] = ()
+    if file is not None:
+        try:
+            found = read_keys(file.read_text(encoding="utf-8").splitlines(), str(file))
+        except OSError as error:
+            raise KldaError(f"--keys {file}: {error.strerror or error}.") from error
+        if not found:
+            raise KldaError(f"--keys {file} has no key: give lines such as 'teach KEY'.")
+    for role in ("teach", "ask"):
+        name = f"KLDA_{role.upper()}_KEYS"
+        values = [key.strip() for key in os.environ.get(name, "").split(",") if key.strip()]
+        found += read_keys([f"{role} {value}" for value in values], name)
+    return found
