@@ -232,9 +232,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         With ``by_class``, by the threshold of the predicted class, if it has one.
         """
-        limit = self.threshold(reject)
-        answers = self.solution_.answer(checked_samples(self, X), novelty=True)
-        return answers.novelty <= self.solution_.limits(answers, reject, limit, by_class=by_class)
+        self.threshold(reject)  # raises if there is none
+        solution = self.solution_
+        answers = solution.answer(checked_samples(self, X), novelty=True)
+        return answers.novelty <= solution.limits(answers, reject, by_class=by_class)
 
     def answer(self, X: Any, *, top: int = 5, reject: float = REFUSED) -> list[Answer]:
         """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from klda.classifiers.validation import check_label_kind
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Block, BlockReader, Part, Source, cut
@@ -19,6 +18,8 @@ from klda.data import Columns
 from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
+from klda.engine.checks import check_label_kind
+from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.errors import REFUSED, KldaError, check_count, check_fraction, require
 from klda.learner import Learner
@@ -103,43 +104,39 @@ def learn(
             "every row; on a cluster they stay on the workers. Use a learner without a ledger."
         )
     draft = taught.copy()
-    if _is_fitted(draft):
-        draft.classifier.model_  # noqa: B018  raises at once if it can only predict
+    if not draft.engine.is_new:
+        draft.engine.model  # noqa: B018  raises at once if it can only predict
     with connected(address, resources) as ray:
         columns = Columns(input_column, label_column)
         reader = BlockReader(taught.modality, columns, labels=True)
         rows = Source.open(ray, data, reader, taught.classes)
         with _working(rows, taught, options, resources, progress, "Learning") as pool:
             first, blocks = _peeked(rows.blocks(), "learn")
-            if not _is_fitted(draft):
-                # A new classifier draws its feature maps, as learning the first rows would.
+            if draft.engine.is_new:
+                # The first rows fix the feature map.
                 inputs, labels, _ = reader.read(ray.get(first.ref), first)
-                draft.classifier.partial_fit(draft.encode(inputs), labels)
-                draft.classifier = draft.classifier.empty()
+                draft.learn_rows(draft.encode(inputs), labels)
+                draft.engine = Engine(draft.engine.model.empty())
             parts = _parts(pool, blocks, *_part_sizes(draft, rows_per_part))
-            empty = ray.put(draft.classifier.empty().pack(solved=False))
+            empty = ray.put((draft.parameters.stored(), *draft.engine.model.empty().pack()))
             _merge_all(pool.map(parts, "learn", empty, reader), draft)
-    return taught.take_over(draft, source or str(rows))
-
-
-def _is_fitted(learner: Learner) -> bool:
-    return hasattr(learner.classifier, "n_features_in_")
+    return taught.commit(draft, source or str(rows))
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
     """Return the least and the most rows of a part."""
-    size = draft.classifier.model_.statistics.n_components
+    size = draft.engine.model.map.n_components
     most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
     return min(most, max(1, size // 2)), most
 
 
 def _merge_all(learned: Iterator[tuple[Part, Packed]], draft: Learner) -> None:
     """Add the model of each part to the draft."""
-    classifier, before, n_rows = draft.classifier, draft.samples, 0
-    model = classifier.model_
+    engine, before, n_rows = draft.engine, draft.samples, 0
     for part, (arrays, meta) in learned:
-        check_label_kind(classifier.classes_, meta["classes"])
-        classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
+        model = engine.model
+        check_label_kind(model.classes, meta["classes"])
+        engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
         n_rows += part.n_rows
     if draft.samples - before != n_rows:
         raise ClusterError(f"{draft.samples - before} rows were learned of {n_rows}: none is kept.")
@@ -152,7 +149,7 @@ def predict(
     *,
     input_column: str | None = None,
     columns: Sequence[str] = (),
-    refused: float = REFUSED,
+    reject: float = REFUSED,
     address: str | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
@@ -179,7 +176,7 @@ def predict(
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str
         Columns of a dataset to copy, such as an id, instead of the input.
-    refused : float
+    reject : float
         Fraction of inputs of known classes that may be called unknown.
     address, workers, cpus_per_worker, gpus_per_worker, retries, progress, **options
         As for `learn`.
@@ -191,7 +188,7 @@ def predict(
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
     parquet = require("pyarrow.parquet", "cluster")
-    check_fraction("refused", refused)
+    check_fraction("reject", reject)
     folder = Path(output).resolve()
     if folder.exists():
         raise KldaError(f"output={str(output)!r} exists already: name a new folder.")
@@ -201,8 +198,8 @@ def predict(
     with connected(address, resources) as ray, _written(folder) as partial:
         reader = BlockReader(asked.modality, Columns(input_column), labels=False)
         rows = Source.open(ray, data, reader)
-        packed = ray.put(asked.classifier.pack(compact=True))
-        given = packed, reader, float(refused), tuple(columns)
+        packed = ray.put((asked.parameters.stored(), *asked.solution.pack()))
+        given = packed, reader, float(reject), tuple(columns)
         with _working(rows, asked, options, resources, progress, "Predicting") as pool:
             _, blocks = _peeked(rows.blocks(), "predict")
             parts = _parts(pool, blocks, *PREDICTIONS_PER_FILE)

@@ -139,10 +139,9 @@ class Solution:
         """Return thresholds of single classes, for those with enough evidence."""
         return {} if self.calibration is None else self.calibration.class_thresholds(reject)
 
-    def limits(
-        self, answers: Answers, reject: float, limit: float, *, by_class: bool
-    ) -> float | np.ndarray:
+    def limits(self, answers: Answers, reject: float, *, by_class: bool) -> float | np.ndarray:
         """Return the novelty beyond which inputs are unknown, by their class if it has its own."""
+        limit = self.threshold(reject)
         if not by_class:
             return limit
         own = self.class_thresholds(reject)
