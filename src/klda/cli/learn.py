@@ -38,7 +38,6 @@ def learn(
     layers: options.Layers = None,
     classifier: options.Classifier = None,
     components: options.Components = None,
-    members: options.Members = None,
     gamma: options.Gamma = None,
     ridge: options.Ridge = None,
     seed: options.Seed = None,
@@ -87,7 +86,7 @@ def learn(
             "not save: give one of them."
         )
     new = NewModel(
-        foundation, layers, classifier, components, members, gamma, ridge, seed, keep, no_names
+        foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names
     )
     encoding = options.encoding(device, batch_size, engine, precision)
     start = time.perf_counter()

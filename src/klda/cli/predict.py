@@ -116,7 +116,7 @@ def predict(
     encoding = options.encoding(device, batch_size, engine, precision)
     if cluster is not None:
         _refuse(context, "--cluster", "server", "text", "top_k", "reject", "explain", "format")
-        where = options.given(address=cluster, workers=workers, refused=refused)
+        where = options.given(address=cluster, workers=workers, reject=refused)
         _on_cluster(file, model, output_file, encoding | where, input_column)
         return
     judged = reject or refused is not None
@@ -129,7 +129,7 @@ def predict(
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
     if explain:
-        records = explained(asked, batches, max(top_k, FEWEST), options.given(refused=refused))
+        records = explained(asked, batches, max(top_k, FEWEST), options.given(reject=refused))
         write = write_jsonl if format is Format.JSONL else _write_explanations
     else:
         rejecting = {"reject": refused or REFUSED} if judged else {}

@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from klda import classifiers
 from klda.cluster.connection import ClusterError
 from klda.cluster.rows import BlockReader, Part
+from klda.engine.backends import choose_backend
+from klda.engine.engine import Engine
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.solution import Solution
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
+Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters
 
 
 @dataclass(frozen=True)
@@ -63,27 +68,27 @@ class Worker:
             torch.set_num_threads(self._threads)
         return WorkerInfo(os.getpid(), host, self._device)
 
-    def learn(self, packed: Packed, reader: BlockReader, part: Part, *contents: Any) -> Packed:
-        """Learn a part into an empty classifier, and return the packed model without its maps."""
-        learner = self._learner(packed)
+    def learn(self, packed: Given, reader: BlockReader, part: Part, *contents: Any) -> Packed:
+        """Learn a part into an empty model, and return the packed model without its map."""
+        learner = self._learner(packed, Model)
         batches = reader.batches(part, contents)
         learner.learn_batches((inputs, labels) for inputs, labels, _ in batches)
-        return learner.classifier.model_.pack(maps=False)
+        return learner.engine.model.pack(with_map=False)
 
     def predict(
         self,
-        packed: Packed,
+        packed: Given,
         reader: BlockReader,
-        refused: float,
+        reject: float,
         columns: Sequence[str],
         part: Part,
         *contents: Any,
     ) -> Any:
         """Return an Arrow table with one prediction per row; `columns` of a dataset are copied."""
         arrow = require("pyarrow", "cluster")
-        learner, row, tables = self._learner(packed), part.first_row, []
+        learner, row, tables = self._learner(packed, Solution), part.first_row, []
         for inputs, _, rows in reader.batches(part, contents):
-            answers = learner.answer_rows(learner.encode(inputs), top=1, refused=refused)
+            answers = learner.answer_rows(learner.encode(inputs), top=1, reject=reject)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
             cells |= {name: _copied(rows, name) for name in columns}
@@ -96,8 +101,17 @@ class Worker:
             row += len(best)
         return arrow.concat_tables(tables)
 
-    def _learner(self, packed: Packed) -> Learner:
-        return Learner(self._encoder, classifier=classifiers.unpack(*packed, device=self._device))
+    def _learner(self, packed: Given, kind: type[Model] | type[Solution]) -> Learner:
+        """Return a learner with a model that learns, or with a solution that answers."""
+        stored, arrays, meta = packed
+        parameters = Parameters(**(stored | {"device": self._device}))
+        backend = choose_backend(parameters.device, parameters.dtype)
+        learner, known = Learner(self._encoder, classifier=parameters), kind.unpack(arrays, meta, backend)
+        if isinstance(known, Model):
+            learner.engine = Engine(known, None, parameters)
+        else:
+            learner.engine = Engine(None, known, parameters)
+        return learner
 
 
 def _copied(rows: Any, name: str) -> Any:

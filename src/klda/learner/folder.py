@@ -40,7 +40,7 @@ from klda.learner import array_files
 from klda.learner.array_files import ModelFolderError, damaged
 
 FORMAT = "klda-model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet

@@ -198,7 +198,7 @@ async def model(service: The) -> schemas.ModelAnswer:
     return schemas.ModelAnswer(
         modality=service.modality,  # type: ignore[arg-type]
         foundation_model={key: service.foundation.get(key) for key in public},
-        classifier=type(service.writer.learner.classifier).__name__,
+        classifier="LDA" if service.writer.learner.parameters.n_components is None else "KLDA",
         classes=len(snapshot.counts),
         samples=snapshot.samples,
         version=snapshot.version,

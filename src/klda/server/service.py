@@ -192,7 +192,7 @@ def _class_distances(learner: Learner) -> ClassDistances | None:
     if len(learner.classes) < 2:
         return None
     try:
-        return ClassDistances.of(learner.classifier)
+        return ClassDistances.of(learner.solution)
     except KldaError:  # a nearest-mean classifier
         return None
 

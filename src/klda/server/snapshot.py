@@ -30,7 +30,7 @@ class Snapshot:
     def of(cls, learner: Learner, version: int) -> Snapshot:
         """Freeze a learner as it is now, whatever it learns later."""
         counts = learner.classes
-        width = int(getattr(learner.classifier, "n_features_in_", 0))
+        width = learner.width or 0
         return cls(version, counts, width, learner.frozen() if counts else None)
 
     @property
@@ -58,7 +58,7 @@ class Snapshot:
         known = [i for i, label in enumerate(labels) if label in self.counts]
         correct = 0
         if known:
-            predicted = self.learner.classifier.predict(rows[known]).tolist()
+            predicted = [answer.top[0][0] for answer in self.learner.answer_rows(rows[known], top=1)]
             correct = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
         return correct, len(known) - correct, len(labels) - len(known)
 
