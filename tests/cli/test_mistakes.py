@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -286,6 +287,28 @@ def test_show_takes_the_folder_as_it_is(cli, make):
     assert cli("show", model).stdout == cli("show", "--model", model).stdout
     for words in ([], [model, "--model", model]):
         assert "Give one model folder" in " ".join(cli("show", *words, code=2).output.split())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "site-packages/click"),
+        ImportError("click.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=repr,
+)
+def test_a_lack_of_memory_is_said_as_such(cli, make, monkeypatch, error):
+    """Whichever library or call is the one that notices."""
+
+    def fail(*given, **more):
+        raise error
+
+    model = make("m", "ab")
+    monkeypatch.setattr(Learner, "load", fail)
+    said = cli("rename", "a", "c", "--model", model, code=1).stderr
+    assert said.startswith("Error: Not enough memory: ")
 
 
 def test_the_package_lists_what_it_offers():

@@ -102,6 +102,36 @@ def test_a_damaged_file_gives_rows_or_an_error_that_names_it(tmp_path, name):
     assert all(str(path) in message for message in refused)
 
 
+FLIP_EVERY_BIT = """
+import sys
+from pathlib import Path
+from klda.data import TableError, open_table
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+footer = int.from_bytes(whole[-8:-4], "little") + 8
+refused = 0
+for at in range(len(whole) - footer, len(whole)):
+    for bit in range(8):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            for batch in open_table(path).batches():
+                pass
+        except TableError:
+            refused += 1
+print(refused > footer)
+"""
+
+
+@pytest.mark.slow
+def test_no_damage_to_the_footer_of_a_parquet_file_ends_the_process(tmp_path):
+    """pyarrow aborts when it is asked for the metadata of some columns that can't be right."""
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet({"text": TEXTS, "label": LABELS}, store_schema=False))
+    command = [sys.executable, "-c", FLIP_EVERY_BIT, path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 HEADER = np.lib.format.header_data_from_array_1_0(FEATURES)
 
 

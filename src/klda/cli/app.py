@@ -75,14 +75,14 @@ class ReportingGroup(_PlainHelp, TyperGroup):
         except KldaError as error:
             complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
             raise typer.Exit(1) from error
-        except (MemoryError, ImportError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+        except (MemoryError, OSError, ImportError, RuntimeError) as error:
+            if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+                reason = str(error).rstrip(".") or "an array did not fit"
+                complain(f"Not enough memory: {reason}. Nothing was changed.")
+            elif isinstance(error, OSError):
+                complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            else:
                 raise
-            reason = str(error).rstrip(".") or "an array did not fit"
-            complain(f"Not enough memory: {reason}. Nothing was changed.")
-            raise typer.Exit(1) from error
-        except OSError as error:
-            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
             raise typer.Exit(1) from error
 
 

@@ -91,6 +91,7 @@ def _unpacked(table: Table, file: Any, columns: list[str]) -> Iterator[tuple[int
 
     Raises if a column would fill the memory.
     """
+    _check_metadata(table.path)
     wanted = set(columns)
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
@@ -110,6 +111,18 @@ def _unpacked(table: Table, file: Any, columns: list[str]) -> Iterator[tuple[int
                 )
             total += size
         yield max(1, group.num_rows), total
+
+
+def _check_metadata(path: Path) -> None:
+    """Raise if the metadata of a column can't be right.
+
+    pyarrow ends the process when it is asked for such metadata; its reader raises. Batches of no
+    rows, from a buffered file, let it look at all columns without reading any.
+    """
+    with _open(path, buffer_size=1 << 16) as file:
+        for number in range(file.num_row_groups):
+            for _ in file.reader.iter_batches(0, [number]):
+                pass
 
 
 def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:
@@ -183,5 +196,5 @@ def _feature_columns(schema: Any) -> list[str]:
     return [name for name in schema.names if types.is_floating(schema.field(name).type)]
 
 
-def _open(path: Path) -> Any:
-    return require("pyarrow.parquet", "parquet").ParquetFile(path)
+def _open(path: Path, **options: Any) -> Any:
+    return require("pyarrow.parquet", "parquet").ParquetFile(path, **options)
