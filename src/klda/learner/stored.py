@@ -35,11 +35,6 @@ def current(content: StoredModel) -> Content:
     document = content.document
     if "engine" in document:
         return document, content.arrays
-    if document.get("format_version") == 1:
-        raise KldaError(
-            "The model was saved by klda 0.1, which this version can't read: load and save it with "
-            "klda 0.2.0 first."
-        )
     return _of_version_2(document, content.arrays)
 
 
@@ -67,8 +62,8 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
         engine["model"] |= shape | own_map
-        spectrum = strip_prefix("predict/0/", arrays)
-        wanted = {k: spectrum[k] for k in ("frequencies", "phases") if k in spectrum}
+        solved = strip_prefix("predict/0/", arrays)
+        wanted = {name: solved[name] for name in solved if name in ("frequencies", "phases")}
         kept = add_prefix("learn/", learned | add_prefix("map/", wanted))
     named = ("compact", "foundation_model", "samples", "classes", "history", "names", "extras")
     same = {name: document[name] for name in named if name in document}
