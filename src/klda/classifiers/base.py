@@ -14,6 +14,7 @@ from klda.engine.checks import (
     check_labels_known,
     check_removable,
     check_same_map,
+    check_same_parameters,
     checked_name,
     columns_of,
 )
@@ -124,7 +125,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         if not other.__sklearn_is_fitted__():
             return self
         if not self.__sklearn_is_fitted__():
-            self._check_same_parameters(other)
+            check_same_parameters(self._parameters(), other._parameters())
             return self._become(other, other._engine.copy())
         check_same_map(self.model_.map, other.model_.map)
         checked_kind = (self.classes_, other.classes_)
@@ -135,16 +136,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         self._engine.merge(other.model_)
         return self
-
-    def _check_same_parameters(self, other: Self) -> None:
-        """Raise if the other model is not one that this one, still empty, would have become."""
-        mine, theirs = self.get_params(), other.get_params()
-        for name in {"n_components", "gamma", "random_features", "dtype"} & mine.keys():
-            if mine[name] is not theirs[name] and mine[name] != theirs[name]:
-                raise KldaError(
-                    f"other was made with {name}={theirs[name]!r}, this model with "
-                    f"{name}={mine[name]!r}; make both with the same."
-                )
 
     # ---------------------------------------------------------------- answers
 
