@@ -58,9 +58,8 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend, size):
     np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
     vectors = random_rows(7, size, seed=3)
     expected = np.linalg.solve(scatter + 50.0 * np.eye(size), vectors.T).T
-    for _ in range(2):  # the second time, a GPU solves in another way
-        solved = backend.to_numpy(backend.solve(square, factor, backend.asarray(vectors)))
-        assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
+    solved = backend.to_numpy(backend.solve(factor, backend.asarray(vectors)))
+    assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
 
 
 def test_factorise_says_no_to_an_indefinite_matrix(backend):

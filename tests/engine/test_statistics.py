@@ -15,11 +15,11 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 def learn(statistics, Z, y, sign=1):
     labels, counts = np.unique(y, return_counts=True)
     rows = statistics.backend.asarray(Z)[np.argsort(y, kind="stable")]
-    return statistics.change(rows, counts, labels.tolist(), sign)
+    return statistics.change([(rows, counts, labels.tolist())], sign)
 
 
 def fresh(dtype, D=24):
-    return ClassStatistics(D, NumpyBackend(dtype))
+    return ClassStatistics.empty(D, NumpyBackend(dtype))
 
 
 def samples(n, D=24, m=5, seed=0):
@@ -33,7 +33,7 @@ def assert_equal_statistics(statistics, Z, y, tolerance):
     order = statistics.locate(labels.tolist())
     assert statistics.counts[order].tolist() == counts.tolist()
     assert reference.relative_error(statistics.means[order], means) < tolerance
-    dense = statistics.scatter()
+    dense = statistics.scatter.matrix()
     if np.abs(scatter).max() == 0:
         assert np.abs(dense).max() == 0
     else:

@@ -18,16 +18,16 @@ from klda.engine.arrays import is_finite
 from klda.engine.backends import Array, Backend, choose_backend
 from klda.engine.calibration import Evidence, Scale
 from klda.engine.check_learned import check_learned
-from klda.engine.feature_map import FeatureMap, KernelMap
+from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
 from klda.engine.leave_one_out import leave_one_out
-from klda.engine.model import Model
+from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 from klda.engine.solve import Factored, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, grouped
 
 MOST_PROBED = 1 << 24  # samples left out, times classes
 PROBED_AT_ONCE = 1 << 21
@@ -228,11 +228,13 @@ class Engine:
         if self._solved is not None and self._solved_for == parameters:
             return
         model = self.model
-        own_map, statistics, size = solving_form(model, parameters)
+        own_map, statistics = solving_form(model, parameters)
         hints = model.hints.at([i for i, k in enumerate(model.hints.labels) if not model.counts[k]])
         lifted = own_map.lift(hints.values) if len(hints) else statistics.means[:0]
         kept, self._factored = self._factored, None
-        solved = solve(statistics, parameters, size, (lifted, hints.labels.tolist()), kept)
+        size, named = model.map.n_components, (lifted, hints.labels.tolist())
+        is_random = isinstance(own_map, FourierMap)
+        solved = solve(statistics, parameters, size, named, kept, random_features=is_random)
         if own_map is model.map:
             self._factored = solved.factored
         solution = Solution.of(solved, own_map, model.counts)
@@ -303,24 +305,22 @@ class Engine:
 
 def solving_form(
     model: Model, parameters: Parameters
-) -> tuple[FeatureMap | KernelMap, ClassStatistics, int]:
+) -> tuple[FeatureMap | KernelMap, ClassStatistics]:
     """Return the map and the statistics that a model is solved with.
 
-    Also the number of components that a ridge is relative to. While the samples are at hand and
-    few, the map is the kernel between them, and all that follows is the same.
+    While the samples are at hand and few, the map is the kernel between them, and all that follows
+    is the same.
     """
-    size = model.map.n_components
-    if parameters.rule == "lda" or not model.uses_kernel or not len(model.rows or ()):
-        return model.map, model.statistics, size
-    assert model.rows is not None
-    own_map, features = KernelMap.of(model.rows.values, model.map.gamma, model.backend)
-    nothing = ClassStatistics.empty(own_map.n_components, own_map.backend)
-    labels, groups = np.unique(model.rows.labels.astype(str), return_inverse=True)
-    names = model.rows.labels
-    order = np.argsort(groups, kind="stable")
-    first = [names[np.flatnonzero(groups == i)[0]] for i in range(len(labels))]
-    lifted = features[own_map.backend.index(order)]
-    return own_map, nothing.change([(lifted, np.bincount(groups), first)], 1), size
+    rows, own_map = model.rows, model.map
+    few = rows is not None and 0 < len(rows) <= EXACT_KERNEL_ROWS
+    if parameters.rule == "lda" or not few or not isinstance(own_map, FourierMap):
+        return own_map, model.statistics
+    assert rows is not None
+    kernel_map, features = KernelMap.of(rows.values, own_map.gamma, model.backend)
+    nothing = ClassStatistics.empty(kernel_map.n_components, kernel_map.backend)
+    labels, groups = grouped(np.array(rows.labels.tolist()))
+    lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]
+    return kernel_map, nothing.change([(lifted, np.bincount(groups), labels)], 1)
 
 
 def scale_of(solved: Solved) -> Scale:

@@ -22,7 +22,7 @@ import numpy as np
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.backends import Array, Backend, row_blocks
 from klda.engine.calibration import Evidence
-from klda.engine.feature_map import FeatureMap, FourierMap, IdentityMap, unpack_map
+from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
 from klda.engine.statistics import Batch, ClassStatistics
 from klda.errors import KldaError
@@ -91,12 +91,6 @@ class Model:
     def _made(self) -> ClassStatistics | None:
         """The statistics, if they were made already."""
         return vars(self).get("statistics", self.counted)
-
-    @property
-    def uses_kernel(self) -> bool:
-        """Whether the samples are at hand and few enough for the exact kernel."""
-        is_kernel = isinstance(self.map, FourierMap)
-        return is_kernel and self.rows is not None and len(self.rows) <= EXACT_KERNEL_ROWS
 
     @property
     def is_few(self) -> bool:
