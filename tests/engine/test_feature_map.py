@@ -5,13 +5,13 @@ import pytest
 
 from klda import KLDA
 from klda.engine.arrays import NumpyBackend
-from klda.engine.feature_map import RANDOM_FEATURES, Draw, FeatureMap, median_squared_distance
+from klda.engine.feature_map import RANDOM_FEATURES, Draw, FourierMap, median_squared_distance
 
 
 def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):
     rng = np.random.default_rng(7)
     X = rng.normal(size=(n, d)) * rng.uniform(0.1, 1.0, size=(n, 1))
-    features = FeatureMap(NumpyBackend("float64"), d, D, gamma, Draw(kind, seed))
+    features = FourierMap(NumpyBackend("float64"), d, D, gamma, Draw(kind, seed))
     Z = features.lift(X)
     exact = np.exp(-gamma * ((X[:, None] - X[None]) ** 2).sum(-1))
     return (Z @ Z.T - exact)[np.triu_indices(n, 1)]
@@ -36,7 +36,7 @@ def test_error_falls_with_the_root_of_the_number_of_features():
 
 def test_orthogonal_directions_are_orthogonal_with_gaussian_lengths():
     d, D = 40, 4000
-    features = FeatureMap(NumpyBackend("float64"), d, D, 0.5, Draw("orthogonal", 0))
+    features = FourierMap(NumpyBackend("float64"), d, D, 0.5, Draw("orthogonal", 0))
     directions = features.spectrum[0]
     block = directions[:, :d].T @ directions[:, :d]
     assert np.abs(block - np.diag(np.diag(block))).max() < 1e-10
@@ -94,8 +94,8 @@ def test_features_that_nothing_was_computed_with_are_not_stored():
 )
 def test_a_draw_that_can_not_be_is_refused(wrong):
     backend = NumpyBackend("float64")
-    drawn = FeatureMap(backend, 8, 60, 0.1, Draw("gaussian", 3))
+    drawn = FourierMap(backend, 8, 60, 0.1, Draw("gaussian", 3))
     _, meta = drawn.pack()
-    assert FeatureMap.unpack({}, meta, 8, backend).same_as(drawn)
+    assert FourierMap.unpack({}, meta, 8, backend).same_as(drawn)
     with pytest.raises(ValueError, match="can't be drawn"):
-        FeatureMap.unpack({}, meta | {"draw": meta["draw"] | wrong}, 8, backend)
+        FourierMap.unpack({}, meta | {"draw": meta["draw"] | wrong}, 8, backend)

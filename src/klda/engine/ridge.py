@@ -38,6 +38,7 @@ GRID = 10.0 ** np.arange(-2.0, 1.01, 0.5)  # values of r
 USUAL = 1.0  # r where the data leave it open
 PRIOR_WEIGHT = 10.0  # of log10(r)^2; from 1 to 30 it makes no difference to speak of
 MOST_FREEDOM = 0.6  # of the samples
+FARTHEST = 0.75  # decades below the smallest ridge that a block can judge
 MOST_OF_BLOCK = 0.95  # beyond, a block says nothing about all features
 BLOCK_SIZES = (512, 2000)  # random features to judge by: a quarter of the samples, within these
 # By how much the criterion of a ridge can change relative to its neighbour's with one sample of
@@ -85,8 +86,8 @@ def choose_ridge(
     criterion += PRIOR_WEIGHT * np.log10(GRID / USUAL) ** 2
     slope = (freedom[1] - freedom[0]) / (places[1] - places[0])
     used = np.interp(wanted, places, freedom) + np.minimum(wanted - places[0], 0.0) * slope
-    step = wanted[1] - wanted[0]
-    criterion[(used > MOST_FREEDOM * n) | (wanted < places[0] - step)] = np.inf
+    beyond = places[0] - wanted  # a parabola can be trusted for a while only
+    criterion[(used > MOST_FREEDOM * n) | (beyond > FARTHEST)] = np.inf
     if not np.isfinite(criterion).any():
         return RidgeChoice(float(GRID[-1]))
     best = int(criterion.argmin())
@@ -129,8 +130,14 @@ def _block_gcv(
 
 
 def _parabola(places: np.ndarray, values: np.ndarray, x: float) -> float:
-    """Return the value at x of the parabola through the three nearest points."""
+    """Return the value at x of the parabola through the three nearest points.
+
+    Beyond the first point, through that and two that are farther apart: near the end of what a
+    block can judge, its points are close to each other.
+    """
     at = np.argsort(np.abs(places - x), kind="stable")[:3]
+    if x < places[0] and len(places) > 4:
+        at = np.array([0, 2, 4])
     (a, b, c), (at_a, at_b, at_c) = places[at], values[at]
     return float(
         at_a * (x - b) * (x - c) / ((a - b) * (a - c))
