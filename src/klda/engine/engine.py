@@ -16,10 +16,9 @@ import numpy as np
 
 from klda.engine.arrays import is_finite
 from klda.engine.backends import Array, Backend, choose_backend
-from klda.engine.calibration import Evidence, Scale
+from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
-from klda.engine.leave_one_out import leave_one_out
 from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
@@ -29,8 +28,6 @@ from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label, grouped
 
-MOST_PROBED = 1 << 24  # samples left out, times classes
-PROBED_AT_ONCE = 1 << 21
 
 
 class PredictionOnlyError(KldaError):
@@ -251,19 +248,16 @@ class Engine:
             self._solve(parameters)
             assert self._solution is not None
             assert self._solved is not None
-            model, solved, scale = self.model, self._solved, scale_of(self._solved)
+            model, solved, own_map = self.model, self._solved, self._solution.map
             if self._judged_for is not None and self._judged_for.scoring() != parameters.scoring():
                 model = replace(model, evidence=Evidence())
             if model.is_few:
-                evidence = judge(model.rows or Rows(), self._solution.map, solved, scale)
+                evidence = Evidence().add(solved, own_map, model.rows or Rows())
             else:
-                waiting = model.waiting
-                evidence = judge(waiting, self._solution.map, solved, scale, model.evidence)
-                if len(solved.labels) > 1:  # one class tells nothing
-                    waiting = Rows()
+                evidence = model.evidence.add(solved, own_map, model.waiting)
+                waiting = Rows() if len(solved.labels) > 1 else model.waiting  # one tells nothing
                 model = replace(model, evidence=evidence, waiting=waiting, counted=model.statistics)
-            calibration = evidence.calibration(scale)
-            solution = replace(self._solution, calibration=calibration)
+            solution = replace(self._solution, calibration=evidence.calibration(solved))
             vars(self).update(_model=model, _solution=solution, _judged_for=parameters)
             return solution
 
@@ -321,43 +315,6 @@ def solving_form(
     labels, groups = grouped(np.array(rows.labels.tolist()))
     lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]
     return kernel_map, nothing.change([(lifted, np.bincount(groups), labels)], 1)
-
-
-def scale_of(solved: Solved) -> Scale:
-    """Return on what scale the scores of a rule are."""
-    from klda.engine.rule import LDA_PART, lda_part
-
-    n_samples = int(solved.counts.sum())
-    offset = solved.spread * len(solved.labels) / max(n_samples, 1)
-    heat = solved.inflation
-    if solved.terms.blend is not None:
-        length = float(np.median(solved.terms.squares))
-        heat = (1 + LDA_PART / lda_part(solved.counts)) * length / 15 / 4
-    return Scale(n_samples, solved.inflation, offset, heat or 1.0)
-
-
-def judge(
-    rows: Rows,
-    own_map: FeatureMap | KernelMap,
-    solved: Solved,
-    scale: Scale,
-    evidence: Evidence | None = None,
-) -> Evidence:
-    """Return evidence with samples judged as if they had not been learned."""
-    evidence = Evidence() if evidence is None else evidence
-    counts = dict(zip(solved.labels, solved.counts.tolist(), strict=True))
-    chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
-    chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
-    if len(counts) < 2:
-        return evidence
-    step = max(1, PROBED_AT_ONCE // len(counts))
-    for start in range(0, len(chosen), step):
-        some = rows.at(chosen[start : start + step])
-        labels = some.labels.tolist()
-        truth, scores, of_lda = leave_one_out(solved, own_map.lift(some.values), labels)
-        novelty = solved.terms.novelty.of_lda_scores(of_lda)
-        evidence = evidence.add(scale, labels, scores, truth, novelty)
-    return evidence
 
 
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:
