@@ -69,7 +69,7 @@ def test_where_nothing_can_be_judged_the_usual_ridge_is_used():
 
 
 def test_a_choice_stands_while_too_little_has_changed_to_move_it(monkeypatch):
-    X, y = reference.blobs(2000, 8, 5, spread=1.5)
+    X, y = reference.blobs(4000, 8, 5, spread=0.5)
     statistics, own_map = statistics_of(X, y)
     choice = choose_ridge(statistics, random_features=True)
     room = int(choice.stands_until - statistics.n_changes)

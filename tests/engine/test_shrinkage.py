@@ -69,11 +69,6 @@ def test_the_means_change_little_where_a_class_is_a_little_smaller_than_most():
     np.testing.assert_allclose(mixing.correction, 0.5 * 4.0 / counts, rtol=1e-2)
 
 
-def test_columns_are_those_of_the_dense_matrix():
-    mixing = mix(relative_means(), np.arange(1, 13))
-    np.testing.assert_allclose(mixing.column(np.array([3, 0, 3])), dense(mixing)[:, [3, 0, 3]].T)
-
-
 def test_one_class_or_no_spread_keeps_the_plain_means():
     for mixing in (mix(np.zeros((1, 4)), np.array([3])), mix(relative_means(1), np.array([5]))):
         np.testing.assert_array_equal(dense(mixing), [[1.0]])

@@ -147,11 +147,10 @@ class Model:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
-        few = kept is not None and len(kept) <= EXACT_KERNEL_ROWS
-        if not few:
+            if len(kept) > self.most_rows:
+                kept = None
+        if kept is None or len(kept) > EXACT_KERNEL_ROWS:
             waiting = self._unjudged.add(rows, labels).smallest(MOST_WAITING)
-        if kept is not None and len(kept) > self.most_rows:
-            kept = None
         counted = self._made
         if kept is None or counted is not None:
             known = self.statistics if counted is None else counted

@@ -1,0 +1,213 @@
+"""A model's verbs: exact, all or nothing, across the switches between rows and statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klda import KldaError
+from klda.engine import model as models
+from klda.engine.backends import choose_backend
+from klda.engine.engine import Engine, PredictionOnlyError
+from klda.engine.feature_map import Draw, FourierMap, IdentityMap
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import NotLearnedError, Rows
+from tests import reference
+from tests.reference import DEVICE
+
+X, Y = reference.blobs(120, 6, 4)
+FEW, MOST = 20, 40  # samples with the exact kernel, and with rows at hand
+PARAMETERS = Parameters(
+    n_components=2 * MOST, gamma=0.05, ridge=1e-2, dtype="float64", device=DEVICE
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(models, "EXACT_KERNEL_ROWS", FEW)
+    monkeypatch.setattr("klda.engine.engine.EXACT_KERNEL_ROWS", FEW)
+
+
+def make(kind="KLDA", keep_all=False):
+    backend = choose_backend(DEVICE, "float64")
+    if kind == "LDA":
+        return Model.new(IdentityMap(backend, backend.zeros((6,))), keep_all=keep_all)
+    own_map = FourierMap(backend, 6, 2 * MOST, 0.05, Draw("gaussian", 0))
+    return Model.new(own_map, keep_all=keep_all)
+
+
+def learn(model, at):
+    return model.add(X[at], Y[at].tolist())
+
+
+def scores(model):
+    parameters = PARAMETERS if isinstance(model.map, FourierMap) else LDA_PARAMETERS
+    return Engine(model).solution(parameters).scores(X)
+
+
+LDA_PARAMETERS = Parameters.of({"ridge": 1e-2, "dtype": "float64", "device": DEVICE})
+
+
+def assert_same(model, expected):
+    assert model.counts == expected.counts
+    assert (model.rows is None) == (expected.rows is None)
+    assert reference.relative_error(scores(model), scores(expected)) < 1e-7
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_story_ends_as_if_only_what_is_left_had_been_learned(keep_all, data):
+    """Learning, removing, merging, renaming and storing, across 20 and 40 samples."""
+    model, left = make(keep_all=keep_all), []
+    for _ in range(data.draw(st.integers(1, 6))):
+        verb = data.draw(st.sampled_from(["add", "merge", "remove", "rename", "store"]))
+        free = np.setdiff1d(np.arange(len(X)), left)
+        some = data.draw(st.integers(1, 45))
+        if verb in ("add", "merge") and len(free):
+            new = free[:some]
+            part = learn(make(keep_all=keep_all), new)
+            model = model.merge(part) if verb == "merge" else learn(model, new)
+            left += new.tolist()
+        elif verb == "remove" and len(left) > 1:
+            gone, left = left[:some], left[some:] or left[-1:]
+            gone = [i for i in gone if i not in left]
+            model = model.remove(X[gone], Y[gone].tolist()) if gone else model
+        elif verb == "rename" and left:
+            label = int(Y[left[0]])
+            model = model.rename(label, 99).rename(99, label)
+        elif verb == "store":
+            model = Model.unpack(*model.pack(), model.backend)
+    if not left:
+        return
+    expected = learn(make(keep_all=keep_all), np.array(left))
+    assert model.counts == expected.counts
+    if (model.rows is None) == (expected.rows is None):  # with its rows, it is the same model
+        error = reference.relative_error(scores(model), scores(expected))
+        assert error < (1e-3 if keep_all else 1e-7)  # half precision rounds rows before the kernel
+    else:
+        assert model.rows is None
+
+
+@pytest.mark.parametrize("n", [15, 30, 100])
+@pytest.mark.parametrize("kind", ["KLDA", "LDA"])
+def test_merging_what_was_dropped_brings_it_back(kind, n):
+    model = learn(make(kind), np.arange(n))
+    rest, gone = model.drop(2)
+    assert 2 not in rest.counts
+    assert gone.counts == {2: model.counts[2]}
+    assert_same(rest.merge(gone), model)
+    again = Model.unpack(*gone.pack(with_map=False), model.backend, model.map)
+    assert_same(rest.merge(again), model)
+
+
+@pytest.mark.parametrize("n", [15, 30])
+def test_a_class_that_is_dropped_leaves_no_trace_while_rows_are_kept(n):
+    model = learn(make(), np.arange(n))
+    others = np.flatnonzero(Y[:n] != 2)
+    assert_same(model.drop(2)[0], learn(make(), others))
+
+
+def test_lda_merges_models_that_began_with_other_samples():
+    backend = choose_backend(DEVICE, "float64")
+    parts = [np.arange(60), np.arange(60, 120)]
+    models = []
+    for at in parts:
+        centre = backend.asarray(X[at]).mean(0)
+        models.append(learn(Model.new(IdentityMap(backend, centre)), at))
+    whole = learn(Model.new(models[0].map), np.arange(120))
+    assert_same(models[0].merge(models[1]), whole)
+
+
+def test_verbs_leave_the_model_as_it_was():
+    model = learn(make(), np.arange(100))
+    before = scores(model)
+    learn(model, np.arange(100, 120))
+    model.remove(X[:5], Y[:5].tolist())
+    model.drop(1)
+    model.rename(1, 7)
+    model.merge(learn(make(), np.arange(100, 110)))
+    np.testing.assert_array_equal(scores(model), before)
+
+
+def test_a_change_that_fails_leaves_the_engine_as_it_was(monkeypatch):
+    engine = Engine(learn(make(), np.arange(100)))
+    before, model = engine.solution(PARAMETERS).scores(X), engine.model
+    for error in (MemoryError, KeyboardInterrupt):
+
+        def failing(*args, error=error, **kwargs):
+            raise error
+
+        with monkeypatch.context() as broken, pytest.raises(error):
+            broken.setattr(type(model.backend), "sum_of_squares", failing)
+            engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+        assert engine.model is model
+    np.testing.assert_array_equal(engine.solution(PARAMETERS).scores(X), before)
+
+
+def test_rows_that_were_never_learned_are_refused():
+    few = learn(make(), np.arange(30))
+    with pytest.raises(NotLearnedError):
+        few.remove(X[50:51], [int(Y[50])])
+    engine = Engine(learn(make(), np.arange(100)))
+    engine.check_learned(X[:9], Y[:9].tolist(), PARAMETERS)
+    strangers = np.random.default_rng(0).normal(size=(30, 6)) * 9
+    with pytest.raises(NotLearnedError):
+        engine.check_learned(strangers[:9], [0] * 9, PARAMETERS)
+
+
+def test_a_model_that_keeps_all_rows_can_take_no_others():
+    whole, without = learn(make(keep_all=True), np.arange(20)), learn(make(), np.arange(100))
+    with pytest.raises(KldaError, match="keeps no ledger"):
+        whole.merge(without)
+
+
+def test_hints_are_classes_without_samples():
+    engine = Engine(learn(make(), np.arange(100)))
+    engine.hint(X[:1] * 0 + 9, [77], parameters=PARAMETERS)
+    assert engine.counts[77] == 0
+    solution = engine.solution(PARAMETERS)
+    assert solution.answer(X[:1] * 0 + 9).labels[0, 0] == 77
+    assert solution.class_counts[solution.classes == 77] == 0
+
+
+def test_an_engine_with_a_solution_alone_answers_and_does_not_learn():
+    engine = Engine(learn(make(), np.arange(100)))
+    frozen = engine.frozen(PARAMETERS)
+    engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+    assert frozen.counts != engine.counts
+    assert frozen.solution(PARAMETERS).answer(X[:3]).labels.shape == (3, 1)
+    with pytest.raises(PredictionOnlyError):
+        frozen.rename(0, 9)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("n", [15, 30, 100])
+def test_an_engine_survives_storing(n, compact):
+    engine = Engine(learn(make(), np.arange(n)))
+    solution = engine.calibrated(PARAMETERS)
+    again = Engine.unpack(*engine.pack(PARAMETERS, compact=compact), PARAMETERS)
+    loaded = again.calibrated(PARAMETERS)
+    np.testing.assert_array_equal(loaded.scores(X), solution.scores(X))
+    assert loaded.temperature == solution.temperature
+    assert loaded.threshold(0.05) == solution.threshold(0.05)
+    if not compact:
+        again.add(X[n:], Y[n:].tolist(), parameters=PARAMETERS)
+        assert_same(again.model, learn(make(), np.arange(120)))
+
+
+def test_ids_and_numbers_name_kept_rows():
+    rows = Rows.halved().add(X[:3], ["a", "b", "a"], ["x", None, "y"]).add(X[3:5], ["b", "b"])
+    assert rows.ids_at(np.arange(5)) == ["x", 1, "y", 3, 4]
+    rest = rows.without(rows.of_ids(["x", 3]))
+    assert rest.ids_at(np.arange(3)) == [1, "y", 4]
+    assert rest.add(X[:1], ["a"]).numbers.tolist() == [1, 2, 4, 5]
+    again = Rows.unpack(*rest.pack())
+    assert again.ids_at(np.arange(3)) == [1, "y", 4]
+    np.testing.assert_array_equal(again.values, rest.values)
+    for wrong in (["x"], [7], ["y", 2], []):
+        with pytest.raises(KldaError):
+            rest.of_ids(wrong)
