@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from klda.engine.arrays import NumpyBackend
-from klda.engine.feature_map import RANDOM_FEATURES, Draw, FourierMap, median_squared_distance, unpack_map
+from klda.engine.feature_map import (
+    RANDOM_FEATURES,
+    Draw,
+    FourierMap,
+    median_squared_distance,
+    unpack_map,
+)
 
 
 def kernel_errors(kind, D, gamma=0.3, seed=0, n=60, d=12):

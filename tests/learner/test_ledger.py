@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from klda.learner.ledger import CHUNK_ROWS, Ledger, halve, restore
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
 from klda.learner import ForgetTraceWarning
 from klda.learner import folder as storage
-from klda.learner.ledger import CHUNK_ROWS, Ledger, halve, restore
 
 DIMENSION = 8
 PROBE = np.random.default_rng(99).normal(size=(40, DIMENSION)).astype(np.float32) * 2

@@ -85,9 +85,7 @@ def learn(
             "--resume continues from saved progress, which --restart discards and --cluster does "
             "not save: give one of them."
         )
-    new = NewModel(
-        foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names
-    )
+    new = NewModel(foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names)
     encoding = options.encoding(device, batch_size, engine, precision)
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _progress_kept(model):

@@ -106,7 +106,10 @@ class Worker:
         stored, arrays, meta = packed
         parameters = Parameters(**(stored | {"device": self._device}))
         backend = choose_backend(parameters.device, parameters.dtype)
-        learner, known = Learner(self._encoder, classifier=parameters), kind.unpack(arrays, meta, backend)
+        learner, known = (
+            Learner(self._encoder, classifier=parameters),
+            kind.unpack(arrays, meta, backend),
+        )
         if isinstance(known, Model):
             learner.engine = Engine(known, None, parameters)
         else:

@@ -29,7 +29,6 @@ from klda.errors import KldaError
 from klda.labels import Label, grouped
 
 
-
 class PredictionOnlyError(KldaError):
     """A classifier that can only predict was asked to learn."""
 

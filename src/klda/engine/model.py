@@ -334,6 +334,6 @@ class Model:
         model = cls(
             own_map, meta["most_rows"], rows, hints or Rows(), waiting or Rows(), evidence, counted
         )
-        if rows is not None and rows.counts != counts or rows is None and counted is None:
+        if (rows is not None and rows.counts != counts) or (rows is None and counted is None):
             raise ValueError("the parts of the model do not agree with each other")
         return model

@@ -106,8 +106,10 @@ def random_key(random_state: Any) -> int:
     """Return the key of the random features that a seed, a generator or chance gives."""
     if isinstance(random_state, np.random.RandomState):
         rng = random_state
-    elif random_state is None or isinstance(random_state, numbers.Integral):
-        rng = np.random.RandomState(random_state)
+    elif random_state is None:
+        rng = np.random.RandomState()
+    elif isinstance(random_state, numbers.Integral):
+        rng = np.random.RandomState(int(random_state))
     else:
         raise KldaError(
             f"random_state={random_state!r} can't be used; give an integer, a "

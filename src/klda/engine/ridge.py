@@ -16,9 +16,9 @@ C follows from counts and means, G from the scatter and the means. The choice mi
 ``N log GCV + 10 log10(r)^2`` among those r that leave degrees of freedom to judge by,
 ``d <= 0.6 N``: close to interpolation GCV is misled.
 
-A block of the random features is enough. Its B features with the ridge rho are like the kernel with
-``rho / (1 - d / B)``, and all D are like it with ``rho / (1 - d / D)`` (the deterministic equivalent
-of random features). So what a block says at rho holds for all features at another ridge.
+A block of the random features is enough. Its B features with the ridge rho are like the kernel
+with ``rho / (1 - d / B)``, and all D are like it with ``rho / (1 - d / D)`` (the deterministic
+equivalent of random features). So what a block says at rho holds for all features at another ridge.
 
 The grid, the prior and the limit were chosen by cross-validation within the training rows of
 fifteen sets of texts (intents, topics, opinions, moods; five languages), from one sample of each

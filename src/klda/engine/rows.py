@@ -324,7 +324,10 @@ class Rows:
         chunks = tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"]))
         codes, numbers = np.asarray(arrays["labels"]), np.asarray(arrays["numbers"])
         exponents = np.asarray(arrays["exponents"]) if "exponents" in arrays else None
-        given, named = np.full(len(numbers), None), np.asarray(arrays.get("named", np.empty(0, int)))
+        given, named = (
+            np.full(len(numbers), None),
+            np.asarray(arrays.get("named", np.empty(0, int))),
+        )
         if len(named):
             given[np.searchsorted(numbers, named)] = json.loads(arrays["names"].tobytes())
         lengths = {len(numbers), len(codes), sum(map(len, chunks))}

@@ -524,7 +524,7 @@ class Learner:
         if not allow_same:
             check_no_overlap(self, other)
         names = self._names.merge(other._names)
-        noted = {"contents": list(learned(other))}
+        noted: dict[str, Any] = {"contents": list(learned(other))}
         if self.engine.is_new:
             with self._changing("merge", other.origin, other.engine.copy(), names, **noted):
                 pass
@@ -559,7 +559,8 @@ class Learner:
         given = self.parameters if classifier is None else _parameters_of(classifier)
         gamma = getattr(self.engine.model.map, "gamma", given.gamma)
         try:
-            given = replace(given, **({} if classifier else {"gamma": gamma}) | parameters)
+            changes: dict[str, Any] = {} if classifier else {"gamma": gamma}
+            given = replace(given, **(changes | parameters))
         except TypeError as error:  # names the parameter
             raise KldaError(f"{error}; parameters are those of klda.KLDA.") from error
         fresh = Engine()
