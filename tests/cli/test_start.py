@@ -11,9 +11,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from klda.learner.predictor import Predictor
 
 from klda import LDA, NCM, KLDAEnsemble, Learner
-from klda.learner.predictor import Predictor
 
 TEXTS = ["where is my card?", "my card is lost", "will it rain?", "a sunny day", "is it hot"]
 LABELS = ["card", "card", "weather", "weather", "weather"]

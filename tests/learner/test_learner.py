@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from klda.engine.fitted import PredictionOnlyError
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, encoders
 from klda.encoders.probes import gamma_for
-from klda.engine.fitted import PredictionOnlyError
 from klda.engine.model import Member
 from klda.engine.statistics import ClassStatistics
 from klda.learner import FoundationModelError, Learner, array_files

@@ -21,8 +21,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from klda.engine.feature_map import GAMMA_SCALE
 from klda.engine import ridge, rule
+from klda.engine.feature_map import GAMMA_SCALE
 from klda.engine.shrinkage import LEAST_OF_AVERAGE
 from klda.errors import KldaError
 

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import validate_data
 
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.checks import (
     check_labels_known,
@@ -22,7 +23,7 @@ from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.solution import Answer, Solution, softmax
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import KldaError
 from klda.labels import Label
 
 

@@ -85,9 +85,7 @@ def learn(
             "--resume continues from saved progress, which --restart discards and --cluster does "
             "not save: give one of them."
         )
-    new = NewModel(
-        foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names
-    )
+    new = NewModel(foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names)
     encoding = options.encoding(device, batch_size, engine, precision)
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _progress_kept(model):
@@ -122,8 +120,8 @@ def learn(
             if cluster is None:
                 learner = _learn_here(job, opened)
             else:
-                encoding |= options.given(address=cluster, workers=workers)
-                learner = _learn_on_cluster(job, opened(), encoding)
+                where = encoding | options.given(address=cluster, workers=workers)
+                learner = _learn_on_cluster(job, opened(), where)
             with interrupts_ignored():
                 job.save(learner)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)

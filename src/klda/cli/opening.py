@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from klda.cli.options import given
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.labels import Label
     from klda.engine.parameters import Parameters
+    from klda.labels import Label
     from klda.learner import Learner
 
 CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
@@ -79,7 +79,9 @@ class NewModel:
         if kind == "lda":
             for option in ("components", "gamma", "seed"):
                 if option in changes:
-                    raise typer.BadParameter(f"--{option} is not for --classifier lda. Leave it out.")
+                    raise typer.BadParameter(
+                        f"--{option} is not for --classifier lda. Leave it out."
+                    )
             default = replace(default, n_components=None, rule="lda")
         return replace(default, **{PARAMETERS[option]: value for option, value in changes.items()})
 
@@ -129,7 +131,6 @@ def changed(
 
 def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any]) -> Learner:
     """Load a model, with its foundation model from where the options say."""
-    from klda.engine.parameters import Parameters
     from klda.learner import Learner
 
     learner = Learner.load(model, **encoding)

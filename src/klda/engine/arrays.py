@@ -183,7 +183,7 @@ class NumpyBackend:
         )
 
     def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
-        """Return the lower triangular L with ``S + rho I = L L^T``; None if not positive definite."""
+        """Return the lower triangular L of ``S + rho I = L L^T``; None if that is not definite."""
         factor = square.copy()
         np.einsum("ii->i", factor)[:] += self.dtype.type(rho)
         # The lower triangle of a C-ordered array is the upper one of its transpose.

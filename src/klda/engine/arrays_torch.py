@@ -140,7 +140,7 @@ class TorchBackend:
             square[start:stop, start:stop].add_(corner, alpha=sign)
 
     def factorise(self, square: Array, rho: float) -> Array | None:
-        """Return the lower triangular L with ``S + rho I = L L^T``; None if not positive definite."""
+        """Return the lower triangular L of ``S + rho I = L L^T``; None if that is not definite."""
         shifted = square.clone()
         shifted.diagonal().add_(rho)
         factor, info = self.xp.linalg.cholesky_ex(shifted)  # reads the lower triangle alone

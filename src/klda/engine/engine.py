@@ -16,21 +16,17 @@ import numpy as np
 
 from klda.engine.arrays import is_finite
 from klda.engine.backends import Array, Backend, choose_backend
-from klda.engine.calibration import Evidence, Scale
+from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
-from klda.engine.feature_map import FeatureMap, KernelMap
-from klda.engine.leave_one_out import leave_one_out
-from klda.engine.model import Model
+from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
+from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 from klda.engine.solve import Factored, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
-from klda.labels import Label
-
-MOST_PROBED = 1 << 24  # samples left out, times classes
-PROBED_AT_ONCE = 1 << 21
+from klda.labels import Label, grouped
 
 
 class PredictionOnlyError(KldaError):
@@ -228,11 +224,13 @@ class Engine:
         if self._solved is not None and self._solved_for == parameters:
             return
         model = self.model
-        own_map, statistics, size = solving_form(model, parameters)
+        own_map, statistics = solving_form(model, parameters)
         hints = model.hints.at([i for i, k in enumerate(model.hints.labels) if not model.counts[k]])
         lifted = own_map.lift(hints.values) if len(hints) else statistics.means[:0]
         kept, self._factored = self._factored, None
-        solved = solve(statistics, parameters, size, (lifted, hints.labels.tolist()), kept)
+        size, named = model.map.n_components, (lifted, hints.labels.tolist())
+        is_random = isinstance(own_map, FourierMap)
+        solved = solve(statistics, parameters, size, named, kept, random_features=is_random)
         if own_map is model.map:
             self._factored = solved.factored
         solution = Solution.of(solved, own_map, model.counts)
@@ -249,19 +247,16 @@ class Engine:
             self._solve(parameters)
             assert self._solution is not None
             assert self._solved is not None
-            model, solved, scale = self.model, self._solved, scale_of(self._solved)
+            model, solved, own_map = self.model, self._solved, self._solution.map
             if self._judged_for is not None and self._judged_for.scoring() != parameters.scoring():
                 model = replace(model, evidence=Evidence())
             if model.is_few:
-                evidence = judge(model.rows or Rows(), self._solution.map, solved, scale)
+                evidence = Evidence().add(solved, own_map, model.rows or Rows())
             else:
-                waiting = model.waiting
-                evidence = judge(waiting, self._solution.map, solved, scale, model.evidence)
-                if len(solved.labels) > 1:  # one class tells nothing
-                    waiting = Rows()
+                evidence = model.evidence.add(solved, own_map, model.waiting)
+                waiting = Rows() if len(solved.labels) > 1 else model.waiting  # one tells nothing
                 model = replace(model, evidence=evidence, waiting=waiting, counted=model.statistics)
-            calibration = evidence.calibration(scale)
-            solution = replace(self._solution, calibration=calibration)
+            solution = replace(self._solution, calibration=evidence.calibration(solved))
             vars(self).update(_model=model, _solution=solution, _judged_for=parameters)
             return solution
 
@@ -303,61 +298,22 @@ class Engine:
 
 def solving_form(
     model: Model, parameters: Parameters
-) -> tuple[FeatureMap | KernelMap, ClassStatistics, int]:
+) -> tuple[FeatureMap | KernelMap, ClassStatistics]:
     """Return the map and the statistics that a model is solved with.
 
-    Also the number of components that a ridge is relative to. While the samples are at hand and
-    few, the map is the kernel between them, and all that follows is the same.
+    While the samples are at hand and few, the map is the kernel between them, and all that follows
+    is the same.
     """
-    size = model.map.n_components
-    if parameters.rule == "lda" or not model.uses_kernel or not len(model.rows or ()):
-        return model.map, model.statistics, size
-    assert model.rows is not None
-    own_map, features = KernelMap.of(model.rows.values, model.map.gamma, model.backend)
-    nothing = ClassStatistics.empty(own_map.n_components, own_map.backend)
-    labels, groups = np.unique(model.rows.labels.astype(str), return_inverse=True)
-    names = model.rows.labels
-    order = np.argsort(groups, kind="stable")
-    first = [names[np.flatnonzero(groups == i)[0]] for i in range(len(labels))]
-    lifted = features[own_map.backend.index(order)]
-    return own_map, nothing.change([(lifted, np.bincount(groups), first)], 1), size
-
-
-def scale_of(solved: Solved) -> Scale:
-    """Return on what scale the scores of a rule are."""
-    from klda.engine.rule import LDA_PART, lda_part
-
-    n_samples = int(solved.counts.sum())
-    offset = solved.spread * len(solved.labels) / max(n_samples, 1)
-    heat = solved.inflation
-    if solved.terms.blend is not None:
-        length = float(np.median(solved.terms.squares))
-        heat = (1 + LDA_PART / lda_part(solved.counts)) * length / 15 / 4
-    return Scale(n_samples, solved.inflation, offset, heat or 1.0)
-
-
-def judge(
-    rows: Rows,
-    own_map: FeatureMap | KernelMap,
-    solved: Solved,
-    scale: Scale,
-    evidence: Evidence | None = None,
-) -> Evidence:
-    """Return evidence with samples judged as if they had not been learned."""
-    evidence = Evidence() if evidence is None else evidence
-    counts = dict(zip(solved.labels, solved.counts.tolist(), strict=True))
-    chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
-    chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
-    if len(counts) < 2:
-        return evidence
-    step = max(1, PROBED_AT_ONCE // len(counts))
-    for start in range(0, len(chosen), step):
-        some = rows.at(chosen[start : start + step])
-        labels = some.labels.tolist()
-        truth, scores, of_lda = leave_one_out(solved, own_map.lift(some.values), labels)
-        novelty = solved.terms.novelty.of_lda_scores(of_lda)
-        evidence = evidence.add(scale, labels, scores, truth, novelty)
-    return evidence
+    rows, own_map = model.rows, model.map
+    few = rows is not None and 0 < len(rows) <= EXACT_KERNEL_ROWS
+    if parameters.rule == "lda" or not few or not isinstance(own_map, FourierMap):
+        return own_map, model.statistics
+    assert rows is not None
+    kernel_map, features = KernelMap.of(rows.values, own_map.gamma, model.backend)
+    nothing = ClassStatistics.empty(kernel_map.n_components, kernel_map.backend)
+    labels, groups = grouped(np.array(rows.labels.tolist()))
+    lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]
+    return kernel_map, nothing.change([(lifted, np.bincount(groups), labels)], 1)
 
 
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:

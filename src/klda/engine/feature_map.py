@@ -226,8 +226,9 @@ class KernelMap:
     ) -> KernelMap:
         """Return the map that `pack` described."""
         double = choose_backend(backend.device, "float64")
-        parts = (double.asarray(arrays[name]) for name in ("support", "centre", "whitener"))
-        return cls(double, *parts, gamma=float(meta["gamma"]))
+        names = ("support", "centre", "whitener")
+        support, centre, whitener = (double.asarray(arrays[name]) for name in names)
+        return cls(double, support, centre, whitener, float(meta["gamma"]))
 
 
 def relative_kernel(rows: Array, others: Array, gamma: float, multiply: Any, xp: Any = np) -> Array:

@@ -2,7 +2,10 @@
 
 With ``R = (S + rho I)^-1`` and ``v = z - mu_c`` for a sample of a class of n samples, leaving it
 out makes ``mu_c - v / (n - 1)`` of its mean and ``R + k (R v)(R v)^T`` of R,
-``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``.
+``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``. The sample is taken out of what multiplies it: its
+own class's mean, R, and the weights with which that mean leans on others. The rule's constants
+(squared lengths, corrections, priors) stay, because a new input meets them as they are: such scores
+are on average those of new inputs, from two samples of a class on.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from klda.engine.backends import Array
+from klda.engine.shrinkage import Mixing
 from klda.engine.solve import Solved
 from klda.labels import Label
 
@@ -59,22 +63,53 @@ def _left_out_scores(
     means_v: np.ndarray,
     linear: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores from inner products through R: ``v^T R v``, ``(z - g)^T R v``,
-    ``(mu_m - g)^T R v`` and ``n (z - g)^T R (mu_m - g)``.
+    """Return scores from inner products through R.
+
+    These are ``v^T R v``, ``(z - g)^T R v``, ``(mu_m - g)^T R v`` and
+    ``n (z - g)^T R (mu_m - g)``.
     """
-    terms, counts = solved.terms, solved.counts[at].astype(np.float64)
-    ratio, step = counts / (counts - 1), 1 / (counts - 1)
+    terms, mixing = solved.terms, solved.terms.mixing
+    counts = solved.counts[at].astype(np.float64)
+    step, ratio = 1 / (counts - 1), counts / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     linear = linear + n * (k * zv)[:, None] * means_v
-    linear[np.arange(len(at)), at] -= n * (step * zv + k * zv * step * vv)
-    mixed = terms.mixing.apply(means_v)
-    part = terms.mixing.column(at)
-    moved = mixed - part * (step * vv)[:, None]
-    squares = terms.squares + n * (
-        -2 * step[:, None] * part * mixed
-        + (step**2 * vv)[:, None] * part**2
-        + k[:, None] * moved**2
-    )
-    linear, offsets = terms.mixing.apply(linear), terms.extra - 0.5 * squares
-    blended = linear if terms.blend is None else linear @ terms.blend
-    return blended + offsets, linear + offsets
+    linear[np.arange(len(at)), at] -= n * step * zv * (1 + k * vv)
+    mixed = mixing.apply(linear).copy()
+    leaning = np.flatnonzero(mixing.ridges[at])
+    if len(leaning):
+        own, parts = at[leaning], (step[leaning], k[leaning], vv[leaning], means_v[leaning])
+        weights = _combination_without(mixing, own, n, *parts)
+        mixed[leaning, own] = np.einsum("im,im->i", weights, linear[leaning])
+    blended = mixed if terms.blend is None else mixed @ terms.blend
+    return blended + terms.offsets, mixed + terms.offsets
+
+
+def _combination_without(
+    mixing: Mixing,
+    own: np.ndarray,
+    n: int,
+    step: np.ndarray,
+    k: np.ndarray,
+    vv: np.ndarray,
+    means_v: np.ndarray,
+) -> np.ndarray:
+    """Return how the mean of each sample's class is made of all means, without the sample.
+
+    Leaving it out changes the inner products of the means by ``U S U^T``, U being the unit vector
+    of the class, centred, and ``(mu_m - g)^T R v``: the regression's inverse follows by Woodbury.
+    """
+    basis, size = mixing.basis, len(mixing.basis)
+    inverse = 1 / (mixing.values + mixing.ridges[own][:, None])
+    unit = basis[own]
+    change = np.stack([unit - basis.sum(axis=0) / size, means_v @ basis], axis=1)  # U^T, turned
+    grown = 1 + k * vv
+    small = np.array([[step**2 * n * vv * grown, -step * n * grown], [-step * n * grown, n * k]])
+    solved = change * inverse[:, None]
+    system = np.linalg.inv(np.moveaxis(small, 2, 0)) + change @ solved.transpose(0, 2, 1)
+    column = unit * inverse
+    part = np.linalg.solve(system, np.einsum("bim,bm->bi", change, column)[..., None])
+    column = (column - np.einsum("bix,bim->bm", part, solved)) @ basis.T
+    pick = np.arange(len(own))
+    weights = -column / column[pick, own][:, None]
+    weights[pick, own] = 0.0
+    return np.asarray(weights + (1 - weights.sum(axis=1, keepdims=True)) / size)

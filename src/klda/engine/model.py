@@ -22,7 +22,7 @@ import numpy as np
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.backends import Array, Backend, row_blocks
 from klda.engine.calibration import Evidence
-from klda.engine.feature_map import FeatureMap, FourierMap, IdentityMap, unpack_map
+from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
 from klda.engine.statistics import Batch, ClassStatistics
 from klda.errors import KldaError
@@ -93,12 +93,6 @@ class Model:
         return vars(self).get("statistics", self.counted)
 
     @property
-    def uses_kernel(self) -> bool:
-        """Whether the samples are at hand and few enough for the exact kernel."""
-        is_kernel = isinstance(self.map, FourierMap)
-        return is_kernel and self.rows is not None and len(self.rows) <= EXACT_KERNEL_ROWS
-
-    @property
     def is_few(self) -> bool:
         """Whether all samples can be left out at once, whenever that is asked for."""
         return self.rows is not None and len(self.rows) <= EXACT_KERNEL_ROWS
@@ -153,11 +147,10 @@ class Model:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
-        few = kept is not None and len(kept) <= EXACT_KERNEL_ROWS
-        if not few:
+            if len(kept) > self.most_rows:
+                kept = None
+        if kept is None or len(kept) > EXACT_KERNEL_ROWS:
             waiting = self._unjudged.add(rows, labels).smallest(MOST_WAITING)
-        if kept is not None and len(kept) > self.most_rows:
-            kept = None
         counted = self._made
         if kept is None or counted is not None:
             known = self.statistics if counted is None else counted
@@ -341,6 +334,6 @@ class Model:
         model = cls(
             own_map, meta["most_rows"], rows, hints or Rows(), waiting or Rows(), evidence, counted
         )
-        if rows is not None and rows.counts != counts or rows is None and counted is None:
+        if (rows is not None and rows.counts != counts) or (rows is None and counted is None):
             raise ValueError("the parts of the model do not agree with each other")
         return model

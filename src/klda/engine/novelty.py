@@ -96,9 +96,9 @@ class RelativeMahalanobis:
         """Return what `pack` described."""
         nothing = np.empty((0, 0))
         names = ("offsets", "lengths", "anchors", "shares", "shifts")
-        parts = [np.asarray(arrays[name]) for name in names]
-        np.arange(n_classes)[parts[2]]  # raises if there are no such classes
-        known = cls(*parts, system=nothing, blend=nothing)
+        offsets, lengths, chosen, *rest = (np.asarray(arrays[name]) for name in names)
+        np.arange(n_classes)[chosen]  # raises if there are no such classes
+        known = cls(offsets, lengths, chosen, rest[0], rest[1], nothing, nothing)
         vars(known).update(factor=arrays["factor"], unblend=arrays.get("unblend", nothing))
         return known
 

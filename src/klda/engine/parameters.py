@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.checks import check_count
 from klda.engine.backends import Array, Backend
 from klda.engine.feature_map import (
     GAMMA_SCALE,
@@ -19,7 +20,7 @@ from klda.engine.feature_map import (
     IdentityMap,
     median_squared_distance,
 )
-from klda.errors import KldaError, check_count
+from klda.errors import KldaError
 from klda.labels import plain
 
 CHOICES = {
@@ -106,8 +107,10 @@ def random_key(random_state: Any) -> int:
     """Return the key of the random features that a seed, a generator or chance gives."""
     if isinstance(random_state, np.random.RandomState):
         rng = random_state
-    elif random_state is None or isinstance(random_state, numbers.Integral):
-        rng = np.random.RandomState(random_state)
+    elif random_state is None:
+        rng = np.random.RandomState()
+    elif isinstance(random_state, numbers.Integral):
+        rng = np.random.RandomState(int(random_state))
     else:
         raise KldaError(
             f"random_state={random_state!r} can't be used; give an integer, a "

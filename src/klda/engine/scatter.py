@@ -77,7 +77,8 @@ class ScatterDraft:
     """A scatter being changed; the one that it started from stays as it is."""
 
     def __init__(self, scatter: Scatter) -> None:
-        self._from, self._square = scatter, None
+        self._from = scatter
+        self._square: Array = None
         self._changes, self._turnover = list(scatter.changes), scatter.turnover
 
     def add(self, rows: Array, sign: int) -> None:

@@ -26,7 +26,7 @@ means stay as they are, and only the biases are corrected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy
@@ -50,11 +50,18 @@ class Mixing:
         What makes up for the noise left in the squared lengths, to be added to the biases.
     excess : ndarray of shape (M,)
         That noise, beyond an average class's.
+    ridges : ndarray of shape (M,)
+        r_m; zero for a class that leans on no others.
+    values, basis : ndarray of shape (M,), (M, M)
+        Eigenvalues and eigenvectors of the inner products.
     """
 
     combination: np.ndarray | None
     correction: np.ndarray
     excess: np.ndarray
+    ridges: np.ndarray
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))
+    basis: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """Mix values given per class along the last axis: ``values F^T``."""
@@ -67,18 +74,12 @@ class Mixing:
         mixed = product(product(self.combination, inner), self.combination.T)
         return np.asarray((mixed + mixed.T) / 2)
 
-    def column(self, positions: np.ndarray) -> np.ndarray:
-        """Return, for each given class c, what part it has in every class: ``F[:, c]``."""
-        if self.combination is None:
-            return np.asarray(np.eye(len(self.correction))[positions])
-        return self.combination[:, positions].T
-
 
 def unmixed(counts: np.ndarray, spread: float) -> Mixing:
     """Leave means as they are."""
     n_classes = len(counts)
     correction = 0.5 * spread / counts if n_classes > 1 else np.zeros(n_classes)
-    return Mixing(None, correction, np.zeros(n_classes))
+    return Mixing(None, correction, np.zeros(n_classes), np.zeros(n_classes))
 
 
 def mix_means(inner: np.ndarray, counts: np.ndarray, spread: float, inflation: float) -> Mixing:
@@ -105,8 +106,8 @@ def mix_means(inner: np.ndarray, counts: np.ndarray, spread: float, inflation: f
     n_classes, noise = len(counts), spread / counts
     values, basis = scipy.linalg.eigh(inner, driver="evd", check_finite=False)
     signal = _signal(values, basis, noise, counts)
-    ridges = n_classes * inflation * noise_beyond[rare]
-    inverse = 1 / (np.maximum(values, 0.0)[:, None] + ridges)  # one column per rare class
+    values, ridges = np.maximum(values, 0.0), n_classes * inflation * noise_beyond
+    inverse = 1 / (values[:, None] + ridges[rare])  # one column per rare class
     weights = basis @ (basis.T[:, rare] * inverse)
     weights /= -weights[rare, np.arange(len(rare))]
     weights[rare, np.arange(len(rare))] = 0.0
@@ -119,7 +120,7 @@ def mix_means(inner: np.ndarray, counts: np.ndarray, spread: float, inflation: f
     correction = 0.5 * own * np.maximum(own * noise - (1 - own) * signal, 0.0)
     part = np.clip(combination.diagonal(), 0.0, 1.0)
     excess = part * np.maximum(part * spread * noise_beyond - (1 - part) * signal, 0.0)
-    return Mixing(combination, correction, excess)
+    return Mixing(combination, correction, excess, ridges, values, basis)
 
 
 def _signal(

@@ -19,8 +19,7 @@ import numpy as np
 
 from klda.engine.backends import Array, Backend
 from klda.engine.parameters import Parameters
-from klda.engine.ridge import USUAL as USUAL_RIDGE
-from klda.engine.ridge import choose_ridge
+from klda.engine.ridge import RidgeChoice, choose_ridge
 from klda.engine.rule import RuleTerms, largest_classes, rule_terms
 from klda.engine.scatter import InverseScatter, NotPositiveDefiniteError
 from klda.engine.statistics import ClassStatistics
@@ -45,6 +44,7 @@ class Factored:
 
     inverse: InverseScatter
     nominal: float  # the ridge, before it was raised if it had to be
+    choice: RidgeChoice
     reference: Array  # the factor applies to differences from this row
     statistics: ClassStatistics
     base: Array  # (mu_m - reference) R0
@@ -52,16 +52,18 @@ class Factored:
     probed: Array  # probes R0
 
     @classmethod
-    def of(cls, statistics: ClassStatistics, nominal: float, rho: float) -> Factored:
+    def of(
+        cls, statistics: ClassStatistics, nominal: float, choice: RidgeChoice, rho: float
+    ) -> Factored:
         """Factorise a scatter, and apply the factor to the class means."""
         inverse = InverseScatter(statistics.scatter, rho)
         means = statistics.means
         reference = means.mean(0) if len(means) else statistics.backend.zeros(means.shape[1:])
         probes = _probes(statistics.scatter.size, statistics.backend)
         inverse, (base, probed) = inverse.advanced(statistics.scatter, means - reference, probes)
-        return cls(inverse, nominal, reference, statistics, base, probes, probed)
+        return cls(inverse, nominal, choice, reference, statistics, base, probes, probed)
 
-    def advanced(self, statistics: ClassStatistics) -> Factored:
+    def advanced(self, statistics: ClassStatistics, choice: RidgeChoice) -> Factored:
         """Return the same for statistics that have changed a little."""
         backend, known = statistics.backend, len(self.statistics.labels)
         wanted = np.arange(len(statistics.labels))
@@ -78,7 +80,7 @@ class Factored:
             grown[:known] = base
         grown[at] = solved
         rest = (self.probes, self.probed)
-        return Factored(inverse, self.nominal, self.reference, statistics, grown, *rest)
+        return Factored(inverse, self.nominal, choice, self.reference, statistics, grown, *rest)
 
     def spread(self) -> tuple[float, float]:
         """Return ``tr(P Sigma)`` as a new sample sees it, and how many times the in-sample one.
@@ -140,6 +142,8 @@ def solve(
     size: int,
     hints: tuple[Array, Sequence[Label]],
     kept: Factored | None = None,
+    *,
+    random_features: bool = False,
 ) -> Solved:
     """Return the rule of statistics as they are now.
 
@@ -155,8 +159,14 @@ def solve(
         Lifted rows of classes that have no samples: each counts as one.
     kept : Factored, optional
         What the last solve left.
+    random_features : bool
+        Whether a part of the features is like all of them.
     """
-    nominal, scale = absolute_ridge(statistics, hints[0], parameters, size)
+    choice = RidgeChoice()
+    if parameters.ridge == "auto":
+        last = kept.choice if kept else None
+        choice = choose_ridge(statistics, random_features=random_features, last=last)
+    nominal, scale = absolute_ridge(statistics, hints[0], parameters, size, choice.r)
     why = (
         f"{statistics.n_scattered} samples is not positive definite in "
         f"{statistics.backend.dtype.name} with ridge={parameters.ridge}"
@@ -165,13 +175,13 @@ def solve(
         inverse = kept.inverse
         if inverse.is_for(statistics.scatter, inverse.rho):
             try:
-                return _rule(kept.advanced(statistics), parameters, hints)
+                return _rule(kept.advanced(statistics, choice), parameters, hints)
             except NotPositiveDefiniteError:
                 pass  # a new factor may succeed with the same ridge
     least = float(np.finfo(statistics.backend.dtype).eps * scale)
     for rho in _rising_ridges(nominal, scale, least, why):
         try:
-            return _rule(Factored.of(statistics, nominal, rho), parameters, hints)
+            return _rule(Factored.of(statistics, nominal, choice, rho), parameters, hints)
         except NotPositiveDefiniteError:
             continue
     raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
@@ -216,11 +226,12 @@ def _rule(
 
 
 def absolute_ridge(
-    statistics: ClassStatistics, hints: Array, parameters: Parameters, size: int
+    statistics: ClassStatistics, hints: Array, parameters: Parameters, size: int, r: float
 ) -> tuple[float, float]:
     """Return the ridge on the scale of the scatter, rounded to the grid, and that scale.
 
-    A number is relative to the mean diagonal of the scatter; see `klda.engine.ridge` for "auto".
+    A number is relative to the mean diagonal of the scatter; "auto" is ``r v``, as in
+    `klda.engine.ridge`.
     """
     scatter, counts, backend = statistics.scatter, statistics.counts, statistics.backend
     scale, turnover = max(scatter.trace, 0.0) / scatter.size, scatter.turnover / scatter.size
@@ -232,7 +243,6 @@ def absolute_ridge(
     eps = float(np.finfo(backend.dtype).eps)
     noise = 8 * eps * turnover + (64 * eps) ** 2 * between / size  # what rounding alone may leave
     if parameters.ridge == "auto":
-        r = choose_ridge(statistics) if len(counts) > 1 else USUAL_RIDGE
         rho = r * (max(scatter.trace, 0.0) + between) / max(statistics.n_scattered, 1)
     elif scale <= noise:  # without known spread within classes all directions are equal
         rho = between / size

@@ -45,6 +45,8 @@ class ClassStatistics:
         Of the samples around the means of their classes.
     n_scattered : int
         Samples behind the scatter; it keeps those of classes that were dropped.
+    n_changes : int
+        Samples that were ever added or removed.
     """
 
     labels: tuple[Label, ...]
@@ -52,6 +54,7 @@ class ClassStatistics:
     means: Array
     scatter: Scatter
     n_scattered: int = 0
+    n_changes: int = 0
 
     @classmethod
     def empty(cls, size: int, backend: Backend) -> ClassStatistics:
@@ -92,7 +95,11 @@ class ClassStatistics:
             known.means[self.backend.index(here)], known.counts[here] = moved, after
             self.backend.centre(rows, centres, batch)
             draft.add(rows, sign)
-            known = replace(known, n_scattered=known.n_scattered + sign * len(rows))
+            known = replace(
+                known,
+                n_scattered=known.n_scattered + sign * len(rows),
+                n_changes=known.n_changes + len(rows),
+            )
         known = replace(known, scatter=draft.done())
         known = known.drop([known.labels[i] for i in np.flatnonzero(known.counts == 0)])
         if sign < 0 and known.n_scattered <= len(known.labels):
@@ -147,15 +154,21 @@ class ClassStatistics:
             draft.add(shift[backend.index(both)] * backend.asarray(weights), 1)
         merged.means[at] += shift * backend.asarray((other.counts / after)[:, None])
         merged.counts[here] = after
-        n_scattered = self.n_scattered + other.n_scattered
-        return replace(merged, scatter=draft.done(), n_scattered=n_scattered)
+        return replace(
+            merged,
+            scatter=draft.done(),
+            n_scattered=self.n_scattered + other.n_scattered,
+            n_changes=self.n_changes + int(other.counts.sum()),
+        )
 
     def drop(self, labels: Sequence[Label]) -> ClassStatistics:
         """Return the statistics without some classes; what these left in the scatter stays."""
         if not labels:
             return self
         gone = set(self.locate(labels).tolist())
-        return self._at([i for i in range(len(self.labels)) if i not in gone])
+        left = self._at([i for i in range(len(self.labels)) if i not in gone])
+        n_gone = int(self.counts.sum() - left.counts.sum())
+        return replace(left, n_changes=self.n_changes + n_gone)
 
     def only(self, label: Label) -> ClassStatistics:
         """Return one class alone, with nothing in the scatter: merged, it undoes a drop."""

@@ -88,7 +88,9 @@ class ClassNames:
         counts = dict.fromkeys(self.declared, 0) | dict(counts)
         named = set(self.declared) | (set(counts) if self.enabled else set())
         few = sorted(label for label in named if counts[label] < ENOUGH_SAMPLES)
-        texts = {label: self.text(label) for label in few if label in self.declared or counts[label]}
+        texts = {
+            label: self.text(label) for label in few if label in self.declared or counts[label]
+        }
         return {label: text for label, text in texts.items() if text}
 
     def hint(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from klda import encoders
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
 from klda.encoders.progress import Show
@@ -32,7 +33,7 @@ from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.engine.solution import Answer, Solution, softmax
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import KldaError
 from klda.labels import Label, check_one_each, listed, plain, plain_labels
 from klda.learner import folder, stored
 from klda.learner.class_names import ClassNames

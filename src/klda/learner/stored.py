@@ -62,9 +62,10 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
         engine["model"] |= shape | own_map
-        solved = strip_prefix("predict/0/", arrays)
-        wanted = {name: solved[name] for name in solved if name in ("frequencies", "phases")}
-        kept = add_prefix("learn/", learned | add_prefix("map/", wanted))
+        spectrum = strip_prefix("predict/0/", arrays)
+        names = [name for name in ("frequencies", "phases") if name in spectrum]
+        learned |= {f"map/{name}": spectrum[name] for name in names}
+        kept = add_prefix("learn/", learned)
     named = ("compact", "foundation_model", "samples", "classes", "history", "names", "extras")
     same = {name: document[name] for name in named if name in document}
     keep = "features" if "ledger" in document else None

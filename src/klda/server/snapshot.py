@@ -58,7 +58,9 @@ class Snapshot:
         known = [i for i, label in enumerate(labels) if label in self.counts]
         correct = 0
         if known:
-            predicted = [answer.top[0][0] for answer in self.learner.answer_rows(rows[known], top=1)]
+            predicted = [
+                answer.top[0][0] for answer in self.learner.answer_rows(rows[known], top=1)
+            ]
             correct = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
         return correct, len(known) - correct, len(labels) - len(known)
 
