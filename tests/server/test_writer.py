@@ -12,8 +12,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from klda import KLDA, LDA
-from klda.errors import KldaError
+from klda import KLDA
 from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
@@ -47,13 +46,6 @@ def at_once(running, *calls):
     return outcomes
 
 
-def ledger_model(folder):
-    learner = Learner("features", classifier=LDA(), keep="features")
-    for label in CENTRES:
-        learner.learn(samples(label, 40), [label] * 40)
-    learner.save(folder)
-
-
 def fails_on(monkeypatch, label):
     """Let the learner fail, half done, on every batch that has a label."""
     real = Learner.learn_rows
@@ -85,22 +77,6 @@ def test_what_fails_does_not_fail_the_changes_it_was_taken_with(features_model, 
         assert running.counts == expected
     with Running(features_model) as again:
         assert again.counts == expected
-
-
-def test_one_sample_is_taken_away_once(tmp_path):
-    ledger_model(tmp_path / "m")
-    with Running(tmp_path / "m") as running:
-        row = samples("ants", 1)
-        first, second, learned = at_once(
-            running,
-            lambda s: s.forget(["ants"], row),
-            lambda s: s.forget(["ants"], row),
-            lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5),
-        )
-        assert first.samples == 119
-        assert "not learned" in str(second)
-        assert learned.samples == 124
-        assert running.service.snapshot.version == 2
 
 
 def young_model(folder):
@@ -141,21 +117,6 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
             running.undo(gone.version)
         assert running.counts == {7: 5}
         assert running.service.snapshot.version == 2
-
-
-def test_rows_of_two_lengths_in_the_first_learns_of_a_model(tmp_path):
-    running = Running.__new__(Running)
-    running.service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
-    first, second = at_once(
-        running,
-        lambda s: s.learn(samples("ants", 5), ["ants"] * 5),
-        lambda s: s.learn(samples("bees", 5)[:, :4], ["bees"] * 5),
-    )
-    assert first.samples == 5
-    assert isinstance(second, KldaError)
-    assert "rows of 4" in str(second)
-    assert running.counts == {"ants": 5}
-    running.service.stop()
 
 
 def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model):

@@ -495,7 +495,8 @@ class Learner:
         own = ClassNames.unpack(meta.pop("names", None), [detached.label])
         with self._lock, self._changing("learn", "undo", names=self._names.merge(own)) as engine:
             model = engine.model
-            engine.merge(Model.unpack(detached.arrays, meta, model.backend, model.map))
+            packed = stored.part(detached.arrays, meta, model.map.n_components)
+            engine.merge(Model.unpack(*packed, model.backend, model.map))
         return self
 
     # ---------------------------------------------------------------- other changes

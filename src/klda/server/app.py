@@ -15,7 +15,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import klda
 from klda.errors import KldaError, is_lack_of_memory, require
-from klda.server import api, page, uploads
+from klda.server import api, page
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
 from klda.server.service import Service
@@ -42,7 +42,7 @@ def create_app(service: Service) -> Gate:
     )
     app.state.service = service
     app.state.keys = Keys(service.settings.keys)
-    app.state.uploads = uploads.Uploads()
+    app.state.upload = None  # the latest
     app.state.metrics = Metrics(service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     paths: set[str] = set()
@@ -59,7 +59,8 @@ def create_app(service: Service) -> Gate:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     log.info("ready", extra={"classes": len(app.state.service.snapshot.counts)})
     yield
-    await app.state.uploads.finish(STOP_SECONDS)
+    if app.state.upload is not None:
+        await app.state.upload.finish(STOP_SECONDS)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:

@@ -21,6 +21,7 @@ from klda.server.changes import Change, Tally, digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.service import Service
+from klda.server.uploads import Upload
 
 SHOWN_CLASSES = 300
 SUGGESTED_CLASSES = 2000
@@ -216,8 +217,9 @@ async def upload(
     new = [label for label in dict.fromkeys(table.labels) if label not in known]
     if not skip and confirmed != mark and len(new) > (MANY_NEW if table.has_header else 0):
         return _render(request, "preview.html", mark=mark, **_preview(table, new))
-    job = request.app.state.uploads.begin(service, table)
-    return _render(request, "progress.html", job=job)
+    state = request.app.state
+    state.upload = Upload.begin(service, table, state.upload)
+    return _render(request, "progress.html", job=state.upload)
 
 
 def _preview(table: inputs.PastedRows, new: list[Label]) -> dict[str, Any]:
@@ -234,7 +236,9 @@ def _preview(table: inputs.PastedRows, new: list[Label]) -> dict[str, Any]:
 @router.get("/page/upload/{upload_id}")
 async def upload_progress(request: Request, upload_id: str) -> Response:
     """Show the progress of an upload."""
-    job = request.app.state.uploads.get(upload_id)
+    job = request.app.state.upload
+    if job is None or job.id != upload_id:
+        raise ServerError("There is no such upload.", 404)
     response = _render(request, "progress.html", job=job)
     return _changed(response) if job.finished else response
 

@@ -321,14 +321,7 @@ class ScoresAnswer(BaseModel):
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    code: str
-    message: str
-
-
 class ErrorAnswer(BaseModel):
-    """An error."""
+    """An error: its code, for programs, and what to do about it."""
 
-    error: ErrorDetail
+    error: dict[Literal["code", "message"], str]

@@ -26,10 +26,12 @@ class Upload:
 
     texts: list[str]
     labels: list[Label]
+    service: Service
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     done: int = 0
     new: set[Label] = field(default_factory=set)
     error: str = ""
+    task: asyncio.Task | None = None
 
     @property
     def total(self) -> int:
@@ -41,8 +43,26 @@ class Upload:
         """Whether nothing more will happen."""
         return bool(self.error) or self.done >= self.total
 
-    async def teach(self, service: Service) -> None:
+    @classmethod
+    def begin(cls, service: Service, table: PastedRows, before: Upload | None) -> Upload:
+        """Start teaching a table; one is taught at a time."""
+        if before is not None and before.task is not None and not before.task.done():
+            raise ServerError("Another table is being taught: wait until it is done.")
+        upload = cls(table.texts, table.labels, service)
+        upload.task = asyncio.create_task(upload.teach())
+        return upload
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until the table is taught; after some seconds, cancel what is left of it."""
+        assert self.task is not None
+        try:
+            await asyncio.wait_for(self.task, seconds)
+        except TimeoutError:
+            log.warning("a table was interrupted: send it again, rows already taught count once")
+
+    async def teach(self) -> None:
         """Teach the rows, chunk by chunk, each once if a table is sent again; an error ends it."""
+        service = self.service
         absent = set(self.labels) - set(service.snapshot.counts)
         try:
             for start in range(0, self.total, CHUNK):
@@ -61,34 +81,3 @@ class Upload:
         except Exception:
             log.exception("upload")
             self.error = INTERNAL
-
-
-class Uploads:
-    """The latest upload of an application; one is taught at a time."""
-
-    def __init__(self) -> None:
-        self._latest: Upload | None = None
-        self._task: asyncio.Task | None = None
-
-    def get(self, upload_id: str) -> Upload:
-        """Return an upload."""
-        if self._latest is None or self._latest.id != upload_id:
-            raise ServerError("There is no such upload.", 404)
-        return self._latest
-
-    def begin(self, service: Service, table: PastedRows) -> Upload:
-        """Start teaching a table."""
-        if self._task is not None and not self._task.done():
-            raise ServerError("Another table is being taught: wait until it is done.")
-        self._latest = upload = Upload(table.texts, table.labels)
-        self._task = asyncio.create_task(upload.teach(service))
-        return upload
-
-    async def finish(self, seconds: float) -> None:
-        """Wait until a table is taught; after some seconds, cancel what is left of it."""
-        if self._task is None:
-            return
-        try:
-            await asyncio.wait_for(self._task, seconds)
-        except TimeoutError:
-            log.warning("a table was interrupted: send it again, rows already taught count once")

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
@@ -133,10 +133,9 @@ def claim_blas_memory() -> None:
 
 
 def settle(future: Future, outcome: Any) -> None:
-    """Give a future its result or its error, unless it was cancelled."""
-    if future.done() or not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+    """Give a future its result or its error, unless it has one or was cancelled."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
