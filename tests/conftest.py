@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_images import tiny_dinov2
-
-__all__ = ["data_dir", "interrupts", "tiny_dinov2"]
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.factories import REPOSITORY, save_tiny_dinov2
 
 
 def find_data() -> Path | None:
@@ -39,6 +35,14 @@ def data_dir() -> Path:
     if found is None:
         pytest.skip("reference data not found: set KLDA_DATA to the folder that holds paper/")
     return found
+
+
+@pytest.fixture(scope="session")
+def tiny_dinov2(tmp_path_factory) -> Path:
+    """A tiny image model of the paper's architecture, with random weights."""
+    for module in ("PIL", "torch", "transformers"):
+        pytest.importorskip(module)
+    return save_tiny_dinov2(tmp_path_factory.mktemp("dinov2"))
 
 
 HOW_TO_GET = {

@@ -39,13 +39,17 @@ def nodes(path):
     return list(ast.walk(ast.parse(path.read_text())))
 
 
-def imports(path):
-    """Yield the modules and names that a module imports from klda, wherever in it."""
+def imports(path, package="klda"):
+    """Yield the modules and names that a module imports from a package, wherever in it."""
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names if alias.name.startswith("klda"))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "klda":
+            yield from ((alias.name, "") for alias in node.names if is_in(alias.name, package))
+        elif isinstance(node, ast.ImportFrom) and is_in(node.module or "", package):
             yield from ((node.module, alias.name) for alias in node.names)
+
+
+def is_in(module, package):
+    return module.split(".")[0] == package
 
 
 def room_of(module):
@@ -133,3 +137,8 @@ def _for_types_only(path, module):
 def test_few_modules_stand_beside_the_rooms():
     beside = [path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"]
     assert set(beside) <= {"errors", "checks", "labels", "__main__"}
+
+
+def test_the_product_and_its_tests_import_nothing_of_the_laboratory():
+    for path in [*modules(), *Path(__file__).parent.rglob("*.py")]:
+        assert list(imports(path, "klda_bench")) == [], path

@@ -7,9 +7,9 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+from tools.lowest import lower_bound
 
-from tests.conftest import REPOSITORY
-from tests.lowest import lower_bound
+from tests.factories import REPOSITORY
 
 # The first release without known vulnerabilities, and the last one that was mended in it.
 SAFE = {

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from klda.cli.app import app
+from tests.factories import examples
 
 
 class Cli:
@@ -72,15 +73,13 @@ def make(cli, rows, tmp_path):
 @pytest.fixture(scope="session")
 def bot(tmp_path_factory, cli):
     """A model of four intents of the demonstration's texts, and a file to test it."""
-    from klda_bench.demo import examples
-
     folder = tmp_path_factory.mktemp("bot")
     chosen = ("check_balance", "book_flight", "play_music", "order_pizza")
     for part in ("learn", "test"):
         with (folder / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["utterance", "intent"])
-            data = [e for e in examples() if e.part == part and e.intent in chosen]
+            data = [e for e in examples(part) if e.intent in chosen]
             writer.writerows((example.text, example.intent) for example in data)
     cli("learn", folder / "learn.csv", "--model", folder / "model", "--components", 1000)
     return folder

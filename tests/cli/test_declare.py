@@ -31,16 +31,6 @@ def test_file(tmp_path):
     return path
 
 
-def test_a_new_model_answers_with_classes_that_were_only_declared(cli, declared):
-    learner = Learner.load(declared)
-    assert learner.classes == {"card_arrival": 0, "lost_card": 0, "refund": 0}
-    assert learner.declared["refund"] == "customer wants money back"
-    texts = [word for text in QUESTIONS for word in ("--text", text)]
-    answers = cli("predict", "--model", declared, *texts, "--format", "jsonl").stdout
-    labels = [json.loads(line)["label"] for line in answers.splitlines()]
-    assert labels == list(QUESTIONS.values())
-
-
 def test_declare_says_what_it_did(cli, tmp_path):
     model = tmp_path / "bot"
     first = cli("declare", "cats", "dogs", "--model", model, "--foundation", "ngrams")
@@ -98,17 +88,6 @@ def test_classes_that_cannot_be_declared_leave_no_folder(cli, tmp_path, classes,
     assert not model.exists()
 
 
-def test_a_model_of_features_has_no_names_to_read(cli, make, tmp_path):
-    model = make("rows", "ab")
-    before = Learner.load(model).history
-    assert "for texts only" in cli("declare", "c", "--model", model, code=1).stderr
-    assert Learner.load(model).history == before
-    new = tmp_path / "new"
-    result = cli("declare", "c", "--model", new, "--foundation", "features", code=1)
-    assert "for texts only" in result.stderr
-    assert not new.exists()
-
-
 def test_names_of_learned_classes_count_unless_told_otherwise(cli, test_file, tmp_path):
     for name, options in {"with": (), "without": ("--no-names",)}.items():
         cli(
@@ -116,7 +95,7 @@ def test_names_of_learned_classes_count_unless_told_otherwise(cli, test_file, tm
             *("--components", 300, *options),
         )
     hints = {
-        name: Learner.load(tmp_path / name).classifier.model_.hints.labels
+        name: Learner.load(tmp_path / name).engine.model.hints.labels.tolist()
         for name in ("with", "without")
     }
     assert hints == {"with": ["card_arrival", "lost_card", "refund"], "without": []}

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
-from klda import KLDA
-from klda.encoders.ngrams import NgramEncoder
 from klda.learner import Learner
 
 
@@ -77,15 +73,6 @@ def test_a_part_of_a_class_is_forgotten_only_where_asked_for(
     assert (entry["action"], entry["samples"], entry["source"]) == ("forget", -25, "rest.npz")
 
 
-def test_a_part_that_stays_is_named(cli, make, rows, write):
-    model = make("m", "ab")
-    part = write("part", rows("again", "ab"), np.arange(24))
-    said = cli("forget", "a", "--model", model, "--rows", part, "--partly").stderr
-    assert "a is still known, from 1 sample." in said
-    assert "2 classes" in said
-    assert "This assumes that the rows were learned" not in said  # they were compared
-
-
 def test_a_part_that_can_not_be_compared_is_said_to_be_unchecked(cli, make, rows, write):
     model = make("m", "abcdefgh")  # 200 samples, more than half of 300 components
     part = write("part", rows("again", "abcdefgh"), np.arange(4))
@@ -93,12 +80,8 @@ def test_a_part_that_can_not_be_compared_is_said_to_be_unchecked(cli, make, rows
     assert "This assumes that the rows were learned" in said
 
 
-def test_partly_needs_rows(refused, make):
-    assert "--rows" in refused(make("m", "ab"), "a", "--partly", code=2)
-
-
 @pytest.mark.parametrize("count", [25, 400], ids=["few rows", "many rows"])
-@pytest.mark.parametrize("options", [(), ("--members", 2), ("--keep", "features")])
+@pytest.mark.parametrize("options", [(), ("--seed", 3), ("--keep", "features")])
 def test_rows_that_were_never_learned_are_refused(
     cli, refused, rows, write, tmp_path, count, options
 ):
@@ -115,42 +98,6 @@ def test_rows_that_were_never_learned_are_refused(
     )
 
 
-def test_without_a_scatter_the_mean_tells(cli, refused, rows, tmp_path):
-    model = tmp_path / "m"
-    cli("learn", rows("learned", "abc"), "--model", model, "--classifier", "ncm")
-    assert "not learned by this model" in refused(model, "a", "--rows", rows("others", "a", seed=5))
-    assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
-
-
-def test_more_rows_than_were_learned_are_refused(refused, make, rows):
-    model = make("m", "abc")
-    message = refused(model, "a", "--rows", rows("many", "a", count=26))
-    assert "many.npz has 26 rows of class 'a', and 25 were learned" in message
-
-
-def test_texts_are_forgotten_and_others_refused(cli, refused, bot, tmp_path):
-    model = tmp_path / "m"
-    cli("learn", bot / "learn.csv", "--model", model, "--components", 1000)
-    with (bot / "learn.csv").open(newline="", encoding="utf-8") as file:
-        lines = list(csv.reader(file))
-    other = tmp_path / "other.csv"
-    with other.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [line[0] + (" please" if line[1] == "play_music" else ""), line[1]] for line in lines
-        )
-    message = refused(model, "play_music", "--rows", other)
-    assert "not learned by this model" in message
-    found = cli.json("forget", "play_music", "--model", model, "--rows", bot / "learn.csv")
-    assert found["exact"]
-    assert found["forgotten_classes"] == ["play_music"]
-
-
-@pytest.mark.filterwarnings("ignore::klda.engine.solve.RidgeRaisedWarning")
-def test_a_model_in_need_of_a_larger_ridge_still_forgets(cli, make, rows):
-    model = make("m", "abc", "--ridge", 1e-30)
-    assert cli.json("forget", "a", "--model", model, "--rows", rows("same", "a"))["exact"]
-
-
 def test_all_classes_can_not_be_forgotten(refused, make, rows):
     model = make("m", "ab")
     for words in (("a", "b"), ("a", "b", "--rows", rows("same", "ab"))):
@@ -165,21 +112,3 @@ def test_forget_takes_the_options_of_encoding(cli, bot, tmp_path):
         *("--device", "cpu", "--batch-size", 8),
     )
     assert "play_music" not in Learner.load(model).classes
-
-
-def test_other_warnings_than_that_of_a_trace_are_passed_on(cli, tmp_path, monkeypatch):
-    learner = Learner("ngrams", classifier=KLDA(n_components=300, random_state=0))
-    features = learner.encode(["a dog", "a cat", "an eel"])
-
-    def fails(self, inputs, **options):
-        raise RuntimeError("the foundation model is not here")
-
-    monkeypatch.setattr(NgramEncoder, "encode", fails)
-    with pytest.warns(UserWarning, match="could not be encoded"):
-        learner.learn_rows(features, ["dogs", "cats", "eels"])
-    learner.save(tmp_path / "m")
-    with pytest.warns(UserWarning, match="could not be encoded.* not here") as said:
-        done = cli.json("forget", "dogs", "--model", tmp_path / "m")
-    assert done["exact"]
-    assert len(said) == 1
-    assert Learner.load(tmp_path / "m").classes == {"cats": 1, "eels": 1}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
 import shutil
 import sys
@@ -30,13 +29,6 @@ def texts(tmp_path):
 # ------------------------------------------------------------------------------- learn
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 99_999_999_999])
-def test_a_seed_that_can_not_be_used_is_wrong_usage(cli, rows, tmp_path, seed):
-    words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--seed", seed)
-    assert "--seed" in cli(*words, code=2).stderr
-    assert not (tmp_path / "m").exists()
-
-
 def test_a_table_of_paths_makes_an_image_model(cli, tmp_path, tiny_dinov2):
     for name, colour in (("cat", "red"), ("dog", "blue")):
         for i in range(2):
@@ -54,15 +46,6 @@ def test_a_table_of_paths_makes_an_image_model(cli, tmp_path, tiny_dinov2):
     cli("learn", table, "--model", model)
 
 
-def test_a_foundation_model_that_does_not_fit_the_file_is_an_error(cli, rows, texts, tmp_path):
-    words = ("--model", tmp_path / "m", "--foundation")
-    message = cli("learn", rows("a", "ab"), *words, "minilm", code=1).stderr
-    assert "holds features rows, but text rows are needed" in message
-    message = cli("learn", texts, *words, "features", code=1).stderr
-    assert "features rows are needed" in message
-    assert not (tmp_path / "m").exists()
-
-
 def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
     model = make("m", "ab")
     more = rows("more", "c")
@@ -76,7 +59,7 @@ def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("option", ["--components", "--members", "--seed"])
+@pytest.mark.parametrize("option", ["--components", "--seed"])
 def test_an_option_is_named_as_it_is_written(cli, rows, tmp_path, option):
     words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", "lda")
     message = " ".join(cli(*words, option, 3, code=2).stderr.split())
@@ -120,13 +103,6 @@ def test_standard_input_that_is_not_utf8_is_named_by_its_line(cli, bot):
     assert "standard input, line 2: not UTF-8 (byte 0xff at position 1)" in message
 
 
-def test_a_text_of_half_a_surrogate_pair_is_named_by_its_line(cli, bot, tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps({"text": "x\ud800"}) + "\n")
-    message = cli("predict", path, "--model", bot / "model", code=1).stderr
-    assert "q.jsonl, line 2: the text is not valid Unicode" in message
-
-
 def test_an_output_that_can_not_be_a_file_is_named(cli, make, rows, tmp_path):
     words = ("predict", rows("q", "ab"), "--model", make("m", "ab"), "--output")
     (tmp_path / "folder").mkdir()
@@ -147,18 +123,6 @@ def test_the_name_of_a_picture_is_looked_at_first(cli, make, rows, monkeypatch, 
 # ------------------------------------------------------------------------------- show and others
 
 
-def test_a_map_with_json_prints_json(cli, make, tmp_path):
-    model = make("m", "abc")
-    picture = tmp_path / "map.html"
-    assert cli.json("show", "--model", model, "--map", picture) == {
-        "model": str(model),
-        "map": str(picture),
-    }
-    both = cli.json("show", "--model", model, "--map", picture, "--confusable")
-    assert both["map"] == str(picture)
-    assert "small_classes" in both
-
-
 @pytest.mark.parametrize("words", [(), ("--json",), ("--confusable",), ("--map", "map.html")])
 def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
@@ -173,7 +137,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
     )
 
 
-@pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
+@pytest.mark.parametrize("key", ["foundation_model", "engine", "classes", "history", "compact"])
 def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
     model_json.edit(model, lambda document: document.pop(key))
@@ -220,12 +184,6 @@ def test_merge_waits_for_another_writer(cli, make):
     assert list(Learner.load(south).classes) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("command", ["learn", "predict"])
-def test_workers_need_a_cluster(command, cli, tmp_path):
-    result = cli(command, "rows.npz", "--model", tmp_path / "m", "--workers", 2, code=2)
-    assert "--workers needs --cluster" in " ".join(result.stderr.split())
-
-
 def test_predict_needs_no_column_but_the_texts(cli, bot, tmp_path):
     path = tmp_path / "notes.csv"
     path.write_text("text,notes\nplay some music,\n")
@@ -265,12 +223,6 @@ def test_labels_that_the_model_does_not_have_are_named_before_the_accuracy(cli, 
 def test_a_class_that_is_not_there_is_said_in_the_users_words(cli, make, words):
     said = cli(*words, "--model", make("m", ["refund", "card lost"]), code=1).stderr
     assert "There is no class 'Refund' in this model. Did you mean 'refund'?" in said
-
-
-def test_a_name_that_another_class_has_is_said_in_the_users_words(cli, make):
-    model = make("m", ["refund", "card lost"])
-    said = cli("rename", "refund", "card lost", "--model", model, code=1).stderr
-    assert "There is a class 'card lost' already: choose another name." in said
 
 
 def test_another_foundation_model_than_that_of_the_folder_is_refused_in_the_users_words(

@@ -49,13 +49,6 @@ def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
         assert row["known"] == ("false" if row["label"] == "unknown" else "true")
 
 
-def test_refused_rows_have_the_columns_of_the_header(cli, model, questions):
-    asked = ("predict", questions, "--model", model, "--reject", "--top-k", len(LABELS) + 3)
-    header, *rows = csv.reader(cli(*asked).stdout.splitlines())
-    assert {len(row) for row in rows} == {len(header)}
-    assert {row[header.index("known")] for row in rows} == {"true", "false"}
-
-
 def test_a_class_called_unknown_is_told_from_a_refusal(cli, model, questions):
     Learner.load(model).rename("a", "unknown").save(model)
     asked = ("predict", questions, "--model", model, "--top-k", 2)
@@ -79,25 +72,6 @@ def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
     assert refused("--refused", 0.01) <= refused("--reject") < refused("--refused", 0.4)
     wrong = cli("predict", questions, "--model", model, "--refused", 0, code=1)
     assert "--refused=0" in wrong.stderr
-
-
-def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions):
-    asked = ("predict", questions, "--model", model, "--format", "jsonl", "--top-k", 3)
-    plain = [json.loads(line) for line in cli(*asked).stdout.splitlines()]
-    found = [json.loads(line) for line in cli(*asked, "--reject").stdout.splitlines()]
-    for before, after in zip(plain, found, strict=True):
-        if after["label"] == "unknown":
-            assert [one["label"] for one in after["top"]] == [
-                "unknown",
-                *(one["label"] for one in before["top"][:2]),
-            ]
-        else:
-            assert before | {"known": True} == after
-
-
-def test_a_table_shows_unknown(cli, model, questions):
-    shown = cli("predict", questions, "--model", model, "--reject", "--format", "table").stdout
-    assert any(line.split()[1:] == ["unknown", "-"] for line in shown.splitlines())
 
 
 # ------------------------------------------------------------------------------- explain
@@ -136,35 +110,6 @@ def test_explain_is_no_table_of_comma_separated_values(cli, model, questions):
 # ------------------------------------------------------------------------------- forget
 
 
-def scores(folder):
-    rows = np.random.default_rng(1).normal(size=(50, 16)).astype(np.float32)
-    return Learner.load(folder).scores(rows)
-
-
-def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
-    found = cli.json("forget", "b", "--model", model)
-    assert found["exact"]
-    assert (
-        "as if it had never seen what was forgotten" in cli("forget", "e", "--model", model).stderr
-    )
-    never = make("never", "acdf", "--ridge", 0.01, "--keep", "features")
-    expected = scores(never)
-    np.testing.assert_allclose(scores(model), expected, atol=1e-4 * np.abs(expected).max())
-
-
-def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
-    model = make("plain", "abc", "--components", 60)
-    said = cli("forget", "a", "--model", model).stderr
-    assert "keeps a trace" in said
-    assert "--rows" in said
-    assert "--keep features" in said
-
-
-def test_rows_of_a_file_leave_the_ledger_too(cli, model, rows):
-    cli("forget", "c", "--model", model, "--rows", rows("again", "c"))
-    assert "c" not in Learner.load(model).ledger.counts
-
-
 def test_single_samples_are_forgotten_by_their_numbers(cli, model):
     found = cli.json("forget", "--model", model, "--ids", "0,3", "--ids", "149")
     assert found["forgotten"] == 3
@@ -185,54 +130,10 @@ def test_ids_need_a_ledger_and_no_classes_beside(cli, make, rows, model):
     cli("forget", "--model", model, code=2)
 
 
-def test_a_ledger_is_begun_with_the_model_or_never(cli, make, rows, model):
-    more = rows("more", "g")
-    plain = make("plain", "abc")
-    assert "ledger" in cli("learn", more, "--model", plain, "--keep", "features", code=1).stderr
-    cli("learn", more, "--model", model, "--keep", "features")
-    assert len(Learner.load(model).ledger) == 175
-    assert "the features of 175 samples" in cli("show", "--model", model).stdout
-
-
-def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
-    def kept(model):
-        lines = cli("show", "--model", model).stdout.splitlines()
-        first = next(i for i, line in enumerate(lines) if line.startswith("keeps"))
-        return " ".join(" ".join(lines[first : first + 2]).split())
-
-    few = make("few", "abc")  # 75 samples, 300 components
-    expected = "one row of numbers per sample, no text, no image; with more than 150 samples only"
-    assert expected in kept(few)
-    many, compact = make("many", "abcdefgh"), tmp_path / "compact"
-    assert "statistics only" in kept(many)
-    Learner.load(many).save(compact, compact=True)
-    assert "statistics only" in kept(compact)
-    Learner.load(few).save(tmp_path / "both", compact=True)  # answers are computed from samples
-    assert "one row of numbers per sample" in kept(tmp_path / "both")
-    only, ncm = make("only", "a"), tmp_path / "ncm"
-    assert "one row of numbers per sample" in kept(only)
-    cli("learn", rows("rows", "abc"), "--model", ncm, "--classifier", "ncm")
-    assert "statistics only" in kept(ncm)
-    keeps = {
-        few: {"rows": 75, "most_rows": 150},
-        many: {},
-        compact: {},
-        tmp_path / "both": {"rows": 75},
-        only: {"rows": 25, "most_rows": 150},
-        ncm: {},
-    }
-    for model, expected in keeps.items():
-        stored = storage.load(model)
-        assert stored.document["classifier"].pop("keeps") == expected
-        if not stored.document["compact"]:  # as a folder from before the value
-            storage.save(model, stored.arrays, stored.document)
-            assert "not recorded" in kept(model)
-
-
 def test_show_says_which_samples_wait_for_calibration(cli, rows, tmp_path):
     model = tmp_path / "one"
     cli("learn", rows("rows", "a"), "--model", model, "--components", "10")
-    assert storage.load(model).document["classifier"]["keeps"] == {"waiting": 25}
+    assert storage.load(model).document["engine"]["keeps"] == {"waiting": 25}
     said = " ".join(cli("show", "--model", model).stdout.split())
     assert "statistics, and the features of 25 samples until probabilities are calibrated" in said
 
@@ -356,3 +257,21 @@ def test_evaluate_says_how_far_probabilities_can_be_trusted(cli, model, rows, tm
     shown = cli("evaluate", test, "--model", model, "--reliability", picture).stdout
     assert "expected calibration error" in shown
     assert picture.stat().st_size > 5000
+
+
+def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
+    model = make("plain", "abc", "--components", 60)
+    said = cli("forget", "a", "--model", model).stderr
+    assert "keeps a trace" in said
+    assert "--rows" in said
+    assert "--keep features" in said
+
+
+def test_show_says_what_is_kept_of_the_samples(cli, make, model):
+    def kept(model):
+        return " ".join(cli("show", "--model", model).stdout.split())
+
+    assert "the features of 150 samples (--keep features)" in kept(model)
+    few = "one row of numbers per sample, no text, no image; with more than 150 samples only"
+    assert few in kept(make("few", "abc"))  # 75 samples, 300 components
+    assert "statistics only" in kept(make("many", "abcdefgh"))

@@ -12,28 +12,10 @@ import pytest
 
 from klda.data import identity
 from klda.learner import Learner
-from tests.cli.conftest import Cli
 
 
 def words(result):
     return " ".join(result.output.split())
-
-
-@pytest.mark.parametrize("kind", ["klda", "lda", "ncm"])
-def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
-    pytest.importorskip("torch", reason="torch is not installed")
-    given = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", kind)
-    assert "nowhere" in words(cli(*given, "--device", "nowhere", code=1))
-    assert not (tmp_path / "m").exists()
-    cli(*given, "--device", "cpu")
-
-
-@pytest.mark.parametrize("how", [("--explain",), ("--reject",)])
-@pytest.mark.parametrize("share", [0, 1])
-def test_a_share_of_refused_inputs_that_can_not_be_used_is_refused(cli, make, rows, how, share):
-    model, ask = make("m", "abc"), rows("ask", "a", count=1)
-    said = words(cli("predict", ask, "--model", model, *how, "--refused", share, code=1))
-    assert f"--refused={float(share)} can't be used; give a fraction between 0 and 1" in said
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
@@ -51,28 +33,6 @@ def test_columns_are_found_whatever_their_case(cli, tmp_path):
     cli(*given, "--input-column", "description", "--label-column", "KIND")
     said = words(cli(*given, "--input-column", "descriptions", "--label-column", "kind", code=1))
     assert "no column 'descriptions'" in said
-
-
-def test_of_two_columns_that_differ_in_case_the_one_named_is_taken(tmp_path):
-    from klda import data
-
-    (tmp_path / "rows.csv").write_text("Text,text,label\nno,yes,a\n")
-    table = data.open_table(tmp_path / "rows.csv", columns=data.Columns("text", "label"))
-    assert next(data.read([table], labels=True)).inputs == ["yes"]
-
-
-def test_one_class_is_not_classes(cli, rows, tmp_path):
-    learned = words(cli("learn", rows("one", "a", count=1), "--model", tmp_path / "m"))
-    assert "Learned 1 sample, 1 new class," in learned
-    assert "now knows 1 class from 1 sample." in learned
-    assert "1 class from 1 sample" in words(cli("show", "--model", tmp_path / "m"))
-
-
-def test_serve_says_how_to_begin_a_model(tmp_path):
-    pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
-    said = words(Cli()("serve", "--model", tmp_path / "nosuch", code=1))
-    assert "--new minilm" in said
-    assert "klda learn" not in said
 
 
 # ------------------------------------------------------------------------------- hints
@@ -109,17 +69,6 @@ def test_learning_the_same_file_or_a_copy_of_it_again_is_said(cli, rows, tmp_pat
     assert "learned before" not in cli("learn", once, "--model", model).stderr
     said = cli("learn", two, copy, "--model", tmp_path / "m2", "--components", 50).stderr
     assert "learned before: copy.npz. " in said  # by the same command
-
-
-def test_a_copy_of_a_folder_of_images_has_the_same_content(tmp_path):
-    for name in ("photos/cats/1.jpg", "photos/dogs/2.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_bytes(name.encode())
-    shutil.copytree(tmp_path / "photos", tmp_path / "copy", copy_function=shutil.copyfile)
-    os.utime(tmp_path / "copy/cats/1.jpg", (1, 1))
-    first, second = (identity(tmp_path / name) for name in ("photos", "copy"))
-    assert first["content"] == second["content"]
-    assert first != second
 
 
 def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):
@@ -205,3 +154,14 @@ def test_how_to_get_a_model_is_said_once(cli, monkeypatch):
     for extra in ("minilm", "text", "images"):
         assert shown.count(f'"klda[{extra}]"') == 1
     assert "paraphrase-minilm-l3" in shown
+
+
+def test_a_copy_of_a_folder_of_images_has_the_same_content(tmp_path):
+    for name in ("photos/cats/1.jpg", "photos/dogs/2.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(name.encode())
+    shutil.copytree(tmp_path / "photos", tmp_path / "copy", copy_function=shutil.copyfile)
+    os.utime(tmp_path / "copy/cats/1.jpg", (1, 1))
+    first, second = (identity(tmp_path / name) for name in ("photos", "copy"))
+    assert first["content"] == second["content"]
+    assert first != second

@@ -95,15 +95,14 @@ def test_an_interrupt_of_the_caller_stops_the_reader():
         use()
 
 
-def test_a_reader_that_is_stuck_does_not_hold_the_caller(monkeypatch):
-    monkeypatch.setattr(threads, "PATIENCE", 0.05)
+def test_a_reader_that_is_stuck_does_not_hold_the_caller():
     go_on = threading.Event()
 
     def items():
         yield 1
         go_on.wait()
 
-    stream = read_ahead(items())
+    stream = read_ahead(items(), patience=0.05)
     next(stream)
     start = time.monotonic()
     stream.close()

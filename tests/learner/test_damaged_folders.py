@@ -136,8 +136,9 @@ def test_a_model_that_could_not_be_read_is_not_saved(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes and timers of POSIX")
+@pytest.mark.slow
 def test_random_damage_never_answers_in_silence():
-    command = [sys.executable, "-m", "tests.mutate_folders", "--count", "500", "--seed", "7"]
+    command = [sys.executable, "-m", "tools.mutate_folders", "--count", "500", "--seed", "7"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=FOLDERS.parent.parent
     )

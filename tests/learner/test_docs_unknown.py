@@ -14,6 +14,8 @@ import pytest
 from klda import KLDA, Learner, encoders
 from klda.learner import folder
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "unknown-and-forgetting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 

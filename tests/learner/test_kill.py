@@ -19,6 +19,8 @@ from klda import KLDA
 from klda.learner import Learner
 from klda.learner import folder as storage
 
+pytestmark = pytest.mark.slow
+
 KLDA_COMMAND = [sys.executable, "-c", "from klda.cli import main; main()"]
 D = 1500
 

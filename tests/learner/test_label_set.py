@@ -6,12 +6,7 @@ from scipy.special import ndtr
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
 from klda.learner import label_set
-
-
-def clouds(centres, n, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = np.repeat(centres, n, axis=0) + rng.normal(size=(n * len(centres), centres.shape[1]))
-    return rows, np.repeat([f"c{i:02}" for i in range(len(centres))], n)
+from tests.factories import clouds
 
 
 def test_distances_are_mahalanobis_distances_of_the_means():

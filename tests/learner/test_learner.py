@@ -17,8 +17,8 @@ from klda.engine.statistics import ClassStatistics
 from klda.learner import FoundationModelError, Learner, array_files
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
 from klda.learner.learner import HISTORY_LENGTH
-from klda_bench.demo import examples
 from tests import model_json
+from tests.factories import examples
 
 
 def blobs(labels, *, rows=30, dimension=12, seed=0):
@@ -71,6 +71,7 @@ def at_once(minilm, texts):
     return Learner(minilm).learn(*texts["learn"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pieces, streamed",
     [(7, True), (77, False), ("class by class", False), ("class by class", True)],

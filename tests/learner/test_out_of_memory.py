@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # A process of its own: the limit is real, and holds for all that runs in it.
 SCRIPT = """
 import resource

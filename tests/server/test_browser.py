@@ -15,7 +15,7 @@ playwright = pytest.importorskip(
 )
 
 from klda.server.client import Client
-from klda_bench.demo import unknown_questions
+from tests.factories import unknown_questions
 
 from .conftest import KEYS, TEACH, listening, samples
 

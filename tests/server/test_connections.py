@@ -15,7 +15,7 @@ import pytest
 
 from klda.server import connections
 from klda.server.snapshot import Snapshot
-from klda_bench import loadtest
+from tests.factories import ServiceProcess
 
 from .conftest import KEYS, TEACH, listening, rows
 
@@ -145,11 +145,11 @@ def test_half_sent_requests_do_not_lock_the_service_out(features_model, sent):
     keys.write_text(f"teach {TEACH}\n")
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
     try:
-        server = loadtest.Server(features_model, "--keys", str(keys))
+        server = ServiceProcess(features_model, "--keys", str(keys))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     server.wait()
-    address = f"http://127.0.0.1:{server.port}"
+    address = server.address
     try:
         with ExitStack() as stack:
             for _ in range(300):
@@ -164,9 +164,9 @@ def test_half_sent_requests_do_not_lock_the_service_out(features_model, sent):
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
 @pytest.mark.parametrize("sent", [HALF_HEADERS, HALF_BODY])
 def test_a_half_sent_request_does_not_delay_a_stop(features_model, sent):
-    server = loadtest.Server(features_model)
+    server = ServiceProcess(features_model)
     server.wait()
-    with connected(f"http://127.0.0.1:{server.port}") as connection:
+    with connected(server.address) as connection:
         connection.sendall(sent)
         time.sleep(0.3)
         began = time.monotonic()

@@ -45,13 +45,6 @@ def test_a_model_folder_that_is_not_there(monkeypatch, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_folder_that_another_service_holds(monkeypatch, features_model):
-    with serving(features_model):
-        result = run(monkeypatch, "--model", str(features_model), "--port", "0")
-    assert result.exit_code == 1
-    assert "Another process is writing" in result.output
-
-
 @pytest.fixture
 def own_process(monkeypatch):
     """Leave the signals and the log of the tests alone."""
@@ -60,16 +53,6 @@ def own_process(monkeypatch):
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def test_a_service_that_cannot_say_its_address_releases_the_folder(features_model, own_process):
-    def announce(address):
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError):
-        serve(ServiceSettings(model=features_model, port=0), announce)
-    with serving(features_model) as client:
-        assert client.get("/v1/health").status_code == 200
 
 
 def test_a_service_whose_server_cannot_start_releases_the_folder(
@@ -106,13 +89,6 @@ def test_a_response_does_not_wait_for_the_acknowledgement_of_the_one_before():
                 writer.close()
 
     assert asyncio.run(accepted())
-
-
-def test_help_names_the_options(monkeypatch):
-    result = run(monkeypatch, "--help")
-    assert result.exit_code == 0
-    for option in ("--model", "--host", "--port", "--keys", "--workers", "--new"):
-        assert option in result.output
 
 
 def test_keys_come_from_a_file_and_from_the_environment(monkeypatch, tmp_path):

@@ -11,8 +11,7 @@ from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.uploads import CHUNK, Upload
 
-from .conftest import serving
-from .test_service import wait_for
+from .conftest import serving, wait_for
 
 TABLE = [f"where is parcel number {i}?" for i in range(150)]
 
@@ -25,7 +24,7 @@ def send(client, label="parcels"):
 
 
 def wait_until_taught(client):
-    wait_for(lambda: client.app.state.uploads._task.done(), 60)
+    wait_for(lambda: client.app.state.upload.task.done(), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -61,8 +60,8 @@ def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, 
 
     monkeypatch.setattr(service, "learn", learn)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Upload(TABLE, labels).teach(service))
+        asyncio.run(Upload(TABLE, labels, service).teach())
     assert service.snapshot.counts["parcels"] == CHUNK
-    asyncio.run(Upload(TABLE, labels).teach(service))
+    asyncio.run(Upload(TABLE, labels, service).teach())
     assert service.snapshot.counts["parcels"] == len(TABLE)
     service.stop()

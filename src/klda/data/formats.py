@@ -129,22 +129,24 @@ def open_pasted(content: bytes, *, name: str, classes: Collection[Label] = ()) -
 
 
 def read(
-    tables: Sequence[Table], *, labels: bool, start: Position = START
+    tables: Sequence[Table], *, labels: bool, start: Position = START, rows: int | None = None
 ) -> Generator[Batch, None, None]:
     """Read tables one after the other, a few batches ahead of the caller.
 
-    With `labels` each row must have one. `start` is the ``end`` of the last batch that was used. A
-    batch's ``fraction`` is that of all tables, by the sizes of their files.
+    `labels` and `rows` are as for :meth:`Table.batches`, `start` is the ``end`` of the last batch
+    that was used. A batch's ``fraction`` is that of all tables, by the sizes of their files.
     """
-    yield from read_ahead(_batches(tables, labels, start))
+    yield from read_ahead(_batches(tables, labels, start, rows))
 
 
-def _batches(tables: Sequence[Table], labels: bool, start: Position) -> Iterator[Batch]:
+def _batches(
+    tables: Sequence[Table], labels: bool, start: Position, rows: int | None
+) -> Iterator[Batch]:
     sizes = [_size(table.path) for table in tables]
     for i in range(start.file, len(tables)):
         skip = start.rows if i == start.file else 0
         before = sum(sizes[:i])
-        for batch in tables[i].batches(labels=labels, skip=skip):
+        for batch in tables[i].batches(labels=labels, rows=rows, skip=skip):
             fraction = (before + sizes[i] * batch.fraction) / sum(sizes)
             yield replace(batch, fraction=fraction, end=Position(i, batch.end.rows))
 

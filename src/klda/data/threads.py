@@ -21,12 +21,12 @@ DEPTH = 2  # items that wait, at most
 PATIENCE = 2.0  # seconds to wait for a thread that may be stuck reading from a silent pipe
 
 
-def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
+def read_ahead(items: Iterable[T], *, patience: float = PATIENCE) -> Generator[T, None, None]:
     """Iterate in a thread, a few items ahead of the caller.
 
     An error in making an item is raised in its place. When the caller stops early or closes the
-    generator, the thread is stopped; it is not waited for longer than `PATIENCE`, which is why it
-    is a daemon and not an executor's thread.
+    generator, the thread is stopped; it is not waited for longer than the `patience`, in seconds,
+    which is why it is a daemon and not an executor's thread.
     """
     waiting: Queue[tuple[Any, bool]] = Queue(DEPTH)  # items, and in the end the error, or None
     stopped = threading.Event()
@@ -61,7 +61,7 @@ def read_ahead(items: Iterable[T]) -> Generator[T, None, None]:
         with suppress(Empty):  # room for what the thread is about to hand over
             while True:
                 waiting.get_nowait()
-        thread.join(PATIENCE)
+        thread.join(patience)
 
 
 def map_behind(work: Callable[[T], U], items: Iterable[T]) -> Generator[U, None, None]:

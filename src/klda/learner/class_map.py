@@ -17,6 +17,8 @@ from klda.labels import Label
 TIED = 1e-6  # lengths that differ by less than this fraction count as equal
 MARGIN = 0.08  # around the dots, as a fraction of each side of a picture
 LONGEST_NAME = 32  # letters, in a picture
+# Where a name may stand: right, left, above, below, aslant.
+_SIDES = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1)])
 
 
 def classical_scaling(squared: np.ndarray) -> np.ndarray:
@@ -111,44 +113,21 @@ def name_width(name: str) -> float:
 
 
 def place_names(
-    points: np.ndarray,
-    radii: np.ndarray,
-    widths: np.ndarray,
-    height: float,
-    page: np.ndarray,
+    points: np.ndarray, radii: np.ndarray, widths: np.ndarray, height: float, page: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Place a name beside each point of a map, the most important first.
+    """Place a name beside each point ``(M, 2)`` of a map, the most important first.
 
-    Each goes where it covers least of the points and of the names before it: to the right, to the
-    left, above, below, or aslant. One that covers any has no room: it takes none from those after.
-
-    Parameters
-    ----------
-    points : ndarray of shape (M, 2)
-        In units of the page, such as pixels.
-    radii, widths : ndarray of shape (M,)
-        Of the points' dots and of the names.
-    height : float
-        Of all names.
-    page : ndarray of shape (2,)
-        Width and height of the page, which no name may leave.
-
-    Returns
-    -------
-    ndarray of shape (M, 2)
-        The corner of each name with the smallest coordinates.
-    ndarray of bool of shape (M,)
-        Whether it has room there.
+    Each goes where it covers least of the points and of the names before it, within the page. One
+    that covers any has no room: it takes none from those after it. Returns the corner of each name
+    with the smallest coordinates, ``(M, 2)``, and whether it has room there, ``(M,)``. All lengths
+    are in one unit, such as pixels.
     """
     taken = np.concatenate([points - radii[:, None], points + radii[:, None]], axis=1)
     corners, has_room = np.empty((len(points), 2)), np.empty(len(points), dtype=bool)
     for i, (point, width) in enumerate(zip(points, widths, strict=True)):
-        right, left, middle = radii[i] + 1.0, -radii[i] - 1.0 - width, -width / 2
-        above, below, level = radii[i] + 1.0, -radii[i] - 1.0 - height, -height / 2
-        ways = [(right, level), (left, level), (middle, above), (middle, below)]
-        ways += [(x, y) for y in (above - height / 2, below + height / 2) for x in (right, left)]
         size = np.array([width, height])
-        starts = np.clip(point + np.array(ways), 0.0, np.maximum(page - size, 0.0))
+        starts = point + _SIDES * (radii[i] + 1.0) - (1 - _SIDES) / 2 * size
+        starts = np.clip(starts, 0.0, np.maximum(page - size, 0.0))
         boxes = np.concatenate([starts, starts + size], axis=1)
         ends = np.minimum(boxes[:, None, 2:], taken[:, 2:])
         sides = ends - np.maximum(boxes[:, None, :2], taken[:, :2])

@@ -84,15 +84,20 @@ class ResumableLearn:
     """One learn of some files into a model folder, whose writer lock the caller holds.
 
     There are `every` seconds between checkpoints; 0 makes none. They are made less often if they
-    would take more than a twentieth of the time.
+    would take more than a `fraction` of the time.
     """
 
     def __init__(
-        self, folder: str | Path, tables: Sequence[Table], *, every: float = EVERY
+        self,
+        folder: str | Path,
+        tables: Sequence[Table],
+        *,
+        every: float = EVERY,
+        fraction: float = CHECKPOINT_TIME,
     ) -> None:
         if not every >= 0:
             raise KldaError(f"every={every!r} can't be used; give seconds, or 0 for none.")
-        self.folder, self.tables = Path(folder), list(tables)
+        self.folder, self.tables, self._fraction = Path(folder), list(tables), fraction
         self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
         stored = folders.load(self.folder) if folders.exists(self.folder) else None
@@ -243,7 +248,7 @@ class ResumableLearn:
         except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
         end = time.monotonic()
-        self._due = end + max(self.every, (end - start) / CHECKPOINT_TIME)
+        self._due = end + max(self.every, (end - start) / self._fraction)
 
     def save(self, learner: Learner) -> None:
         """Save the model and remove the checkpoint; after a kill in between, `open` notices."""

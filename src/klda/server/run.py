@@ -7,15 +7,15 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from klda.errors import KldaError, require
 from klda.server.settings import STOP_SECONDS, ServiceSettings
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 
 log = logging.getLogger("klda.server")
 
@@ -92,15 +92,10 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        extra = {k: v for k, v in vars(record).items() if k not in _STANDARD and k[0] != "_"}
-        entry |= {k: v for k, v in extra.items() if k != "color_message"}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        entry = {"time": moment, "level": record.levelname.lower(), "logger": record.name}
+        entry["event"] = record.getMessage()
+        entry |= {k: v for k, v in vars(record).items() if k not in _STANDARD and k[0] != "_"}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""Tables that are taught in the background, in parts, while the page shows the progress."""
+"""A table that is taught in the background, in parts, while the page shows the progress."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server.changes import Acknowledgement, Key, digest
+from klda.server.changes import Key, digest
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.inputs import PastedRows
 from klda.server.service import Service
 
 CHUNK = 64
-MAX_UPLOADS = 20
 
 log = logging.getLogger("klda.server")
 
@@ -27,10 +26,12 @@ class Upload:
 
     texts: list[str]
     labels: list[Label]
+    service: Service
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     done: int = 0
     new: set[Label] = field(default_factory=set)
     error: str = ""
+    task: asyncio.Task | None = None
 
     @property
     def total(self) -> int:
@@ -42,67 +43,41 @@ class Upload:
         """Whether nothing more will happen."""
         return bool(self.error) or self.done >= self.total
 
-    async def teach(self, service: Service) -> None:
-        """Teach the rows, chunk by chunk; an error ends it."""
+    @classmethod
+    def begin(cls, service: Service, table: PastedRows, before: Upload | None) -> Upload:
+        """Start teaching a table; one is taught at a time."""
+        if before is not None and before.task is not None and not before.task.done():
+            raise ServerError("Another table is being taught: wait until it is done.")
+        upload = cls(table.texts, table.labels, service)
+        upload.task = asyncio.create_task(upload.teach())
+        return upload
+
+    async def finish(self, seconds: float) -> None:
+        """Wait until the table is taught; after some seconds, cancel what is left of it."""
+        assert self.task is not None
+        try:
+            await asyncio.wait_for(self.task, seconds)
+        except TimeoutError:
+            log.warning("a table was interrupted: send it again, rows already taught count once")
+
+    async def teach(self) -> None:
+        """Teach the rows, chunk by chunk, each once if a table is sent again; an error ends it."""
+        service = self.service
         absent = set(self.labels) - set(service.snapshot.counts)
         try:
             for start in range(0, self.total, CHUNK):
-                part = slice(start, start + CHUNK)
-                done = await self._teach_once(service, part, absent)
+                texts, labels = (x[start : start + CHUNK] for x in (self.texts, self.labels))
+                key = digest(json.dumps([start, texts, labels]).encode())
+                done = await service.learn(texts, labels, Key(key, key))
+                # What was taught before, of classes that are absent now, was forgotten.
+                again = [i for i, x in enumerate(labels) if x in absent] if done.repeated else []
+                if again:
+                    some, theirs = [texts[i] for i in again], [labels[i] for i in again]
+                    done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
                 self.new.update(done.new_classes)
-                self.done += len(self.labels[part])
+                self.done += len(labels)
         except KldaError as error:
             self.error = str(error)
         except Exception:
             log.exception("upload")
             self.error = INTERNAL
-
-    async def _teach_once(
-        self, service: Service, part: slice, absent: set[Label]
-    ) -> Acknowledgement:
-        """Teach some rows, but only once if a table is sent again because it was interrupted.
-
-        Rows of classes in `absent` that were taught before were forgotten: they are taught again.
-        """
-        texts, labels = self.texts[part], self.labels[part]
-        key = digest(json.dumps([part.start, texts, labels]).encode())
-        done = await service.learn(texts, labels, Key(key, key))
-        again = [i for i, label in enumerate(labels) if label in absent] if done.repeated else []
-        if again:
-            some, theirs = [texts[i] for i in again], [labels[i] for i in again]
-            done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
-        return done
-
-
-class Uploads:
-    """The uploads of an application, the latest last; one is taught at a time."""
-
-    def __init__(self) -> None:
-        self._uploads: dict[str, Upload] = {}
-        self._task: asyncio.Task | None = None  # of the latest
-
-    def get(self, upload_id: str) -> Upload:
-        """Return an upload."""
-        if upload_id not in self._uploads:
-            raise ServerError("There is no such upload.", 404)
-        return self._uploads[upload_id]
-
-    def begin(self, service: Service, table: PastedRows) -> Upload:
-        """Start teaching a table."""
-        if self._task is not None and not self._task.done():
-            raise ServerError("Another table is being taught: wait until it is done.")
-        upload = Upload(table.texts, table.labels)
-        self._uploads[upload.id] = upload
-        if len(self._uploads) > MAX_UPLOADS:
-            del self._uploads[next(iter(self._uploads))]
-        self._task = asyncio.create_task(upload.teach(service))
-        return upload
-
-    async def finish(self, seconds: float) -> None:
-        """Wait until a table is taught; after some seconds, cancel what is left of it."""
-        if self._task is None:
-            return
-        try:
-            await asyncio.wait_for(self._task, seconds)
-        except TimeoutError:
-            log.warning("a table was interrupted: send it again, rows already taught count once")

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tests.server.conftest import features_model, features_origin, journaled
 
 from klda.learner import Learner
 from klda_bench import loadtest
 
-from .test_service import journaled
+__all__ = ["features_model", "features_origin"]
 
 KILLS = int(os.environ.get("KLDA_KILLS", "5"))
 

