@@ -100,7 +100,7 @@ def save_compact(folder, seed):
 
 def save_names(folder, seed):
     bot = Learner(LetterCounts(), classifier=klda(40)).declare({"beach": None, "night": "dark"})
-    bot.learn(["a day at the sea", "old zoo"], ["beach", f"zoo {seed}"]).save(folder)
+    bot.learn(["a day at the sea", "old zoo" + seed * "o"], ["beach", "zoo"]).save(folder)
 
 
 class CutOffError(Exception):

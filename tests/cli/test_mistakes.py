@@ -16,7 +16,7 @@ from PIL import Image
 import klda
 from klda.learner import Learner
 from klda.learner import folder as storage
-from tests import model_json
+from tests.factories import edit_document
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
 @pytest.mark.parametrize("key", ["foundation_model", "engine", "classes", "history", "compact"])
 def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
-    model_json.edit(model, lambda document: document.pop(key))
+    edit_document(model, lambda document: document.pop(key))
     message = cli("show", "--model", model, code=1).stderr
     assert "model.json is truncated or damaged" in message
     assert key in message

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from klda.learner import array_files
 from klda.learner import folder as storage
 from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
-from tests import model_json
+from tests.factories import edit_document
 
 
 def arrays(seed=0, size=140):
@@ -136,7 +136,7 @@ def json_of(text):
 
 
 def edited(change):
-    return lambda model: model_json.edit(model, change)
+    return lambda model: edit_document(model, change)
 
 
 def part(change, name="small"):
@@ -161,7 +161,7 @@ def header(text):
             for entry in document["files"]:
                 entry |= facts if entry["name"] == path.name else {}
 
-        model_json.edit(model, agree)
+        edit_document(model, agree)
 
     return damage
 

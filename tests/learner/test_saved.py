@@ -19,7 +19,7 @@ from klda.engine.engine import PredictionOnlyError
 from klda.learner import FoundationModelError, array_files
 from klda.learner import folder as storage
 from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
-from tests import model_json
+from tests.factories import edit_document
 from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
 from tests.learner.test_folder import FailingSystem
 from tests.own_encoder import LetterCounts
@@ -185,7 +185,7 @@ def test_what_others_keep_beside_a_model_stays_in_its_folder(folder, tmp_path):
 @pytest.mark.parametrize("change", [{"revision": "0" * 64}, {"layers": "all"}, {"dimension": 5}])
 def test_a_model_made_with_another_foundation_model_is_refused(folder, change):
     Learner(LetterCounts()).learn(["hello"], ["a"]).save(folder)
-    model_json.edit(folder, lambda document: document["foundation_model"].update(change))
+    edit_document(folder, lambda document: document["foundation_model"].update(change))
     with pytest.raises(FoundationModelError, match=r"was made with the foundation model 'letters'"):
         Learner.load(folder, model=LetterCounts())
 
@@ -248,14 +248,14 @@ def test_values_that_can_not_be_are_refused(folder, case):
             document = document[key]
         document[last] = value
 
-    model_json.edit(folder, change)
+    edit_document(folder, change)
     with pytest.raises(KldaError, match=r"damaged: .*Restore the (folder|model) from a copy"):
         Learner.load(folder).learn(*samples("a"))
 
 
 def test_a_parameter_of_a_newer_version_says_to_upgrade(folder):
     taught().save(folder)
-    model_json.edit(folder, lambda found: found["parameters"].update(warp=9))
+    edit_document(folder, lambda found: found["parameters"].update(warp=9))
     with pytest.raises(KldaError, match=r"newer version of klda.*'warp'.*Upgrade"):
         Learner.load(folder)
 
@@ -296,7 +296,7 @@ def test_a_file_of_short_values_that_would_fill_the_memory_is_refused(folder, na
         file.write_bytes(content)
         entry = {"name": file.name, "bytes": len(content), "sha256": "", "arrays": ["x"]}
         entry["header_sha256"] = hashlib.sha256(content).hexdigest()
-        model_json.edit(document.parent, lambda found: found.update(files=[entry]))
+        edit_document(document.parent, lambda found: found.update(files=[entry]))
     command = [sys.executable, "-c", OPEN, folder]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

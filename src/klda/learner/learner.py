@@ -34,7 +34,7 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
-from klda.labels import Label, check_one_each, listed, plain, plain_labels
+from klda.labels import Label, check_one_each, label_list, listed, plain
 from klda.learner import folder, stored
 from klda.learner.class_names import ClassNames
 from klda.learner.evaluation import Evaluation
@@ -283,7 +283,7 @@ class Learner:
     ) -> None:
         """Check samples, and let an engine learn them."""
         check_one_each(rows, labels, "rows")
-        names = np.asarray(plain_labels(labels)).tolist()
+        names = label_list(labels)
         rows = self._checked_rows(rows)
         check_label_kind(np.array([*engine.counts][:1]), names, "labels")
         if ids is not None and not self.keeps_all:

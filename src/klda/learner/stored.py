@@ -63,8 +63,9 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
         kept = {name: array for name, array in arrays.items() if name.startswith("predict/0/")}
         known, counts = meta["classes"], np.maximum(meta["counts"], 1)
         evidence = Evidence.unpack(_evidence_of_version_2(meta, member, arrays), known)
-        found = evidence.calibration(known, counts, arrays["predict/0/familiarity/lengths"])
-        kept |= add_prefix("predict/0/calibration/", found.pack(known))
+        if len(evidence):
+            found = evidence.calibration(known, counts, arrays["predict/0/familiarity/lengths"])
+            kept |= add_prefix("predict/0/calibration/", found.pack(known))
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
         engine["model"] |= shape | own_map
