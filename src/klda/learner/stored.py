@@ -27,7 +27,8 @@ def parameters(values: Mapping[str, Any]) -> Parameters:
             f"The model was made by a newer version of klda: it has a parameter {unknown[0]!r}, "
             f"which klda {__version__} does not know. Upgrade klda."
         )
-    return Parameters(**values)
+    blocks = values.get("blocks")
+    return Parameters(**{**values, "blocks": tuple(blocks) if blocks else None})
 
 
 def current(content: StoredModel) -> Content:
@@ -45,7 +46,7 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
             f"The model has a {meta['kind']}, saved by klda 0.2.0: a Learner of this version holds "
             "a KLDA or an LDA. Learn it again, or use klda 0.2.0."
         )
-    chosen = {name: value for name, value in meta["parameters"].items() if name != "blocks"}
+    chosen = dict(meta["parameters"])
     if meta["kind"] == "LDA":
         chosen |= {"n_components": None, "rule": "lda"}
     shape = {name: meta[name] for name in ("n_features", "classes", "counts")}
