@@ -2,8 +2,9 @@
 
 A name is not written like a text. In the earlier layers of a network it says little of what its
 class is about, so a hint speaks in the last block, from column `start` on, and the features before
-it are missing: they are filled with those of the class's own samples, or of all samples while it has none. In the others
-it is moved by how the means of the classes that were taught differ from their names.
+it are missing: they are filled with those of the class's own samples, or of all samples while it
+has none. In the others it is moved by how the means of classes that were taught differ from their
+names.
 
 A class without samples has its hint alone, which counts as one sample in a model of any size.
 While samples are few, the hint of a class that has some counts as one more of them until there are
