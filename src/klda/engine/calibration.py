@@ -167,21 +167,22 @@ class Evidence:
             return self
         chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
         chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
-        unit, step = unit_of(solved), max(1, PROBED_AT_ONCE // len(counts))
+        unit, step = unit_of(solved.terms.squares), max(1, PROBED_AT_ONCE // len(counts))
+        bucket = _bucket(solved.counts)
         usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
         for start in range(0, len(chosen), step):
             some = rows.at(chosen[start : start + step])
             labels, lifted = some.labels.tolist(), own_map.lift(some.values)  # type: ignore[attr-defined]
             own, scores, of_lda = leave_one_out(solved, lifted, labels)
             new = Evidence(
-                np.full(len(own), _bucket(solved)),
+                np.full(len(own), bucket),
                 labels,
                 solved.terms.novelty.of_lda_scores(of_lda) / unit,
                 _losses(scores / usual, own),
                 scores.argmax(axis=1) == own,
             )
             found = found._with(new)
-        return found._thinned(_bucket(solved))
+        return found._thinned(bucket)
 
     def merge(self, other: Evidence) -> Evidence:
         """Add the samples of another model."""
@@ -209,18 +210,20 @@ class Evidence:
         """Give a class another name."""
         return replace(self, labels=[new if label == old else label for label in self.labels])
 
-    def calibration(self, solved: Solved) -> Calibration:
-        """Return what it says about a rule."""
-        here, unit = self._at(self._in_use(_bucket(solved))), unit_of(solved)
-        usual = USUAL_TEMPERATURE * unit / np.sqrt(max(len(solved.labels), 1))
+    def calibration(
+        self, labels: Sequence[Label], counts: np.ndarray, squares: np.ndarray
+    ) -> Calibration:
+        """Return what it says about a rule, given its classes and the squared lengths of means."""
+        here, unit = self._at(self._in_use(_bucket(counts))), unit_of(squares)
+        usual = USUAL_TEMPERATURE * unit / np.sqrt(max(len(labels), 1))
         # As often as their classes are expected: samples of chance sizes say little of frequencies.
-        expected = dict(zip(solved.labels, np.exp(log_priors(solved.counts)), strict=True))
+        expected = dict(zip(labels, np.exp(log_priors(counts)), strict=True))
         number = Counter(here.labels)
         weights = np.array([expected.get(one, 0.0) / number[one] for one in here.labels])
         weights *= len(here) / max(float(weights.sum()), np.finfo(float).tiny)
         losses = 0.5 * (OCTAVES / np.where(OCTAVES < 0, COLDER, HOTTER)) ** 2
         losses += COUNTS_AS * weights @ here.losses.astype(np.float64)
-        temperature = usual * 2.0 ** _lowest(OCTAVES, losses)
+        temperature = float(usual * 2.0 ** _lowest(OCTAVES, losses))
         novelty = here.novelty * unit
         if not len(here):
             return Calibration(temperature, unit)
@@ -302,15 +305,15 @@ class Evidence:
         return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
 
 
-def unit_of(solved: Solved) -> float:
+def unit_of(squares: np.ndarray) -> float:
     """Return half the typical squared distance between two class means."""
-    n_classes = len(solved.labels)
-    return float(np.median(solved.terms.squares)) * n_classes / max(n_classes - 1, 1) or 1.0
+    n_classes = len(squares)
+    return float(np.median(squares)) * n_classes / max(n_classes - 1, 1) or 1.0
 
 
-def _bucket(solved: Solved) -> int:
+def _bucket(counts: np.ndarray) -> int:
     """Return the bucket of samples left out of a model of this size."""
-    n = max(int(solved.counts.sum()), 1)
+    n = max(int(counts.sum()), 1)
     return int(np.floor(BUCKETS_PER_OCTAVE * np.log2(n)))
 
 

@@ -265,7 +265,8 @@ class Engine:
                 evidence = model.evidence.add(solved, own_map, model.waiting)
                 waiting = Rows() if len(solved.labels) > 1 else model.waiting  # one tells nothing
                 model = replace(model, evidence=evidence, waiting=waiting, counted=model.statistics)
-            solution = replace(self._solution, calibration=evidence.calibration(solved))
+            found = evidence.calibration(solved.labels, solved.counts, solved.terms.squares)
+            solution = replace(self._solution, calibration=found)
             vars(self).update(_model=model, _solution=solution, _judged_for=parameters)
             return solution
 

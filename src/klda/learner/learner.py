@@ -716,7 +716,7 @@ class Learner:
         """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
         solution = self.solution
         scores = solution.scores(self.encode(inputs, progress=progress))
-        return softmax(scores / solution.temperature)
+        return softmax(scores.astype(np.float64) / solution.temperature)
 
     def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""

@@ -10,9 +10,11 @@ import numpy as np
 
 from klda import __version__
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.model import ALL
+from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence, unit_of
+from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_WAITING
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
+from klda.engine.rule import LDA_PART, lda_part
 from klda.errors import KldaError
 from klda.learner.folder import StoredModel
 
@@ -60,6 +62,10 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
             )
         engine["solution"] = shape | own_map | {"rho": member["rho"]}
         kept = {name: array for name, array in arrays.items() if name.startswith("predict/0/")}
+        known, counts = meta["classes"], np.maximum(meta["counts"], 1)
+        evidence = Evidence.unpack(_evidence_of_version_2(meta, member, arrays), known)
+        found = evidence.calibration(known, counts, arrays["predict/0/familiarity/lengths"])
+        kept |= add_prefix("predict/0/calibration/", found.pack(known))
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
         engine["model"] |= shape | own_map
@@ -94,19 +100,50 @@ def _model_of_version_2(
     size = int(meta["parameters"].get("n_components", meta["n_features"]))
     model: dict[str, Any] = {"most_rows": size // 2}
     found: dict[str, np.ndarray] = {}
-    rows = {
-        "rows": ("learn/held", meta.get("held")),
-        "hints": ("learn/hints", meta.get("hints")),
-        "waiting": ("learn/pending", meta.get("waiting", {}).get("pending")),
-    }
-    for name, (array, labels) in rows.items():
-        if labels is not None and (labels or sum(meta["counts"]) == 0):
-            packed, model[name] = Rows.of(arrays[array], labels).pack()
-            found |= add_prefix(f"{name}/", packed)
+    kept: dict[str, Rows] = {}
+    pending = meta.get("waiting", {}).get("pending")
     if "ledger" in document:
-        found |= add_prefix("rows/", strip_prefix("ledger/", arrays))
-        model |= {"rows": document["ledger"], "most_rows": ALL}
+        model["most_rows"] = ALL
+        kept["rows"] = Rows.unpack(strip_prefix("ledger/", arrays), document["ledger"])
+    elif meta.get("held") or not sum(meta["counts"]):
+        kept["rows"] = Rows.of(arrays["learn/held"], meta["held"])
+    elif pending:
+        kept["waiting"] = Rows.of(arrays["learn/pending"], pending)
+    if meta.get("hints"):
+        kept["hints"] = Rows.of(arrays["learn/hints"], meta["hints"])
+    if "rows" not in kept:
+        found |= add_prefix("evidence/", _evidence_of_version_2(meta, member, arrays))
+    elif len(kept["rows"]) > EXACT_KERNEL_ROWS:  # of those that it keeps, some are left out again
+        some = kept["rows"].smallest(MOST_WAITING)
+        kept["waiting"] = Rows.of(some.values, some.labels.tolist())
+    for name, rows in kept.items():
+        packed, model[name] = rows.pack()
+        found |= add_prefix(f"{name}/", packed)
     if not meta.get("held"):
         found |= add_prefix("statistics/", strip_prefix("learn/0/", arrays))
         model["statistics"] = {name: member[name] for name in ("n_scattered", "turnover")}
     return found, model
+
+
+def _evidence_of_version_2(
+    meta: Mapping[str, Any], member: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return what leaving samples out has told, in the units of this version."""
+    old, lengths = strip_prefix("predict/calibration/", arrays), "predict/0/familiarity/lengths"
+    if "losses" not in old or lengths not in arrays:  # not calibrated
+        return {}
+    counts, unit = np.array(meta["counts"]), unit_of(arrays[lengths])
+    offset = member["spread"] * len(counts) / max(counts.sum(), 1)
+    heat = member["inflation"]
+    if len(arrays["predict/0/familiarity/unblend"]):
+        heat = (1 + LDA_PART / lda_part(counts)) * float(np.median(arrays[lengths])) / 60
+    usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
+    wanted, tried = OCTAVES + np.log2(usual / heat), np.arange(-6, 12, 0.5)
+    losses = np.array([np.interp(wanted, tried, one) for one in old["losses"]])
+    return {
+        "buckets": old["filed"],
+        "labels": old["labels"],
+        "novelty": (old["novelty"] * member["inflation"] + offset) / unit,
+        "losses": losses.reshape(-1, len(OCTAVES)).astype(np.float32),
+        "hits": (old["losses"][:, 0] < np.log(2)).astype(np.uint8),  # the coldest: all or nothing
+    }
