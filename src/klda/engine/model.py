@@ -334,6 +334,8 @@ class Model:
         model = cls(
             own_map, meta["most_rows"], rows, hints or Rows(), waiting or Rows(), evidence, counted
         )
-        if (rows is not None and rows.counts != counts) or (rows is None and counted is None):
+        known = counted is not None if rows is None else rows.counts == counts
+        chunks = [chunk for kept in (rows, hints, waiting) if kept for chunk in kept.chunks]
+        if not known or any(chunk.shape[1:] != (own_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model
