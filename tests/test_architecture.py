@@ -10,9 +10,19 @@ import klda
 
 SOURCE = Path(klda.__file__).parent
 # A room imports only rooms above it: lazily or not, for types or not.
-ROOMS = ["errors", "labels", "engine", "classifiers", "encoders", "data", "learner"]
+ROOMS = ["errors", "checks", "labels", "engine", "classifiers", "encoders", "data", "learner"]
 DOORS = ["cli", "server", "cluster"]  # what users meet; the command line opens the other two
-MOST_LINES = 500
+MOST_TIED = 3  # modules that may import each other in a circle, for types
+# Knots in rooms that are being rewritten; each goes with the rewrite of its room.
+KNOWN_KNOTS = [
+    {
+        *("klda", "klda.server.client", "klda.classifiers", "klda.learner"),
+        *(f"klda.classifiers.{name}" for name in ("base", "klda", "lda", "validation")),
+        *(f"klda.learner.{name}" for name in ("class_names", "explanation", "folder", "learner")),
+        *(f"klda.learner.{name}" for name in ("overlap", "read_only")),
+    },
+    {f"klda.engine.{name}" for name in ("evidence", "few_evidence", "model", "solution", "solve")},
+]
 
 
 def modules():
@@ -67,36 +77,45 @@ def test_no_module_imports_a_private_name_of_another():
             assert not private, f"{name_of(path)} imports {module}.{imported}"
 
 
-def test_a_module_can_be_read_in_one_sitting():
-    lengths = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
-    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
-
-
-def test_modules_import_each_other_in_one_direction():
+def import_graph(*, types):
+    """Return the modules that each module imports; with `types`, also those for types alone."""
     known = {name_of(path): path for path in modules()}
     graph = {}
     for name, path in known.items():
-        targets = set()
+        graph[name] = set()
         for module, imported in imports(path):
             full = f"{module}.{imported}"
             target = full if full in known else module
-            if target != name and not _for_types_only(path, module):
-                targets.add(target)
-        graph[name] = targets
-    visiting, done = [], set()
+            if target in known and target != name and (types or not _for_types_only(path, module)):
+                graph[name].add(target)
+    return graph
 
-    def visit(name):
-        assert name not in visiting, " -> ".join([*visiting[visiting.index(name) :], name])
-        if name in done:
-            return
-        visiting.append(name)
-        for target in sorted(graph.get(name, ())):
-            visit(target)
-        visiting.pop()
-        done.add(name)
 
-    for name in graph:
-        visit(name)
+def knots(graph):
+    """Return the groups of modules that all import each other, directly or not."""
+    within = {name: reachable(graph, name) for name in graph}
+    tied = {frozenset(other for other in within[name] if name in within[other]) for name in graph}
+    return [knot for knot in tied if len(knot) > 1]
+
+
+def reachable(graph, start):
+    found, left = set(), [start]
+    while left:
+        for target in graph[left.pop()] - found:
+            found.add(target)
+            left.append(target)
+    return found
+
+
+def test_modules_import_each_other_in_one_direction():
+    assert knots(import_graph(types=False)) == []
+
+
+def test_few_modules_are_tied_in_a_knot():
+    """Imports for types count: who reads one module of a knot has to read them all."""
+    large = [knot for knot in knots(import_graph(types=True)) if len(knot) > MOST_TIED]
+    unknown = [sorted(knot) for knot in large if not any(knot <= known for known in KNOWN_KNOTS)]
+    assert unknown == []
 
 
 def _for_types_only(path, module):
@@ -113,4 +132,4 @@ def _for_types_only(path, module):
 
 def test_few_modules_stand_beside_the_rooms():
     beside = [path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"]
-    assert set(beside) <= {"errors", "labels", "__main__"}
+    assert set(beside) <= {"errors", "checks", "labels", "__main__"}

@@ -24,9 +24,9 @@ from klda.cli.app import app  # noqa: E402
 from klda.cluster import ClusterError, learn  # noqa: E402
 from klda.cluster.connection import Resources, connect  # noqa: E402
 from klda.cluster.pool import Pool  # noqa: E402
-from klda.cluster.rows import Block, BlockReader, Part  # noqa: E402
+from klda.cluster.rows import Part  # noqa: E402
 from klda.cluster.workers import Worker  # noqa: E402
-from klda.data import BATCH_ROWS, Batch, Columns, TableError  # noqa: E402
+from klda.data import BATCH_ROWS, Batch, TableError  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
 from tests.cluster.samples import assert_same, learn_alone, make_rows  # noqa: E402
@@ -231,21 +231,20 @@ def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeyp
     go = tmp_path / "go"
 
     class SlowWorker(Worker):
-        def load(self):
+        def learn(self, *given):
             while not go.exists():
                 time.sleep(0.1)
-            return super().load()
+            return super().learn(*given)
 
     monkeypatch.setattr("klda.cluster.pool.Worker", SlowWorker)
     rows, labels = make_rows(20)
     learner = Learner("features", classifier=NCM()).learn(rows, labels)
     empty = ray.put(learner.classifier.empty().pack(solved=False))
-    part = Part(0, [Block(ray.put(Batch(rows, labels.tolist())), 20)])
-    reader = BlockReader("features", Columns(), labels=True)
+    part = Part(0, 20, [ray.put(Batch(rows, labels.tolist()))])
     with Pool(ray, learner.foundation, {}, Resources(workers=1)) as pool:
         pool.wait_for_place()
         go.touch()
-        (done,) = pool.map([part], "learn", empty, reader)
+        (done,) = pool.map([part], "learn", empty)
     assert done[0] is part
     assert sum(done[1][1]["counts"]) == 20
 

@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 arrow = pytest.importorskip("pyarrow")
 
 from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble  # noqa: E402
-from klda.cluster.rows import Block, BlockReader, Part, cut  # noqa: E402
+from klda.cluster.rows import cut, dataset_table  # noqa: E402
 from klda.cluster.workers import Worker  # noqa: E402
 from klda.data import Batch, Columns  # noqa: E402
 from klda.engine.model import Model  # noqa: E402
@@ -25,15 +25,9 @@ from tests.cluster.samples import CLASSES, assert_same, make_rows  # noqa: E402
 
 def learn_part(alone, rows, labels, device="cpu"):
     """What a worker sends of some rows, which a classifier has learned, too."""
-    worker = Worker(alone.foundation, {}, device, threads=1)
-    worker.load()
+    worker = Worker(alone.foundation, {"device": device}, threads=1)
     packed = alone.classifier.empty().pack(solved=False)
-    reader = BlockReader("features", Columns(), labels=True)
-    return worker.learn(packed, reader, part_of(rows), Batch(rows, labels.tolist()))
-
-
-def part_of(rows, first_row=0):
-    return Part(first_row, [Block(None, len(rows))])
+    return worker.learn(packed, 0, Batch(rows, labels.tolist()))[1]
 
 
 def merged(alone, parts):
@@ -101,8 +95,16 @@ def test_a_part_is_sent_as_a_triangle_whatever_its_number_of_rows():
 # Cutting
 
 
-def blocks_of(n, size=10, known=True):
-    return [Block(i, size, 1, (i + 1) / n if known else None) for i in range(n)]
+def batches_of(count, rows=10, known=True):
+    """Batches of rows that take a byte each."""
+    return [
+        Batch(np.zeros((rows, 1), np.uint8), None, (i + 1) / count if known else 0.0)
+        for i in range(count)
+    ]
+
+
+def cut_up(batches, **limits):
+    return list(cut(batches, lambda batch: batch, **limits))
 
 
 def sizes(parts):
@@ -111,34 +113,31 @@ def sizes(parts):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_parts_cover_all_rows_in_order(known):
-    blocks = blocks_of(100, known=known)
-    parts = list(cut(blocks, workers=2, least=20, most=200))
-    assert [block for part in parts for block in part.blocks] == blocks
+    batches = batches_of(100, known=known)
+    parts = cut_up(batches, workers=2, least=20, most=200)
+    assert [id(one) for part in parts for one in part.batches] == list(map(id, batches))
     assert [part.first_row for part in parts] == [0, *np.cumsum(sizes(parts))[:-1]]
     assert max(sizes(parts)) <= 200
-    if known:
-        assert sum(part.fraction for part in parts) == pytest.approx(1)
-    else:
-        assert {part.fraction for part in parts} == {None}
+    assert sum(part.fraction for part in parts) == pytest.approx(1 if known else 0)
 
 
 def test_parts_shrink_towards_an_end_that_is_known():
-    found = sizes(cut(blocks_of(100), workers=2, least=20, most=400))
+    found = sizes(cut_up(batches_of(100), workers=2, least=20, most=400))
     assert found == sorted(found, reverse=True)
     assert found[0] > 4 * found[-1]
 
 
 def test_no_part_of_a_dataset_is_much_of_all_rows():
-    found = sizes(cut(blocks_of(200, known=False), workers=2, least=20, most=10_000))
+    found = sizes(cut_up(batches_of(200, known=False), workers=2, least=20, most=10_000))
     assert max(found) <= 2000 / (4 * 2) + 10
 
 
 def test_few_rows_are_divided_among_the_workers():
-    assert sizes(cut(blocks_of(8), workers=4, least=1000, most=1000)) == [20] * 4
+    assert sizes(cut_up(batches_of(8), workers=4, least=1000, most=1000)) == [20] * 4
 
 
 def test_a_part_that_is_too_large_for_the_store_gets_no_more_rows():
-    found = sizes(cut(blocks_of(10), workers=1, least=1000, most=1000, most_bytes=3))
+    found = sizes(cut_up(batches_of(10), workers=1, least=1000, most=1000, most_bytes=25))
     assert found == [30, 30, 30, 10]
 
 
@@ -146,9 +145,23 @@ def test_a_part_that_is_too_large_for_the_store_gets_no_more_rows():
 # Rows of a dataset, in this process
 
 
-def reader_of(modality, labels=True, **given):
+class Dataset:
+    """What klda needs of a Ray Data dataset of one block."""
+
+    def __init__(self, block):
+        self.block = block
+
+    def iter_batches(self, *, batch_size, batch_format):
+        assert batch_size >= self.block.num_rows
+        assert batch_format == "pyarrow"
+        yield self.block
+
+
+def batch_of(block, modality, copied=(), labels=True, **given):
     columns = Columns(given.get("input"), given.get("label"))
-    return BlockReader(modality, columns, labels)
+    table = dataset_table(Dataset(block), modality, columns, copied)
+    (batch,) = table.batches(labels=labels)
+    return batch
 
 
 def test_feature_columns_of_any_kind_are_read():
@@ -156,52 +169,61 @@ def test_feature_columns_of_any_kind_are_read():
     fixed = arrow.FixedSizeListArray.from_arrays(arrow.array(values.ravel()), 2)
     tensors = arrow.FixedShapeTensorArray.from_numpy_ndarray(values)
     for column in (arrow.array(values.tolist()), fixed, tensors, arrow.chunked_array([fixed])):
-        block = arrow.table({"embedding": column, "y": list(range(10))})
-        rows, labels, _ = reader_of("features").read(block, Block(None, 8, start=1))
-        np.testing.assert_array_equal(rows, values[1:9])
-        assert labels == list(range(1, 9))
+        block = arrow.table({"embedding": column, "y": list(range(10))}).slice(1, 8)
+        batch = batch_of(block, "features")
+        np.testing.assert_array_equal(batch.inputs, values[1:9])
+        assert batch.labels == list(range(1, 9))  # integers stay integers
 
 
 @pytest.mark.parametrize(
-    "reader, columns, message",
+    "modality, columns, message",
     [
-        (reader_of("text"), {"text": ["a", ""], "y": ["b", "c"]}, "row 12: the text is empty"),
-        (reader_of("text"), {"text": ["a", 3][1:], "y": ["b"]}, "row 11: the text is 3"),
-        (reader_of("text"), {"text": ["a"], "y": [None]}, "row 11: the label is empty"),
-        (reader_of("text"), {"text": ["a"], "y": [0.5]}, "row 11: the label is 0.5"),
-        (reader_of("text"), {"text": ["a"], "y": ["b" * 2000]}, "row 11: .*2,000 characters"),
-        (reader_of("text"), {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
-        (reader_of("text", input="body"), {"text": ["a"]}, "input_column='body'"),
-        (reader_of("text"), {"text": ["a"]}, "holds the label"),
-        (reader_of("features"), {"x": [[1.0], [1.0, 2.0]], "y": ["a", "b"]}, "different lengths"),
-        (reader_of("features"), {"x": [1.0], "y": ["a"]}, "can't be features"),
-        (reader_of("image"), {"path": ["/no/such.png"], "y": ["a"]}, "all machines of the cluster"),
+        ("text", {"text": ["a", ""], "y": ["b", "c"]}, "dataset, row 2: the text is empty"),
+        ("text", {"text": [3], "y": ["b"]}, "row 1: the text must be a string; got int: 3"),
+        ("text", {"text": ["a"], "y": [None]}, "row 1: the label is empty"),
+        ("text", {"text": ["a"], "y": [0.5]}, "row 1: the label is 0.5"),
+        ("text", {"text": ["a"], "y": ["b" * 2000]}, "row 1: .*2,000 characters"),
+        ("text", {"a": ["a"], "b": ["b"], "y": ["b"]}, "columns are: a, b, y"),
+        ("text", {"text": ["a"]}, "holds the label"),
+        ("features", {"x": [[1.0], [1.0, 2.0]], "y": ["a", "b"]}, "different lengths"),
+        ("features", {"x": [1.0], "y": ["a"]}, "can't be features"),
     ],
 )
-def test_bad_rows_of_a_dataset_are_named(reader, columns, message):
-    block = arrow.table(columns)
+def test_bad_rows_of_a_dataset_are_named(modality, columns, message):
     with pytest.raises(KldaError, match=message):
-        list(reader.batches(part_of(block, 10), [block]))
+        batch_of(arrow.table(columns), modality)
+
+
+def test_columns_of_a_dataset_that_are_not_there_are_named():
+    block = arrow.table({"text": ["a"], "y": ["b"]})
+    with pytest.raises(KldaError, match="input_column='body'"):
+        batch_of(block, "text", input="body")
+    with pytest.raises(KldaError, match=r"columns names 'key'.*text, y"):
+        batch_of(block, "text", copied=("key",))
 
 
 def test_text_labels_of_a_dataset_are_read_as_in_files():
     block = arrow.table({"text": ["x", "y"], "label": [" a ", "a"]})
-    _, labels, _ = reader_of("text").read(block, Block(None, 2))
-    assert labels == ["a", "a"]
+    assert batch_of(block, "text").labels == ["a", "a"]
+
+
+def test_images_that_a_machine_does_not_see_are_named():
+    learner = Learner("features", classifier=NCM()).learn(*make_rows(20))
+    worker = Worker(learner.foundation, {"device": "cpu"}, threads=1)
+    batch = batch_of(arrow.table({"path": ["/no/such.png"], "y": ["a"]}), "image")
+    with pytest.raises(KldaError, match=r"/no/such.png.*all machines of the cluster"):
+        worker.learn(learner.classifier.empty().pack(solved=False), 0, batch)
 
 
 def test_predictions_have_the_columns_asked_for():
     rows, labels = make_rows(200)
     learner = Learner("features", classifier=NCM()).learn(rows, labels)
     source = arrow.table({"id": [7, 8, 9], "x": rows[:3].tolist()})
-    worker = Worker(learner.foundation, {}, "cpu", threads=1)
-    worker.load()
-    asked = learner.classifier.pack(compact=True), reader_of("features", labels=False, input="x")
-    table = worker.predict(*asked, 0.05, ("id",), part_of(source, 5), source)
+    worker = Worker(learner.foundation, {"device": "cpu"}, threads=1)
+    batch = batch_of(source, "features", ("id",), labels=False, input="x")
+    _, table = worker.predict(learner.classifier.pack(compact=True), 0.05, 5, batch)
     assert table.column_names == ["row", "id", "label", "probability", "known"]
     assert table["row"].to_pylist() == [6, 7, 8]
     assert table["id"].to_pylist() == [7, 8, 9]
     assert table["known"].null_count == 3  # nearest class mean can't tell
     assert table["label"].to_pylist() == learner.predict(rows[:3]).tolist()
-    with pytest.raises(KldaError, match="columns names 'key'"):
-        worker.predict(*asked, 0.05, ("key",), part_of(source, 5), source)

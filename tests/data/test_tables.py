@@ -18,7 +18,6 @@ from klda.data import (
     Position,
     TableError,
     as_label,
-    find_files,
     identity,
     open_pasted,
     open_table,
@@ -26,6 +25,8 @@ from klda.data import (
     read,
     read_lines,
 )
+from klda.data.files import find_files as find
+from klda.data.formats import FORMATS
 from klda.errors import KldaError
 
 ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
@@ -36,6 +37,10 @@ def rows_of(path, *, labels=True, size=4096, **options):
     inputs = [value for batch in batches for value in batch.inputs]
     names = None if batches[0].labels is None else [name for c in batches for name in c.labels]
     return inputs, names
+
+
+def find_files(paths):
+    return find(paths, FORMATS)
 
 
 def write_csv(path, text):
@@ -187,7 +192,11 @@ BROKEN = {
     "not JSON": ("a.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', "line 2.*not JSON"),
     "not an object": ("a.jsonl", b"[1, 2]\n", "line 1.*one JSON object"),
     "null text": ("a.jsonl", b'{"text": null, "label": "b"}\n', "line 1: the text is empty"),
-    "text is a number": ("a.jsonl", b'{"text": 5, "label": "b"}\n', "line 1: the text is 5"),
+    "text is a number": (
+        "a.jsonl",
+        b'{"text": 5, "label": "b"}\n',
+        "line 1: the text must be a string; got int: 5",
+    ),
     "label is a list": ("a.jsonl", b'{"text": "a", "label": ["b"]}\n', "line 1: the label is"),
     "key missing later": (
         "a.jsonl",
@@ -639,7 +648,8 @@ def test_half_a_surrogate_pair_is_named_by_its_line(tmp_path, key):
     row = {"text": "x", "label": "y"}
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps(row | {key: "x\ud800"}) + "\n")
-    with pytest.raises(TableError, match=rf"a\.jsonl, line 2: the {key} is not valid Unicode"):
+    said = {"text": "the text is not valid Unicode", "label": r"the label .* contains '\\ud800'"}
+    with pytest.raises(TableError, match=rf"a\.jsonl, line 2: {said[key]}"):
         rows_of(path)
 
 

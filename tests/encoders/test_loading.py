@@ -458,7 +458,7 @@ RUNTIMES = ("onnxruntime", "tokenizers", "torch", "transformers")
     [
         ("", ("onnxruntime", "torch"), "onnxruntime", "minilm"),
         ("", RUNTIMES, "onnxruntime and tokenizers", "minilm"),
-        ("engine='torch'", RUNTIMES, "torch and tokenizers", "text"),
+        ("engine='torch'", RUNTIMES, "torch and transformers", "text"),
         ("device='cuda'", ("torch",), "torch", "text"),
     ],
 )

@@ -148,6 +148,21 @@ def test_klda_serve_says_that_memory_is_short(large_model):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("can't start new thread")], ids=["array", "thread"]
+)
+def test_a_request_without_memory_for_it_is_told_so(client, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("anyio.to_thread.run_sync", fail)
+        for path in ("/v1/health", "/v1/model"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "memory")
+    assert client.get("/v1/health").status_code == 200
+
+
 def test_a_compact_model_refuses_no_change_of_its_journal(features_model, tmp_path):
     """It can't learn; the changes wait for the one that can."""
     expected = taught(features_model)

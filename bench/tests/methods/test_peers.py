@@ -11,10 +11,11 @@ from sklearn.covariance import OAS
 from klda_bench.methods.peers import GACL, SLDA, AnaCP, FeCAM, RanPAC
 from klda_bench.methods.peers.anacp import gelu, separate
 from klda_bench.methods.peers.fecam import normalise, shrink
-from klda_bench.methods.peers.linear import ClassMeans, Regression
+from klda_bench.methods.peers.linear import ClassMeans, Regression, fetch, place
 from klda_bench.methods.peers.relu_ridge import RIDGES, choose_ridge
 
 N_CLASSES, DIMENSION = 6, 8
+TENSORS = "cpu:0"  # a device by its number: tensors of torch, as on a GPU
 
 
 @pytest.fixture
@@ -279,6 +280,26 @@ def test_gelu_by_hand():
     np.testing.assert_allclose(gelu(x), expected)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: GACL(n_components=50, ridge=2.0, device=device),
+        lambda device: RanPAC(n_components=64, device=device),
+        lambda device: AnaCP(n_components=40, ridge=3.0, samples_per_class=20, device=device),
+        lambda device: FeCAM(device=device),
+    ],
+    ids=["GACL", "RanPAC", "AnaCP", "FeCAM"],
+)
+def test_a_peer_answers_the_same_on_tensors(make, tasks, queries):
+    pytest.importorskip("torch")
+    on_arrays, on_tensors = learn(make("cpu"), tasks), learn(make(TENSORS), tasks)
+    expected = on_arrays.predict(queries)
+    np.testing.assert_array_equal(on_tensors.predict(queries), expected)
+    scores = on_arrays._scores(queries)
+    np.testing.assert_allclose(on_tensors._scores(queries), scores, rtol=1e-3, atol=1e-3)
+    assert getattr(on_tensors, "ridge", None) == getattr(on_arrays, "ridge", None)
+
+
 # --- what they share -----------------------------------------------------------------------------
 
 
@@ -293,10 +314,15 @@ def test_a_regression_reads_the_lower_triangle_only():
     np.testing.assert_allclose(regression.solve(0.5, right), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_regression_with_a_singular_matrix_is_finite():
-    regression = Regression(6)
-    regression.add(np.ones((4, 6), dtype=np.float32), np.ones((4, 1), dtype=np.float32))
-    assert np.all(np.isfinite(regression.solve(1e-8, np.ones((6, 1), dtype=np.float32))))
+@pytest.mark.parametrize("device", ["cpu", TENSORS])
+def test_a_regression_with_a_singular_matrix_is_finite(device):
+    if device == TENSORS:
+        pytest.importorskip("torch")
+    regression = Regression(6, device)
+    rows = place(np.ones((4, 6), dtype=np.float32), device)
+    regression.add(rows, np.ones((4, 1), dtype=np.float32))
+    solved = fetch(regression.solve(1e-8, np.ones((6, 1), dtype=np.float32)))
+    assert np.all(np.isfinite(solved))
 
 
 def test_class_means_are_exact_for_a_class_in_parts():

@@ -24,7 +24,7 @@ def record(accuracy, correct=(1, 1, 0, 1)):
     bits = np.asarray(correct, dtype=bool)
     return {
         "metrics": {"final_accuracy": accuracy},
-        "settings": {"subset": ""},
+        "settings": {"subset": "", "data_sha256": "same"},
         "correct": pack_bits(bits),
         "rows_predicted": len(bits),
     }
@@ -94,6 +94,12 @@ def test_paired_differences_are_over_the_same_rows():
     assert pair["standard_error"] == pytest.approx(100 * np.std([0, 1, 0, 1], ddof=1) / 2, rel=1e-4)
 
 
+def test_runs_on_rows_in_another_order_are_not_compared():
+    other = run("lda", 0, 25.0)
+    other["record"]["settings"] |= {"data_sha256": "of another copy"}
+    assert pairs_against(as_frame([run("klda", 0, 75.0), other]), "lda", ["klda"]) == []
+
+
 def test_a_run_that_did_not_keep_its_answers_is_not_compared():
     runs = as_frame([run("klda", 0, 75.0, ()), run("lda", 0, 25.0)])
     assert pairs_against(runs, "lda", ["lda", "klda"]) == []
@@ -153,6 +159,7 @@ def test_a_report_of_your_own_data_shows_all_of_it_and_nothing_of_the_paper(tmp_
 def finished(method, dataset, accuracy, **changes):
     """Return a row of a finished run on the paper's data and model, at the usual settings."""
     settings = {"split": "paper", "subset": "", "tasks": 10, "layers": "last", "seed": 0}
+    settings |= {"data_sha256": "same"}
     options = registry()[method].options("paraphrase-minilm-l3")
     settings |= {"dataset": dataset, "method": method, "backbone": "paraphrase-minilm-l3"}
     settings |= {"options": options, "auto": meaning_of_auto(options)} | changes

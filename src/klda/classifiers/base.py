@@ -9,11 +9,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import validate_data
 
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.checks import (
     check_labels_known,
     check_removable,
     check_same_map,
+    check_same_parameters,
     checked_name,
     columns_of,
 )
@@ -21,7 +23,7 @@ from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.solution import Answer, Solution, softmax
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import KldaError
 from klda.labels import Label
 
 
@@ -124,7 +126,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         if not other.__sklearn_is_fitted__():
             return self
         if not self.__sklearn_is_fitted__():
-            self._check_same_parameters(other)
+            check_same_parameters(self._parameters(), other._parameters())
             return self._become(other, other._engine.copy())
         check_same_map(self.model_.map, other.model_.map)
         checked_kind = (self.classes_, other.classes_)
@@ -135,16 +137,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             )
         self._engine.merge(other.model_)
         return self
-
-    def _check_same_parameters(self, other: Self) -> None:
-        """Raise if the other model is not one that this one, still empty, would have become."""
-        mine, theirs = self.get_params(), other.get_params()
-        for name in {"n_components", "gamma", "random_features", "dtype"} & mine.keys():
-            if mine[name] is not theirs[name] and mine[name] != theirs[name]:
-                raise KldaError(
-                    f"other was made with {name}={theirs[name]!r}, this model with "
-                    f"{name}={mine[name]!r}; make both with the same."
-                )
 
     # ---------------------------------------------------------------- answers
 

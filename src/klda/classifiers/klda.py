@@ -9,11 +9,12 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
+from klda.checks import check_count
 from klda.classifiers.base import ContinualClassifier
 from klda.classifiers.validation import not_fitted
 from klda.engine.feature_map import FourierMap
 from klda.engine.solution import softmax
-from klda.errors import KldaError, check_count
+from klda.errors import KldaError
 from klda.labels import Label
 
 PAPER: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from klda.cli import edit, evaluate, learn, predict, serve, show
 from klda.cli.console import complain, say
-from klda.errors import KldaError
+from klda.errors import KldaError, is_lack_of_memory
 
 # Installed packages add commands under this group of entry points: name = "module:typer_app".
 COMMANDS = "klda.commands"
@@ -26,8 +26,6 @@ ELSEWHERE = {
 
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
-# What libraries and threads that can't be loaded or started for lack of memory say.
-_NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
 
 
 class _PlainHelp:
@@ -76,7 +74,7 @@ class ReportingGroup(_PlainHelp, TyperGroup):
             complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
             raise typer.Exit(1) from error
         except (MemoryError, OSError, ImportError, RuntimeError) as error:
-            if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            if is_lack_of_memory(error):
                 reason = str(error).rstrip(".") or "an array did not fit"
                 complain(f"Not enough memory: {reason}. Nothing was changed.")
             elif isinstance(error, OSError):

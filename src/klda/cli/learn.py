@@ -120,8 +120,8 @@ def learn(
             if cluster is None:
                 learner = _learn_here(job, opened)
             else:
-                encoding |= options.given(address=cluster, workers=workers)
-                learner = _learn_on_cluster(job, opened(), encoding)
+                where = encoding | options.given(address=cluster, workers=workers)
+                learner = _learn_on_cluster(job, opened(), where)
             with interrupts_ignored():
                 job.save(learner)
     _report(learner, before, model, resumed, time.perf_counter() - start, json)

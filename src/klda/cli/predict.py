@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.text import Text
 
+from klda.checks import REFUSED, check_fraction
 from klda.cli import options, reading
 from klda.cli.console import output, printable, results, table, visible
 from klda.cli.options import option
-from klda.errors import REFUSED, check_fraction
 
 if TYPE_CHECKING:
     from klda.data import Batch

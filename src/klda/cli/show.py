@@ -68,13 +68,13 @@ def show(
 
 
 def _summary(model: Path, document: dict[str, Any]) -> RichTable:
-    foundation, engine = document["foundation_model"], document["engine"]
+    foundation = document["foundation_model"]
     size = sum(file["bytes"] for file in document["files"])
     parameters = ", ".join(f"{name}={value}" for name, value in document["parameters"].items())
     entries = {
         "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
-        f"{engine.get('solution', engine.get('model'))['n_features']} features{_engine(foundation)}",
+        f"{_width(document)} features{_engine(foundation)}",
         "classifier": parameters,
         "knows": knowledge(len(document["classes"]), document["samples"]),
         "keeps": _kept(document),
@@ -87,6 +87,11 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     for name, value in entries.items():
         summary.add_row(name, Text(value))
     return summary
+
+
+def _width(document: dict[str, Any]) -> int:
+    engine = document["engine"]
+    return int(engine.get("solution", engine.get("model"))["n_features"])
 
 
 def _engine(foundation: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from klda.errors import KldaError, check_count, require
+from klda.checks import check_count
+from klda.errors import KldaError, require
 
 LOCAL = "local"
 CONNECT_SECONDS = 5.0

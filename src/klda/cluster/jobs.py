@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
-from klda.cluster.rows import Block, BlockReader, Part, Source, cut
-from klda.cluster.workers import Packed
-from klda.data import Columns
+from klda.cluster.rows import Part, cut, open_rows
+from klda.cluster.workers import Packed, packed
+from klda.data import Batch, Columns, Table, read
 from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
 from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.model import Model
-from klda.errors import REFUSED, KldaError, check_count, check_fraction, require
+from klda.errors import KldaError, require
 from klda.learner import Learner
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
@@ -108,19 +109,18 @@ def learn(
         draft.engine.model  # noqa: B018  raises at once if it can only predict
     with connected(address, resources) as ray:
         columns = Columns(input_column, label_column)
-        reader = BlockReader(taught.modality, columns, labels=True)
-        rows = Source.open(ray, data, reader, taught.classes)
-        with _working(rows, taught, options, resources, progress, "Learning") as pool:
-            first, blocks = _peeked(rows.blocks(), "learn")
-            if draft.engine.is_new:
-                # The first rows fix the feature map.
-                inputs, labels, _ = reader.read(ray.get(first.ref), first)
-                draft.learn_rows(draft.encode(inputs), labels)
+        tables = open_rows(ray, data, taught.modality, columns, classes=taught.classes)
+        with _working(ray, tables, taught, options, resources, progress, "Learning") as pool:
+            batches: Iterator[Batch] = read(tables, labels=True)
+            if draft.engine.is_new:  # the first rows fix the feature map
+                first = next(batches)
+                draft.learn_rows(draft.encode(first.inputs), first.labels or [])
                 draft.engine = Engine(draft.engine.model.empty())
-            parts = _parts(pool, blocks, *_part_sizes(draft, rows_per_part))
-            empty = ray.put((draft.parameters.stored(), *draft.engine.model.empty().pack()))
-            _merge_all(pool.map(parts, "learn", empty, reader), draft)
-    return taught.commit(draft, source or str(rows))
+                batches = itertools.chain([first], batches)
+            parts = _parts(pool, batches, *_part_sizes(draft, rows_per_part))
+            empty = ray.put(packed(draft, Engine(draft.engine.model.empty()), solved=False))
+            _merge_all(pool.map(parts, "learn", empty), draft)
+    return taught.commit(draft, source or ", ".join(table.path.name for table in tables))
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
@@ -196,14 +196,12 @@ def predict(
     if not asked.classes:
         raise KldaError("model has no classes yet: learn something before asking it.")
     with connected(address, resources) as ray, _written(folder) as partial:
-        reader = BlockReader(asked.modality, Columns(input_column), labels=False)
-        rows = Source.open(ray, data, reader)
-        packed = ray.put((asked.parameters.stored(), *asked.solution.pack()))
-        given = packed, reader, float(reject), tuple(columns)
-        with _working(rows, asked, options, resources, progress, "Predicting") as pool:
-            _, blocks = _peeked(rows.blocks(), "predict")
-            parts = _parts(pool, blocks, *PREDICTIONS_PER_FILE)
-            for part, table in pool.map(parts, "predict", *given):
+        found = Columns(input_column)
+        tables = open_rows(ray, data, asked.modality, found, copied=tuple(columns))
+        given = ray.put(packed(asked, asked.engine, compact=True))
+        with _working(ray, tables, asked, options, resources, progress, "Predicting") as pool:
+            parts = _parts(pool, read(tables, labels=False), *PREDICTIONS_PER_FILE)
+            for part, table in pool.map(parts, "predict", given, float(reject)):
                 parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
 
@@ -220,12 +218,10 @@ def _written(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-# ---------------------------------------------------------------- what both have in common
-
-
 @contextlib.contextmanager
 def _working(
-    rows: Source,
+    ray: Any,
+    tables: Sequence[Table],
     learner: Learner,
     options: dict[str, Any],
     resources: Resources,
@@ -237,30 +233,21 @@ def _working(
     loading = learner.options | {"device": "auto"} | options
     for name in ("layers", "modality"):  # the fingerprint says which
         loading.pop(name, None)
-    reads_dataset = rows.dataset is not None
-    total = None if reads_dataset else 1.0
-    with progress_bar(doing, total, show=progress is True) as show:
+    is_dataset = tables[0].typed
+    with progress_bar(doing, None if is_dataset else 1.0, show=progress is True) as show:
 
         def shown(now: Progress) -> None:
             show(now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers")
 
         report = progress if callable(progress) else shown
         given = (learner.foundation, loading, resources)
-        with Pool(rows.ray, *given, leave_cpus=reads_dataset, report=report) as pool:
+        with Pool(ray, *given, leave_cpus=is_dataset, report=report) as pool:
             pool.wait_for_place()
             yield pool
 
 
-def _peeked(blocks: Iterator[Block], doing: str) -> tuple[Block, Iterator[Block]]:
-    """Return the first block, and all blocks."""
-    first = next(blocks, None)
-    if first is None:
-        raise KldaError(f"data is empty: there is nothing to {doing}.")
-    return first, itertools.chain([first], blocks)
-
-
-def _parts(pool: Pool, blocks: Iterator[Block], least: int, most: int) -> Iterator[Part]:
+def _parts(pool: Pool, batches: Iterator[Batch], least: int, most: int) -> Iterator[Part]:
     """Cut rows into parts in a thread, a few parts ahead of the workers."""
     store = pool.ray.cluster_resources().get("object_store_memory", 2**30)
     most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
-    return read_ahead(cut(blocks, pool.size, least, most, most_bytes))
+    return read_ahead(cut(batches, pool.ray.put, pool.size, least, most, most_bytes))

@@ -1,10 +1,10 @@
-"""Keeping a pool of workers busy, and replacing those that die."""
+"""Keeping workers busy, and replacing those that die."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from klda.cluster.connection import ClusterError, Resources
@@ -21,7 +21,7 @@ class Progress:
 
     rows: int = 0  # that are done
     parts: int = 0  # that are done; a part is what one worker is given at a time
-    workers: tuple[WorkerInfo, ...] = ()  # that run now
+    workers: tuple[WorkerInfo, ...] = ()  # that run now and have done a part
     # Of all rows, estimated from the sizes of files; None for a dataset.
     fraction: float | None = None
 
@@ -31,9 +31,11 @@ class Pool:
 
     Exactly once: a result is computed from the rows of its part alone and given out when it has
     arrived here. When a worker dies, or a machine with a result on it, another worker does the
-    part again from its rows, and nothing of the first attempt is left.
+    part again from its rows, and nothing of the first attempt is left. Ray's own restarts and
+    retries are not used: while a machine is being lost, they are spent on attempts that never
+    reach a worker.
 
-    `report` is called with the `Progress` whenever a worker has loaded or a part is done.
+    `report` is called with the `Progress` whenever a part is done.
     """
 
     def __init__(
@@ -52,15 +54,9 @@ class Pool:
         device = options.get("device", "auto")
         if device == "auto":
             device = "cuda" if gpus else "cpu"
-        given = (foundation, options, device, resources.cpus_per_worker)
+        given = (foundation, options | {"device": device}, resources.cpus_per_worker)
         self._make: Callable[[], Any] = lambda: remote.remote(*given)
-        self._workers: dict[Any, WorkerInfo | None] = {}  # None while one is loading
-        self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Part | None]] = {}  # by result; None while loading
-        self._again: list[Part] = []  # whose worker died
-        self._failures: Counter[str] = Counter()
-        self._progress = Progress()
-        self._placed = [self._start() for _ in range(self.size)]
+        self._workers: dict[Any, WorkerInfo | None] = {self._make(): None for _ in range(self.size)}
 
     def __enter__(self) -> Self:
         return self
@@ -69,27 +65,10 @@ class Pool:
         for worker in self._workers:
             self.ray.kill(worker)
 
-    def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
-        """Yield all parts with their results, in the order in which they are done.
-
-        `work` names the method of a worker, which is `given` the same for each part. While the
-        caller uses a result, its worker has the next part to do.
-        """
-        left, done = iter(parts), None
-        while True:
-            while self._idle and (part := self._again.pop() if self._again else next(left, None)):
-                worker, contents = self._idle.pop(), [block.ref for block in part.blocks]
-                ref = getattr(worker, work).remote(*given, part, *contents)
-                self._busy[ref] = (worker, part)
-            if done:
-                yield done
-            if self._idle and not any(part for _, part in self._busy.values()):
-                return
-            done = self._wait()
-
     def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
-        if not self.ray.wait(self._placed, num_returns=1, timeout=START_SECONDS)[0]:
+        placed = [worker.__ray_ready__.remote() for worker in self._workers]
+        if not self.ray.wait(placed, num_returns=1, timeout=START_SECONDS)[0]:
             has = self.ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
@@ -97,64 +76,62 @@ class Pool:
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
 
-    def _wait(self) -> tuple[Part, Any] | None:
-        """Wait until a worker has loaded, has died and been replaced, or has done a part.
+    def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
+        """Yield all parts with their results, in the order in which they are done.
 
-        Returns the part with its result, if it was that.
+        `work` names the method of a worker, which is `given` the same for each part. While the
+        caller uses a result, its worker has the next part to do.
         """
-        (ref, *_), _ = self.ray.wait(list(self._busy), num_returns=1)
-        worker, part = self._busy.pop(ref)
-        doing = "opening the foundation model" if part is None else f"working on {part}"
-        try:
-            result = self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, KldaError | OSError):
-                raise cause from None
-            raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
-        except self.ray.exceptions.RayError as error:
-            self._replace_worker(worker, doing, error)
-            if part is not None:
-                self._again.append(part)
-            return None
-        self._idle.append(worker)
-        if part is None:
-            self._workers[worker] = result
-        self._tell(part)
-        return None if part is None else (part, result)
+        left, again, idle = iter(parts), list[Part](), list(self._workers)
+        busy: dict[Any, tuple[Any, Part]] = {}  # by the reference to the result
+        failures: Counter[int] = Counter()
+        progress, done = Progress(), None
+        while True:
+            while idle and (part := again.pop() if again else next(left, None)):
+                worker = idle.pop()
+                ref = getattr(worker, work).remote(*given, part.first_row, *part.batches)
+                busy[ref] = worker, part
+            if done:
+                yield done
+            if not busy:
+                return
+            (ref, *_), _ = self.ray.wait(list(busy), num_returns=1)
+            worker, part = busy.pop(ref)
+            try:
+                self._workers[worker], result = self.ray.get(ref)
+                done = part, result
+                progress = self._told(progress, part)
+            except self.ray.exceptions.RayTaskError as error:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, KldaError | OSError):
+                    raise cause from None
+                raise ClusterError(f"A worker failed: {cause!r}.\n{error}") from error
+            except self.ray.exceptions.RayError as error:
+                done = None
+                failures[part.first_row] += 1
+                if failures[part.first_row] > self._retries:
+                    raise ClusterError(
+                        f"A worker died working on {part}, also after {self._retries} retries. "
+                        "Workers that die repeatedly have usually run out of memory: use fewer per "
+                        "machine, or a smaller batch_size. Ray says: "
+                        f"{str(error).splitlines()[0]}"
+                    ) from error
+                again.append(part)
+                worker = self._replaced(worker)
+            idle.append(worker)
 
-    def _tell(self, part: Part | None) -> None:
-        """Report the progress, one part further if it is done."""
-        now = self._progress
+    def _told(self, before: Progress, part: Part) -> Progress:
+        """Report the progress, one part further."""
         infos = tuple(info for info in self._workers.values() if info is not None)
-        if part is None:
-            self._progress = replace(now, workers=infos)
-        else:
-            sofar = None if part.fraction is None else part.fraction + (now.fraction or 0.0)
-            self._progress = Progress(now.rows + part.n_rows, now.parts + 1, infos, sofar)
-        self._report(self._progress)
+        fraction = part.fraction + (before.fraction or 0.0)
+        now = Progress(before.rows + part.n_rows, before.parts + 1, infos, fraction or None)
+        self._report(now)
+        return now
 
-    def _start(self) -> Any:
-        """Start a worker that loads; return what is there once Ray has found a place for it."""
-        worker = self._make()
-        self._workers[worker] = None
-        placed = worker.__ray_ready__.remote()  # before it loads: one does one thing at a time
-        self._busy[worker.load.remote()] = (worker, None)
-        return placed
-
-    def _replace_worker(self, worker: Any, doing: str, error: Exception) -> None:
-        """Start another worker in the place of one that died, unless that happens again and again.
-
-        Ray's own retries are not used: while a machine is being lost, they are spent on attempts
-        that never reach a worker.
-        """
-        self._failures[doing] += 1
-        if self._failures[doing] > self._retries:
-            raise ClusterError(
-                f"A worker died {doing}, also after {self._retries} retries. Workers that die "
-                "repeatedly have usually run out of memory: use fewer per machine, or a smaller "
-                f"batch_size. Ray says: {str(error).splitlines()[0]}"
-            ) from error
+    def _replaced(self, worker: Any) -> Any:
+        """Start another worker in the place of one that died."""
         del self._workers[worker]
         self.ray.kill(worker)
-        self._start()
+        new = self._make()
+        self._workers[new] = None
+        return new

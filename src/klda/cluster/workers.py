@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from klda.cluster.connection import ClusterError
-from klda.cluster.rows import BlockReader, Part
-from klda.engine.backends import choose_backend
+from klda.data import Batch
+from klda.encoders import Encoder
 from klda.engine.engine import Engine
-from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.solution import Solution
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
@@ -37,6 +35,11 @@ class WorkerInfo:
     device: str
 
 
+def packed(learner: Learner, engine: Engine, **what: bool) -> Given:
+    """Return an engine, with the parameters of a learner, as workers are given it."""
+    return learner.parameters.stored(), *engine.pack(learner.parameters, **what)
+
+
 class Worker:
     """A foundation model that turns parts into results.
 
@@ -45,83 +48,76 @@ class Worker:
     is given by its fingerprint, and must be installed here under its name.
     """
 
-    def __init__(
-        self, foundation: dict[str, Any], options: dict[str, Any], device: str, threads: int
-    ) -> None:
-        self._foundation, self._options = foundation, options
-        self._device, self._threads = device, threads
+    def __init__(self, foundation: dict[str, Any], options: dict[str, Any], threads: int) -> None:
+        self._foundation, self._options, self._threads = foundation, options, threads
 
-    def load(self) -> WorkerInfo:
-        """Open the foundation model."""
-        host = socket.gethostname()
-        options = self._options | {"device": self._device}
+    @cached_property
+    def _encoder(self) -> Encoder:
+        """The foundation model, opened for the first part."""
         name = self._foundation["name"]
         try:
-            self._encoder = InputEncoder.of_stored(self._foundation, options, name).encoder
+            encoder = InputEncoder.of_stored(self._foundation, self._options, name).encoder
         except KldaError as error:
             raise ClusterError(
-                f"The foundation model {name!r} can't be used on the machine {host}: {error} "
-                "Install the same one on all machines of the cluster."
+                f"The foundation model {name!r} can't be used on the machine "
+                f"{socket.gethostname()}: {error} Install the same one on all machines of the "
+                "cluster."
             ) from error
         threadpool_limits(self._threads)
         if torch := sys.modules.get("torch"):  # an encoder that runs on it has imported it
             torch.set_num_threads(self._threads)
-        return WorkerInfo(os.getpid(), host, self._device)
+        return encoder
 
-    def learn(self, packed: Given, reader: BlockReader, part: Part, *contents: Any) -> Packed:
-        """Learn a part into an empty model, and return the packed model without its map."""
-        learner = self._learner(packed, Model)
-        batches = reader.batches(part, contents)
-        learner.learn_batches((inputs, labels) for inputs, labels, _ in batches)
-        return learner.engine.model.pack(with_map=False)
+    def _learner(self, packed: Given) -> Learner:
+        stored, arrays, meta = packed
+        parameters = Parameters(**(stored | {"device": self._options["device"]}))
+        learner = Learner(self._encoder, classifier=parameters)
+        learner.engine = Engine.unpack(arrays, meta, parameters)
+        return learner
+
+    @property
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(os.getpid(), socket.gethostname(), self._options["device"])
+
+    def learn(self, packed: Given, first_row: int, *batches: Batch) -> tuple[WorkerInfo, Packed]:
+        """Learn a part into an empty model, and return it packed, without its map."""
+        learner = self._learner(packed)
+        learner.learn_batches((_visible(batch.inputs), batch.labels) for batch in batches)
+        return self._info, learner.engine.model.pack(with_map=False)
 
     def predict(
-        self,
-        packed: Given,
-        reader: BlockReader,
-        reject: float,
-        columns: Sequence[str],
-        part: Part,
-        *contents: Any,
-    ) -> Any:
-        """Return an Arrow table with one prediction per row; `columns` of a dataset are copied."""
+        self, packed: Given, reject: float, first_row: int, *batches: Batch
+    ) -> tuple[WorkerInfo, Any]:
+        """Return an Arrow table with one prediction per row, beside other columns of the rows."""
         arrow = require("pyarrow", "cluster")
-        learner, row, tables = self._learner(packed, Solution), part.first_row, []
-        for inputs, _, rows in reader.batches(part, contents):
-            answers = learner.answer_rows(learner.encode(inputs), top=1, reject=reject)
+        learner, row, tables = self._learner(packed), first_row, []
+        for batch in batches:
+            rows = learner.encode(_visible(batch.inputs))
+            answers = learner.answer_rows(rows, top=1, reject=reject)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
-            cells |= {name: _copied(rows, name) for name in columns}
-            if learner.modality != "features" and not columns:
-                cells[learner.modality] = [_shown(value) for value in inputs]
+            if batch.extra is not None:
+                cells |= {name: batch.extra.column(name) for name in batch.extra.column_names}
+            elif learner.modality != "features":
+                cells[learner.modality] = [_shown(value) for value in batch.inputs]
             cells["label"] = [label for label, _ in best]
             cells["probability"] = np.array([probability for _, probability in best], np.float64)
             cells["known"] = arrow.array([answer.known for answer in answers], arrow.bool_())
             tables.append(arrow.table(cells))
             row += len(best)
-        return arrow.concat_tables(tables)
-
-    def _learner(self, packed: Given, kind: type[Model] | type[Solution]) -> Learner:
-        """Return a learner with a model that learns, or with a solution that answers."""
-        stored, arrays, meta = packed
-        parameters = Parameters(**(stored | {"device": self._device}))
-        backend = choose_backend(parameters.device, parameters.dtype)
-        learner, known = (
-            Learner(self._encoder, classifier=parameters),
-            kind.unpack(arrays, meta, backend),
-        )
-        if isinstance(known, Model):
-            learner.engine = Engine(known, None, parameters)
-        else:
-            learner.engine = Engine(None, known, parameters)
-        return learner
+        return self._info, arrow.concat_tables(tables)
 
 
-def _copied(rows: Any, name: str) -> Any:
-    if rows is None or name not in rows.column_names:
-        has = "files have no columns to copy" if rows is None else ", ".join(rows.column_names)
-        raise KldaError(f"columns names {name!r}, which is not in the dataset ({has}).")
-    return rows.column(name)
+def _visible(inputs: Any) -> Any:
+    """Return inputs; raise if one is a path that does not exist on this machine."""
+    for path in inputs:
+        if isinstance(path, Path) and not path.exists():
+            raise ClusterError(
+                f"{path}: there is no such file on the machine {socket.gethostname()}. Images are "
+                "read where they are encoded: put them where all machines of the cluster see them "
+                "under the same path."
+            )
+    return inputs
 
 
 def _shown(value: Any) -> str | None:

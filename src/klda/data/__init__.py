@@ -10,10 +10,11 @@ the modalities of the foundation models:
 - ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
 """
 
-from klda.data.batch import BATCH_ROWS, START, Batch, Modality, Position, TableError
+from klda.data.batch import BATCH_ROWS, START, Batch, Position, TableError
 from klda.data.columns import Columns, as_label
-from klda.data.files import find_files, identity
-from klda.data.table import Table, open_pasted, open_table, open_tables, read
+from klda.data.files import identity
+from klda.data.formats import open_pasted, open_table, open_tables, read
+from klda.data.table import Table
 from klda.data.text_files import read_lines
 
 __all__ = [
@@ -21,12 +22,10 @@ __all__ = [
     "START",
     "Batch",
     "Columns",
-    "Modality",
     "Position",
     "Table",
     "TableError",
     "as_label",
-    "find_files",
     "identity",
     "open_pasted",
     "open_table",

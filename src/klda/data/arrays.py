@@ -6,15 +6,13 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.data.batch import Batch, Modality, TableError, damage_named, rows_at_once
-from klda.data.columns import choose_columns
-
-if TYPE_CHECKING:
-    from klda.data.table import Table
+from klda.checks import Modality
+from klda.data.batch import Batch, TableError, damage_named, rows_at_once
+from klda.data.table import Table
 
 
 def read_npy(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
@@ -42,7 +40,7 @@ def read_npz(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
     """Read the rows of an .npz file, and their labels."""
     with zipfile.ZipFile(table.path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
-        chosen, label = choose_columns(table, members, labels)
+        chosen, label = table.choose_columns(members, labels)
         with _Member(table.path, archive, chosen) as inputs:
             row_bytes = _checked_row(table, chosen, inputs)
             if label is None:

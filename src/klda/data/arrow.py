@@ -5,22 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.data.batch import BATCH_BYTES, Batch, Modality, TableError, gathered, rows_at_once
-from klda.data.columns import (
-    FEATURE_COLUMNS,
-    TEXT_COLUMNS,
-    asked_for,
-    choose_columns,
-    choose_label,
-)
+from klda.checks import Modality
+from klda.data.batch import BATCH_BYTES, Batch, TableError, gathered, rows_at_once
+from klda.data.columns import FEATURE_COLUMNS, TEXT_COLUMNS
+from klda.data.table import Table
 from klda.errors import require
-
-if TYPE_CHECKING:
-    from klda.data.table import Table
 
 # A column of a row group that unpacks to more bytes than this, and to so many times its size in the
 # file, is made to fill the memory: texts are compressed to a tenth, logs to a hundredth.
@@ -128,16 +121,16 @@ def _check_metadata(path: Path) -> None:
 def input_columns(table: Table, schema: Any, labels: bool) -> tuple[list[str], str | None]:
     """Return the columns that hold the inputs, and with `labels` the one that holds the labels."""
     if table.modality != "features":
-        name, label = choose_columns(table, schema.names, labels)
+        name, label = table.choose_columns(schema.names, labels)
         return [name], label
-    asked = asked_for(table, schema.names)
+    asked = table.choose_input(schema.names)
     inputs = [asked] if asked else _feature_columns(schema)
     if not inputs:
         raise TableError(
             f"{table.path}: found neither a column of lists nor columns of floating-point numbers "
             f"to use as features; its columns are: {', '.join(schema.names)}."
         )
-    return inputs, choose_label(table, schema.names) if labels else None
+    return inputs, table.choose_label(schema.names) if labels else None
 
 
 def input_values(columns: Sequence[Any], table: Table, before: int) -> Any:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from klda.checks import Modality
 from klda.errors import KldaError
-
-if TYPE_CHECKING:
-    from klda.labels import Label
+from klda.labels import Label
 
 T = TypeVar("T")
-Modality = Literal["text", "image", "features"]
 
 # Rows that are read, encoded and learned at once.
 BATCH_ROWS: dict[Modality, int] = {"text": 2048, "image": 256, "features": 8192}
@@ -87,6 +85,7 @@ class Batch:
     fraction: float = 1.0  # of the file, or of all files, that has been read after this batch
     end: Position = START  # where the next batch begins: reading can be resumed there
     lines: Sequence[int] | None = None  # the line that each row begins on, in a text file
+    extra: Any = None  # other columns of the same rows, as an Arrow table
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -96,4 +95,5 @@ class Batch:
         if not rows:
             return self
         labels, lines = self.labels and self.labels[rows:], self.lines and self.lines[rows:]
-        return replace(self, inputs=self.inputs[rows:], labels=labels, lines=lines)
+        extra = None if self.extra is None else self.extra.slice(rows)
+        return replace(self, inputs=self.inputs[rows:], labels=labels, lines=lines, extra=extra)

@@ -1,39 +1,34 @@
-"""Which files a user means, what kind each is, whether one has changed; and folders of images."""
+"""Which files a user means, and whether one has changed."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
 import json
-import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from klda.data.batch import Batch, TableError
+from klda.data.batch import TableError
 
-if TYPE_CHECKING:
-    from klda.data.table import Table
-
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".npy", ".npz")
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 IDENTITY_BYTES, IDENTITY_PLACES = 1 << 16, 16  # parts of a file that show a change
 
 
-def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+def find_files(paths: str | Path | Iterable[str | Path], suffixes: Collection[str]) -> list[Path]:
     """Find the files a user means: patterns and folders of data files stand for their files.
 
-    A folder of images stays a folder; in patterns such as ``shards/*.parquet``, ``**`` matches
-    folders at any depth. Each file comes once, in the order given, those of one pattern or folder
-    sorted by name.
+    Data files have one of the `suffixes`. A folder of images stays a folder; in patterns such as
+    ``shards/*.parquet``, ``**`` matches folders at any depth. Each file comes once, in the order
+    given, those of one pattern or folder sorted by name.
     """
     given = [paths] if isinstance(paths, str | Path) else paths
     found: dict[Path, Path] = {}  # a file that is named twice is read once
     for path in map(Path, given):
         for match in [path] if path.exists() else _matches(path):
-            for file in _data_files(match) or [match]:
+            for file in _data_files(match, suffixes) or [match]:
                 found.setdefault(file.resolve(), file)
     return list(found.values())
 
@@ -52,13 +47,13 @@ def _matches(pattern: Path) -> list[Path]:
     return [match for match in matches if match not in opened]  # their files match, too
 
 
-def _data_files(folder: Path) -> list[Path]:
+def _data_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """Return the files of a folder of data files, sorted; none for a file or a folder of images."""
     if not folder.is_dir():
         return []
-    entries = sorted(entry for entry in folder.iterdir() if not _is_hidden(entry))
-    files = [entry for entry in entries if _suffix(entry) in SUFFIXES and entry.is_file()]
-    if any(entry.is_dir() for entry in entries) and files and not _images_in(folder):
+    entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry))
+    files = [entry for entry in entries if suffix_of(entry) in suffixes and entry.is_file()]
+    if any(entry.is_dir() for entry in entries) and files and not images_in(folder):
         raise TableError(
             f"{folder} has data files and folders in it. Name the files that are meant, or give a "
             f"pattern such as '{folder}/*{files[0].suffix}'."
@@ -76,7 +71,7 @@ def identity(path: Path) -> dict[str, Any]:
     written as JSON.
     """
     if path.is_dir():
-        images = [(str(image.relative_to(path)), image.stat()) for image in _images_in(path)]
+        images = [(str(image.relative_to(path)), image.stat()) for image in images_in(path)]
         digest = hashlib.sha256(json.dumps([(name, s.st_size) for name, s in images]).encode())
         changed = hashlib.sha256(json.dumps([s.st_mtime_ns for _, s in images]).encode())
         return {"changed": changed.hexdigest(), "content": [len(images), digest.hexdigest()]}
@@ -90,20 +85,8 @@ def identity(path: Path) -> dict[str, Any]:
     return {"changed": status.st_mtime_ns, "content": [status.st_size, digest.hexdigest()]}
 
 
-def kind_of(path: Path) -> str:
-    """Return the suffix that tells how to read a file, or ``"folder"``."""
-    if path.is_dir():
-        return "folder"
-    suffix = _suffix(path)
-    if suffix not in SUFFIXES:
-        raise TableError(
-            f"{path}: unknown kind of file {suffix or '(no suffix)'!r}. Known are .csv, .tsv, "
-            ".jsonl, .txt (each also as .gz), .parquet, .npy, .npz, and folders of images."
-        )
-    return suffix
-
-
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
+    """Return the suffix that tells how to read a file, without ``.gz`` and by its usual name."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -111,44 +94,15 @@ def _suffix(path: Path) -> str:
     return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
 
 
-def read_folder(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
-    """Read the image paths of a folder with one folder per class, or (to predict) of a flat one."""
-    classes = sorted(
-        entry for entry in table.path.iterdir() if entry.is_dir() and not _is_hidden(entry)
-    )
-    if not classes and labels:
-        raise TableError(
-            f"{table.path} has no folders in it. Put the images of each class into a folder that "
-            "is named after the class."
-        )
-    pairs: list[tuple[Path, Any]] = []
-    for folder in classes:
-        images = _images_in(folder)
-        if not images and labels:
-            raise TableError(
-                f"{folder} holds no images; known suffixes are {', '.join(sorted(IMAGE_SUFFIXES))}."
-            )
-        pairs.extend((image, folder.name) for image in images)
-    if not classes:
-        pairs.extend((image, None) for image in _images_in(table.path))
-    if labels:
-        # Mixed, because a bandwidth may be chosen from the first batch: it should show all classes.
-        random.Random(0).shuffle(pairs)
-    for start in range(0, len(pairs), rows):
-        block = pairs[start : start + rows]
-        names = [label for _, label in block] if labels else None
-        yield Batch([path for path, _ in block], names, min(1.0, (start + rows) / len(pairs)))
-
-
-def _images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
     """Return the images of a folder and of the folders in it, sorted."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not _is_hidden(path)
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file() and not is_hidden(path)
     )
 
 
-def _is_hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     """Whether a file is hidden."""
     return path.name.startswith(".")

@@ -15,13 +15,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from klda.data.batch import BATCH_BYTES, BATCH_ROWS, Batch, TableError, damage_named, gathered
-from klda.data.columns import GUESSED, LABEL_COLUMNS, TEXT_COLUMNS, choose_columns, guess_column
-
-if TYPE_CHECKING:
-    from klda.data.table import Table
+from klda.data.columns import GUESSED, LABEL_COLUMNS, TEXT_COLUMNS, guess_column
+from klda.data.table import Table
 
 # Bytes of a line, and characters of a row, which may have several lines: no text needs more, and a
 # compressed file of a few kilobytes may hold a line that fills the memory.
@@ -114,7 +112,7 @@ def read_records(
     file: TextFile, names: list[str], records: Iterable[Record], labels: bool, rows: int
 ) -> Iterator[Batch]:
     """Read the input and the label column, of those that are named, from records of cells."""
-    inputs, label = choose_columns(file.table, names, labels)
+    inputs, label = file.table.choose_columns(names, labels)
 
     def sized() -> Iterator[tuple[tuple[int, Any, Any], int]]:
         before = file.characters
@@ -183,10 +181,12 @@ def read_lines(file: BinaryIO, name: str, *, rows: int | None = None) -> Iterato
         yield Batch(batch, None)
 
 
-def read_delimited(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
-    """Read the rows of a CSV or TSV file."""
+def read_delimited(
+    table: Table, labels: bool, rows: int, delimiter: str | None = None
+) -> Iterator[Batch]:
+    """Read the rows of a CSV or TSV file; the first line shows the delimiter if none is given."""
     with TextFile(table) as file:
-        lines = _rows(file)
+        lines = _rows(file, delimiter)
         names = _header(table, next(lines, None)) if table.header else WITHOUT_HEADER
         records = ((line, dict(zip(names, cells, strict=True))) for line, cells in lines)
         yield from read_records(file, names, records, labels, rows)
@@ -221,13 +221,13 @@ def _header(table: Table, first: tuple[int, list[str]] | None) -> list[str]:
     return names
 
 
-def _rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: TextFile, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield rows, each with the number of the line it begins on; blank rows are skipped."""
     if csv.field_size_limit() < LONGEST_ROW:  # Python's own limit is 131,072
         csv.field_size_limit(LONGEST_ROW)  # holds for the whole process: never lowered
     numbered = iter(file)
     first = next(((number, text) for number, text in numbered if text.strip()), (1, ""))
-    delimiter = "\t" if file.table.kind == ".tsv" else _delimiter(first[1])
+    delimiter = delimiter or _delimiter(first[1])
     line = last = first[0]  # where the row begins, and where reading is
     before = file.characters - len(first[1])  # characters read before the row
 

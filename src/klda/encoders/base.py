@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from klda.checks import Modality, first_not_finite
+from klda.encoders.files import ModelFiles
 from klda.encoders.progress import Show, progress_bar
 from klda.errors import KldaError
 
-if TYPE_CHECKING:
-    from klda.encoders.files import ModelFiles
-    from klda.encoders.images import VisionNetwork
-    from klda.encoders.ngrams import NgramEncoder
-    from klda.encoders.text import TextNetwork
-
-Modality = Literal["text", "image", "features"]
 Layers = tuple[int, ...] | Literal["last"]
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
@@ -91,7 +86,7 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return all(json.dumps(first.get(key)) == json.dumps(second.get(key)) for key in keys)
 
 
-def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
+def describe(encoder: Any, **about: Any) -> dict[str, Any]:
     """Return the fingerprint of an encoder that has no weights, but for what `about` says."""
     return {
         "name": encoder.name,
@@ -104,17 +99,22 @@ def describe(encoder: Encoder | FrozenModel, **about: Any) -> dict[str, Any]:
     } | about
 
 
-class FrozenModel:
-    """What the encoders that run a network have in common: identity and bookkeeping.
+class Network(Protocol):
+    """What runs a foundation model; a text or an image encoder needs some methods more."""
 
-    `precision` is the number format of the weights, as ``"float32"``; `engine` is the library that
-    runs the network. A network's `layers` are counted from 0; its `pooling` says how token or pixel
-    features become one row.
-    """
+    dimension: int  # length of a row
+    precision: str  # number format of the weights, as "float32"
+    engine: str  # the library that runs it
+    layers: Layers  # counted from 0
+    pooling: str  # how token or pixel features become one row
+
+
+class FrozenModel:
+    """What the encoders that run a network have in common: identity and bookkeeping."""
 
     modality: Modality
 
-    def __init__(self, files: ModelFiles, network: TextNetwork | VisionNetwork) -> None:
+    def __init__(self, files: ModelFiles, network: Network) -> None:
         self.name = files.name
         self.files = files
         self.network: Any = network
@@ -126,37 +126,33 @@ class FrozenModel:
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; see :meth:`Encoder.fingerprint`."""
+        layers = self.network.layers
         return describe(
             self,
             source=self.files.source,
             revision=self.files.revision,
             pooling=self.network.pooling,
-            layers="last" if self.network.layers == "last" else list(self.network.layers),
+            layers=layers if layers == "last" else list(layers),
         )
 
 
 def collect(
-    encoder: FrozenModel | NgramEncoder,
-    count: int,
-    batches: Iterator[tuple[Any, np.ndarray]],
-    *,
-    progress: Show,
+    encoder: Any, count: int, batches: Iterator[tuple[Any, np.ndarray]], *, progress: Show
 ) -> np.ndarray:
     """Put an encoder's batches, pairs of positions and rows, into one array of `count` rows."""
-    name, precision = encoder.name, encoder.precision
     features = np.empty((count, encoder.dimension), dtype=np.float32)
-    with progress_bar(f"Encoding with {name}", count, show=progress) as report:
+    with progress_bar(f"Encoding with {encoder.name}", count, show=progress) as report:
         done = 0
         for positions, rows in batches:
             features[positions] = rows
             done += len(rows)
             report(done, f"{done:,} of {count:,}")
-    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    if len(broken):
+    broken = first_not_finite(features)
+    if broken is not None:
         raise KldaError(
-            f"The model {name!r} gave infinite or undefined features for inputs[{broken[0]}] in "
-            f'{precision}. If that is not float32, load it with precision="float32"; otherwise the '
-            "weights may be damaged."
+            f"The model {encoder.name!r} gave infinite or undefined features for inputs[{broken}] "
+            f'in {encoder.precision}. If that is not float32, load it with precision="float32"; '
+            "otherwise the weights may be damaged."
         )
     return features
 
@@ -183,8 +179,6 @@ class PrecomputedFeatures:
             # Checked before the conversion, which would turn "1.5" into a number.
             if rows.dtype.kind not in "fiub":
                 raise TypeError(f"got values of type {rows.dtype}")
-            with np.errstate(over="ignore"):
-                rows = rows.astype(np.float32, copy=False)
         except (TypeError, ValueError) as error:
             raise KldaError(
                 f"inputs must be a 2-D array of numbers, one feature row per sample: {error}."
@@ -199,13 +193,13 @@ class PrecomputedFeatures:
                 f"inputs has rows of length {rows.shape[1]}, but the model uses rows of length "
                 f"{self.dimension}: compute them with the same foundation model."
             )
-        broken = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(broken):
+        broken = first_not_finite(rows)
+        if broken is not None:
             raise KldaError(
-                f"inputs[{broken[0]}] is not finite in float32 (NaN, infinite or too large): "
+                f"inputs[{broken}] is not finite in float32 (NaN, infinite or too large): "
                 "remove or repair such rows."
             )
-        return np.ascontiguousarray(rows)
+        return np.ascontiguousarray(rows, dtype=np.float32)
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features; only the dimension varies."""

@@ -76,16 +76,6 @@ class ModelFiles:
             return f"sha256:{digests[0]}"
         return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"
 
-    @cached_property
-    def settings_digest(self) -> str:
-        """Digest of the small files beside the weights: tokenizer, pooling, image size."""
-        digest = hashlib.sha256()
-        for path in sorted(self.folder.rglob("*")):
-            if is_settings(path):
-                digest.update(f"{path.relative_to(self.folder).as_posix()}\0".encode())
-                digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return digest.hexdigest()
-
     def read_json(self, name: str) -> Any:
         """Return the content of a settings file in the folder; empty if there is no such file."""
         path = self.folder / name

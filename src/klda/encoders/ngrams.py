@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Modality, collect, describe
+from klda.checks import Modality, checked_texts
+from klda.encoders.base import collect, describe
 from klda.encoders.progress import Show
-from klda.encoders.text import check_texts
 
 _LENGTHS = (2, 3, 4, 5)  # of n-grams, in characters
 _BITS = 12  # of a position: rows have 2**_BITS numbers
@@ -46,7 +46,7 @@ class NgramEncoder:
 
     def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Return one float32 row per text; a text without characters has a row of zeros."""
-        texts = check_texts(inputs)
+        texts = checked_texts(inputs)
         starts = range(0, len(texts), _CHUNK)
         parts = (slice(start, start + _CHUNK) for start in starts)
         batches = ((part, _projected(texts[part])) for part in parts)

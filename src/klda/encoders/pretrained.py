@@ -144,23 +144,6 @@ def pooled_layers(
     return torch.cat([row(layer) for layer in ((-1,) if layers == "last" else layers)], dim=1)
 
 
-def text_rows(states: list[Any], mask: Any, layers: Layers, pooling: str, norm: Any = None) -> Any:
-    """Pool token features into one float32 row per text, as a NumPy array.
-
-    `states` are the hidden states of all layers in order, or the last one alone if no other counts.
-    """
-    # In float32: a sum over hundreds of tokens loses digits in half precision.
-    weights = mask.unsqueeze(-1).float()
-
-    def pool(hidden: Any) -> Any:
-        if pooling.startswith("cls"):
-            return hidden[:, 0]
-        return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
-
-    unit = pooling.endswith("+unit")
-    return pooled_layers(states, layers, pool, unit=unit, norm=norm).cpu().numpy()
-
-
 def padded(tokens: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of some texts in one array, and where they are tokens.
 
@@ -171,13 +154,6 @@ def padded(tokens: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[np.ndar
     ids = np.full(mask.shape, pad_token, dtype=np.int64)
     ids[mask] = np.concatenate([np.asarray(row) for row in tokens])
     return ids, mask.astype(np.int64)
-
-
-def batch_sizes(device: Any, batch_size: int | None) -> tuple[int, int]:
-    """Return how many texts and tokens a text network of torch gets at once."""
-    if device.type == "cuda":
-        return batch_size or 256, 65536
-    return batch_size or 128, 1024  # tokens: a CPU's cache is small
 
 
 class TransformerNetwork:
@@ -207,7 +183,9 @@ class TransformerNetwork:
         self.precision = dtype_name(self.model.dtype)
         self._norm = final_norm(self.model)
         self.max_length = _max_length(files.recipe.max_length, self.tokenizer, self.model)
-        self.batch_size, self.max_tokens = batch_sizes(self.device, options.batch_size)
+        on_gpu = self.device.type == "cuda"
+        self.batch_size = options.batch_size or (256 if on_gpu else 128)
+        self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
         self.pooling = files.recipe.pooling if options.layers == "last" else "mean+unit"
         self.layers: Layers = options.layers
         probe = [[self.pad_token, self.pad_token]]
@@ -233,11 +211,20 @@ class TransformerNetwork:
         """Return one float32 row per text, given its tokens."""
         import torch
 
-        all_layers = self.layers != "last"
+        all_layers, unit = self.layers != "last", self.pooling.endswith("+unit")
         outputs, mask = self._run(tokens, all_layers=all_layers)
         states = hidden_states(outputs) if all_layers else [outputs.last_hidden_state]
+        # In float32: a sum over hundreds of tokens loses digits in half precision.
+        weights = mask.unsqueeze(-1).float()
+
+        def pool(hidden: Any) -> Any:
+            if self.pooling.startswith("cls"):
+                return hidden[:, 0]
+            return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1)
+
         with torch.inference_mode():
-            return text_rows(states, mask, self.layers, self.pooling, self._norm)
+            rows = pooled_layers(states, self.layers, pool, unit=unit, norm=self._norm)
+        return rows.cpu().numpy()
 
     def _run(self, tokens: Sequence[Sequence[int]], *, all_layers: bool) -> tuple[Any, Any]:
         """Run the network on padded tokens; return its outputs and the tokens' mask."""

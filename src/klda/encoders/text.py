@@ -8,29 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from klda.checks import checked_texts
 from klda.encoders.base import FrozenModel, collect
-from klda.encoders.bert import OnnxNetwork, TorchBert, is_bert
 from klda.encoders.files import OTHER_MODULES, ModelFiles
+from klda.encoders.onnx_bert import OnnxBert, is_bert
 from klda.encoders.options import Options
 from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
 from klda.encoders.progress import Show
 from klda.errors import KldaError
 
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
-
-
-TextNetwork = OnnxNetwork | TorchBert | TransformerNetwork | SentenceTransformersNetwork
+TextNetwork = OnnxBert | TransformerNetwork | SentenceTransformersNetwork
 
 
 def load_network(files: ModelFiles, options: Options) -> TextNetwork:
     """Load the network that fits a model's folder."""
-    bert = is_bert(files)
-    engine = options.choose_engine(files.name, bert)
+    if options.choose_engine(files.name, is_bert(files)) == "onnx":
+        return OnnxBert(files, options)
     if files.recipe.pooling == OTHER_MODULES:
         return SentenceTransformersNetwork(files, options)
-    if not bert:
-        return TransformerNetwork(files, options)
-    return OnnxNetwork(files, options) if engine == "onnx" else TorchBert(files, options)
+    return TransformerNetwork(files, options)
 
 
 class Tokens(list[list[Any]]):
@@ -48,12 +45,12 @@ class TextEncoder(FrozenModel):
 
     def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
-        checked = inputs if isinstance(inputs, Tokens) else check_texts(inputs)
+        checked = inputs if isinstance(inputs, Tokens) else checked_texts(inputs)
         return collect(self, len(checked), self._batches(checked), progress=progress)
 
     def prepare(self, inputs: Any) -> Tokens:
         """Tokenize texts, for instance in a thread while the network encodes others."""
-        texts = check_texts(inputs)
+        texts = checked_texts(inputs)
         return Tokens(ids for start in _windows(texts) for ids in self._tokenize(texts, start))
 
     def _batches(self, inputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -82,26 +79,6 @@ class TextEncoder(FrozenModel):
 
 def _windows(inputs: Sequence[Any]) -> range:
     return range(0, len(inputs), _WINDOW)
-
-
-def check_texts(inputs: Any) -> list[str]:
-    """Return a list, tuple, array or column of texts as a list; reject anything else."""
-    if isinstance(inputs, str | bytes):
-        raise KldaError("inputs is one text: give a list of texts, [text] for one.")
-    try:
-        texts = list(inputs)
-    except TypeError as error:
-        raise KldaError(f"inputs must be a list of texts; got {type(inputs).__name__}.") from error
-    for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise KldaError(
-                f"inputs[{position}] must be a text; got {type(text).__name__}: {text!r:.80}."
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise KldaError(f"inputs[{position}] is not valid Unicode: {error}.") from error
-    return texts
 
 
 def length_batches(

@@ -67,16 +67,16 @@ class Calibration:
     novelty : ndarray of shape (n,)
         How novel they look.
     hits : float
-        Fraction of answers that are right; NaN where no sample could be left out.
+        Fraction of answers that are right.
     worth : float
-        How many independent samples that is known from.
+        How many independent samples that is known from; 0 if no sample could be left out.
     """
 
     temperature: float = 1.0
     unit: float = 1.0
     labels: list[Label] = field(default_factory=list)
     novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
-    hits: float = float("nan")
+    hits: float = 0.0
     worth: float = 0.0
 
     def threshold(self, reject: float) -> float:
@@ -107,10 +107,15 @@ class Calibration:
     @property
     def error_rate(self) -> float:
         """Fraction of answers that are wrong, as far as that is known."""
-        return 0.0 if np.isnan(self.hits) else 1 - self.hits
+        return 1 - self.hits if self.worth else 0.0
 
     def expected_accuracy(self, level: float = 0.9) -> tuple[float, float, float]:
-        """Return the fraction of answers that will be right, and the range it is likely in."""
+        """Return the fraction of answers that will be right, and the range it is likely in.
+
+        NaN, and everything, where no sample could be left out.
+        """
+        if not self.worth:
+            return float("nan"), 0.0, 1.0
         right, wrong = self.hits * self.worth + 0.5, (1 - self.hits) * self.worth + 0.5
         low, high = scipy.stats.beta(right, wrong).ppf([(1 - level) / 2, (1 + level) / 2])
         return self.hits, float(low), float(high)

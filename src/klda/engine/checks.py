@@ -11,6 +11,7 @@ import numpy as np
 
 from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import FeatureMap, FourierMap
+from klda.engine.parameters import Parameters
 from klda.errors import KldaError
 from klda.labels import Label, checked_label, plain
 
@@ -102,6 +103,17 @@ def columns_of(classes: np.ndarray, among: Sequence[Label] | None) -> np.ndarray
         raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
     check_labels_known(classes, wanted, "among")
     return np.searchsorted(classes, np.array(wanted))
+
+
+def check_same_parameters(mine: Parameters, theirs: Parameters) -> None:
+    """Raise if a model is not one that another, still empty, could have become."""
+    for name in ("n_components", "gamma", "random_features", "dtype"):
+        wanted, found = getattr(mine, name), getattr(theirs, name)
+        if found != wanted:
+            raise KldaError(
+                f"other was made with {name}={found!r}, this model with {name}={wanted!r}; make "
+                "both with the same."
+            )
 
 
 def check_same_map(mine: FeatureMap, theirs: FeatureMap) -> None:

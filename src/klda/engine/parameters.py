@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.checks import check_count
 from klda.engine.backends import Array, Backend
 from klda.engine.feature_map import (
     GAMMA_SCALE,
@@ -19,7 +20,7 @@ from klda.engine.feature_map import (
     IdentityMap,
     median_squared_distance,
 )
-from klda.errors import KldaError, check_count
+from klda.errors import KldaError
 from klda.labels import plain
 
 CHOICES = {

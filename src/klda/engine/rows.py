@@ -208,22 +208,6 @@ class Rows:
             exponents,
         )
 
-    def merge(self, other: Rows) -> Rows:
-        """Return these samples and others after them, whose numbers go on from these.
-
-        Their ids stay, and must differ.
-        """
-        for name in other.names:
-            if name in self.names:
-                raise KldaError(
-                    f"other has a sample with the id {name!r}, and so has this learner: two "
-                    "samples can't have one id. Forget one of them first."
-                )
-        joined = self
-        for rows, labels, ids in other.columns():
-            joined = joined.add(rows, labels, ids)
-        return joined
-
     def _starts(self) -> list[int]:
         return np.cumsum([0, *map(len, self.chunks)])[:-1].tolist()
 
@@ -289,7 +273,7 @@ class Rows:
             if not isinstance(one, str) or not one:
                 raise KldaError(f"ids has {one!r}; ids are texts, such as {str(one) or 'a7'!r}.")
             if one in seen or one in self.names:
-                raise KldaError(f"ids has {one!r}, which another sample has; give each its own.")
+                raise KldaError(f"ids has {one!r} twice; give each sample an id of its own.")
             seen.add(one)
         return given
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from klda import encoders
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
 from klda.encoders.progress import Show
@@ -24,6 +25,7 @@ from klda.engine.checks import (
     check_removable,
     check_rows,
     check_same_map,
+    check_same_parameters,
     checked_name,
 )
 from klda.engine.engine import Engine
@@ -31,7 +33,7 @@ from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.engine.solution import Answer, Solution, softmax
-from klda.errors import REFUSED, KldaError, check_count, check_fraction
+from klda.errors import KldaError
 from klda.labels import Label, check_one_each, listed, plain, plain_labels
 from klda.learner import folder, stored
 from klda.learner.class_names import ClassNames
@@ -252,11 +254,12 @@ class Learner:
             return self.learn_rows(*batch, source=source)
         if ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
-        draft = self.copy()
-        draft.learn_batches(inputs, progress=progress)
-        if draft.samples == self.samples:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        return self.commit(draft, source)
+        with self._lock:  # what others taught meanwhile would be lost
+            draft = self.copy()
+            draft.learn_batches(inputs, progress=progress)
+            if draft.samples == self.samples:
+                raise KldaError("inputs is empty: there is nothing to learn.")
+            return self.commit(draft, source)
 
     def learn_rows(
         self,
@@ -324,18 +327,19 @@ class Learner:
         source: str | Path | None = None,
         engine: Engine | None = None,
         names: ClassNames | None = None,
+        parameters: Parameters | None = None,
         **noted: Any,
     ) -> Iterator[Engine]:
         """Yield a copy of the engine to be changed; once that is done, it takes the engine's place.
 
-        So do the names, with an entry in the history: all in one step.
+        So do names and parameters, with an entry in the history: all in one step.
         """
         with self._lock:
-            before = self.classes
+            before, parameters = self.classes, parameters or self.parameters
             changed = self.engine.copy() if engine is None else engine
             yield changed
             names = (names or self._names).only(changed.counts)
-            names, trouble = names.given_to(changed, self._inputs, self.parameters, self.keeps_all)
+            names, trouble = names.given_to(changed, self._inputs, parameters, self.keeps_all)
             after = changed.counts
             entry: dict[str, Any] = {
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -348,7 +352,7 @@ class Learner:
             }
             kept = {key: value for key, value in entry.items() if value not in (None, [])}
             history = [*self._history, kept][-HISTORY_LENGTH:]
-            vars(self).update(engine=changed, _names=names, _history=history)
+            vars(self).update(engine=changed, parameters=parameters, _names=names, _history=history)
         if trouble:
             warnings.warn(trouble, stacklevel=4)
 
@@ -455,29 +459,31 @@ class Learner:
         if not names:
             raise KldaError("labels is empty: name at least one class to forget.")
         names = list(dict.fromkeys(names))
-        check_labels_known(np.array([*self.classes]), names, "labels")
-        if traces := self.traces_of(names):
-            # Before anything changes: if warnings are errors, nothing is forgotten.
-            some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
-            warnings.warn(
-                f"{some}: removed from the answers. A small statistical trace remains; to leave "
-                "none, give the inputs that were learned, or keep a ledger: "
-                "Learner(..., keep='features').",
-                ForgetTraceWarning,
-                stacklevel=3,
-            )
-        with self._changing("forget", source) as engine:
-            for name in names:
-                engine.drop(name)
+        with self._lock:
+            check_labels_known(np.array([*self.classes]), names, "labels")
+            if traces := self.traces_of(names):
+                # Before anything changes: if warnings are errors, nothing is forgotten.
+                some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
+                warnings.warn(
+                    f"{some}: removed from the answers. A small statistical trace remains; to "
+                    "leave none, give the inputs that were learned, or keep a ledger: "
+                    "Learner(..., keep='features').",
+                    ForgetTraceWarning,
+                    stacklevel=3,
+                )
+            with self._changing("forget", source) as engine:
+                for name in names:
+                    engine.drop(name)
         return self
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` brings it back with."""
         label = plain(label)
-        check_labels_known(np.array([*self.classes]), [label], "label")
-        count, names = self.classes[label], self._names.only([label])
-        with self._changing("forget") as engine:
-            arrays, meta = engine.drop(label).pack(with_map=False)
+        with self._lock:
+            check_labels_known(np.array([*self.classes]), [label], "label")
+            count, names = self.classes[label], self._names.only([label])
+            with self._changing("forget") as engine:
+                arrays, meta = engine.drop(label).pack(with_map=False)
         return Detached(label, count, arrays, meta | {"names": names.pack()})
 
     def attach(self, detached: Detached) -> Self:
@@ -486,8 +492,8 @@ class Learner:
         Samples in a ledger keep the ids they were given; the others get new running numbers.
         """
         meta = dict(detached.meta)
-        names = self._names.merge(ClassNames.unpack(meta.pop("names", None), [detached.label]))
-        with self._changing("learn", "undo", names=names) as engine:
+        own = ClassNames.unpack(meta.pop("names", None), [detached.label])
+        with self._lock, self._changing("learn", "undo", names=self._names.merge(own)) as engine:
             model = engine.model
             engine.merge(Model.unpack(detached.arrays, meta, model.backend, model.map))
         return self
@@ -521,20 +527,22 @@ class Learner:
                 "its samples with Learner('features')."
             )
         check_same_features(self.foundation, other.foundation, "other's")
-        if not allow_same:
-            check_no_overlap(self, other)
-        names = self._names.merge(other._names)
-        noted: dict[str, Any] = {"contents": list(learned(other))}
-        if self.engine.is_new:
-            with self._changing("merge", other.origin, other.engine.copy(), names, **noted):
-                pass
-            return self
+        other = other.copy()  # as it is now
         if other.engine.is_new:
             return self
-        check_same_map(self.engine.model.map, other.engine.model.map)
-        check_label_kind(np.array([*self.classes][:1]), [*other.classes][:1], "other")
-        with self._changing("merge", other.origin, names=names, **noted) as engine:
-            engine.merge(other.engine.model)
+        with self._lock:
+            if not allow_same:
+                check_no_overlap(self, other)
+            names = self._names.merge(other._names)
+            start, model = self.engine.copy(), other.engine.model
+            if start.is_new:
+                check_same_parameters(self.parameters, other.parameters)
+                start = Engine(Model.new(model.map, keep_all=self.keeps_all))
+            check_same_map(start.model.map, model.map)
+            check_label_kind(np.array([*self.classes][:1]), [*other.classes][:1], "other")
+            contents = list(learned(other))
+            with self._changing("merge", other.origin, start, names, contents=contents) as engine:
+                engine.merge(model)
         return self
 
     def rebuild(self, classifier: Any = None, **parameters: Any) -> Self:
@@ -550,6 +558,11 @@ class Learner:
         **parameters
             Parameters to change: ``n_components``, ``gamma``, ``ridge`` ...
         """
+        with self._lock:
+            self._rebuild(classifier, parameters)
+        return self
+
+    def _rebuild(self, classifier: Any, parameters: Mapping[str, Any]) -> None:
         ledger = self.ledger
         if ledger is None or not len(ledger):
             raise KldaError(
@@ -557,10 +570,11 @@ class Learner:
                 "keep='features' before it learns anything."
             )
         given = self.parameters if classifier is None else _parameters_of(classifier)
-        gamma = getattr(self.engine.model.map, "gamma", given.gamma)
+        changes: dict[str, Any] = dict(parameters)
+        if classifier is None:
+            changes.setdefault("gamma", getattr(self.engine.model.map, "gamma", given.gamma))
         try:
-            changes: dict[str, Any] = {} if classifier else {"gamma": gamma}
-            given = replace(given, **(changes | parameters))
+            given = replace(given, **changes)
         except TypeError as error:  # names the parameter
             raise KldaError(f"{error}; parameters are those of klda.KLDA.") from error
         fresh = Engine()
@@ -569,9 +583,8 @@ class Learner:
         hints = self.engine.model.hints
         if len(hints):
             fresh.hint(hints.values, hints.labels.tolist(), parameters=given)
-        with self._lock, self._changing("rebuild", engine=fresh):
-            self.parameters = given
-        return self
+        with self._changing("rebuild", engine=fresh, parameters=given):
+            pass
 
     def copy(self) -> Learner:
         """Return an independent copy; it shares all that never changes."""
@@ -695,7 +708,8 @@ class Learner:
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
         solution = self.solution
-        return softmax(self.scores(inputs, progress=progress) / solution.temperature)
+        scores = solution.scores(self.encode(inputs, progress=progress))
+        return softmax(scores / solution.temperature)
 
     def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
         """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""

@@ -35,11 +35,6 @@ def current(content: StoredModel) -> Content:
     document = content.document
     if "engine" in document:
         return document, content.arrays
-    if document.get("format_version") == 1:
-        raise KldaError(
-            "The model was saved by klda 0.1, which this version can't read: load and save it with "
-            "klda 0.2.0 first."
-        )
     return _of_version_2(document, content.arrays)
 
 

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import klda
-from klda.errors import KldaError, require
+from klda.errors import KldaError, is_lack_of_memory, require
 from klda.server import api, page, uploads
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
@@ -72,7 +72,7 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
     """Return what a client may see of an error."""
     if isinstance(error, ServerError):
         return error
-    if isinstance(error, MemoryError):
+    if is_lack_of_memory(error):
         return ServerError("The service is short of memory; nothing was changed.", 503, "memory")
     if isinstance(error, STORAGE_ERRORS):
         log.error("storage", extra={"error": str(error)})

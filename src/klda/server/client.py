@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from klda.errors import REFUSED, KldaError, checked_inputs, require
+from klda.checks import REFUSED, checked_inputs
+from klda.errors import KldaError, require
 from klda.labels import Label, check_one_each, listed, plain
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from klda.errors import KldaError, check_count
+from klda.checks import check_count
+from klda.errors import KldaError
 
 # Limits of one request. They are part of the API: the OpenAPI document states them.
 MAX_ITEMS = 1000

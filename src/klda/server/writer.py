@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from klda.encoders import Encoder
-from klda.errors import KldaError
+from klda.errors import KldaError, is_lack_of_memory
 from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.server.changes import SERVICE, UNBOUND, Binding, Change
@@ -374,7 +374,7 @@ class Writer:
 
 def _reason(error: Exception) -> str:
     """Say in a few words what went wrong, without names of files: it is for everyone."""
-    if isinstance(error, MemoryError):
+    if is_lack_of_memory(error):
         return "not enough memory"
     causes = (error, error.__cause__)
     said = (getattr(cause, "strerror", None) for cause in causes)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from klda.encoders.text import check_texts
+from klda.checks import checked_texts
 from klda.errors import KldaError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
@@ -110,7 +110,7 @@ class Baseline(ABC):
         """Position in `classes_` of each text's class."""
 
     def _check_inputs(self, inputs: list[Any]) -> None:
-        check_texts(inputs)
+        checked_texts(inputs)
 
     def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
         """Learn one task: all its texts (or images) and their classes, once."""

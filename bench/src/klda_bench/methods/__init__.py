@@ -98,8 +98,8 @@ class MethodSpec:
 
     @property
     def on_device(self) -> bool:
-        """Whether it can use a GPU; the peers are NumPy programs and run on the CPU."""
-        return self.group != "peer"
+        """Whether it can use a GPU; peers that do little work run on the CPU."""
+        return self.group != "peer" or "device" in inspect.signature(self.factory).parameters
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""

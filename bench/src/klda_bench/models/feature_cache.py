@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from klda.encoders.base import Encoder
+from klda.encoders.files import ModelFiles, is_settings
 from klda.encoders.sources import default_cache_folder
 from klda.engine.feature_map import GAMMA_SCALE
 from klda.errors import KldaError
@@ -123,5 +124,15 @@ def _identity(encoder: Encoder) -> dict[str, Any]:
     fingerprint, files = encoder.fingerprint(), getattr(encoder, "files", None)
     if files is None:
         return fingerprint
-    settings = {"settings": files.settings_digest, "precision": getattr(encoder, "precision", "")}
+    settings = {"settings": _digest(files), "precision": getattr(encoder, "precision", "")}
     return fingerprint | settings
+
+
+def _digest(files: ModelFiles) -> str:
+    """Return a digest of the small files beside the weights: tokenizer, pooling, image size."""
+    digest = hashlib.sha256()
+    for path in sorted(files.folder.rglob("*")):
+        if is_settings(path):
+            digest.update(f"{path.relative_to(files.folder).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

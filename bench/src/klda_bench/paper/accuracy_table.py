@@ -197,16 +197,20 @@ def pairs_against(runs: pd.DataFrame, base: str, others: Sequence[str]) -> list[
     """Compare methods with a base method on the same test rows: points and standard errors."""
     kept = [bool(record and record["correct"]) for record in runs.record]
     measured = runs[np.array(kept, dtype=bool)]
-    # Rows come in the test file's order whatever the order of classes.
+    # Rows come in the test file's order whatever the order of classes. Another copy of a data set
+    # can have them in another order.
+    digests = [record["settings"]["data_sha256"] for record in measured.record]
+    measured = measured.assign(data_sha256=digests)
+    places = ["backbone", "dataset", "data_sha256"]
     correct = {
         place: np.stack([unpack_bits(r["correct"], r["rows_predicted"]) for r in records])
-        for place, records in measured.groupby(["backbone", "dataset", "method"]).record
+        for place, records in measured.groupby([*places, "method"]).record
     }
     rows = []
-    for backbone, dataset in runs[["backbone", "dataset"]].drop_duplicates().to_numpy():
+    for backbone, dataset, digest in measured[places].drop_duplicates().to_numpy():
         for method in others:
-            a, b = (correct.get((backbone, dataset, name)) for name in (method, base))
-            if method == base or a is None or b is None or a.shape[1] != b.shape[1]:
+            a, b = (correct.get((backbone, dataset, digest, name)) for name in (method, base))
+            if method == base or a is None or b is None:
                 continue
             difference, error = paired_difference(a, b)
             row: Row = {"backbone": backbone, "dataset": dataset, "method": method, "base": base}

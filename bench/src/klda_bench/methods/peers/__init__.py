@@ -1,7 +1,8 @@
 """Closed-form peers of KLDA, written from their papers' formulas.
 
-Each module holds one method behind the protocol's interface, on NumPy and SciPy alone. They are
-here to be compared with, not to be used: no removal, no merge, no saved models.
+Each module holds one method behind the protocol's interface, on NumPy and SciPy, or on tensors of
+torch where ``device`` is a GPU. They are here to be compared with, not to be used: no removal, no
+merge, no saved models.
 """
 
 from __future__ import annotations

@@ -39,19 +39,25 @@ class AnaCP(linear.Peer):
     n_heads: int = 3
     samples_per_class: int = 100
     random_state: int = 0
+    device: str = "cpu"
 
     def _start(self, X: np.ndarray) -> None:
         rng = np.random.default_rng(self.random_state)
         shape = (np.shape(X)[1], self.n_components)
-        self._head_weights = rng.standard_normal(shape, dtype=np.float32)
-        self._layers = [rng.standard_normal(shape, dtype=np.float32) for _ in range(self.n_heads)]
-        self._regressions = [linear.Regression(self.n_components) for _ in self._layers]
+        self._head_weights, *self._layers = (
+            linear.place(rng.standard_normal(shape, dtype=np.float32), self.device)
+            for _ in range(1 + self.n_heads)
+        )
+        self._regressions = [
+            linear.Regression(self.n_components, self.device) for _ in self._layers
+        ]
         self._statistics = linear.ClassMeans(shape[0])
 
     def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
         rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
         targets = linear.one_hot(columns, len(self.labels))
         self._statistics.add(rows, targets)
+        rows = linear.place(rows, self.device)
         for weights, regression in zip(self._layers, self._regressions, strict=True):
             regression.add(gelu(rows @ weights), targets)
 
@@ -69,7 +75,7 @@ class AnaCP(linear.Peer):
         ]
         samples, columns = self._pseudo_samples(covariance)
         H = gelu(self._contrast(samples) @ self._head_weights)
-        head = linear.Regression(self.n_components)
+        head = linear.Regression(self.n_components, self.device)
         head.add(H, linear.one_hot(columns, len(self.labels)))
         self._head = head.solve(self.ridge)
 
@@ -80,21 +86,24 @@ class AnaCP(linear.Peer):
         samples = self._statistics.means[columns] + noise @ np.linalg.cholesky(covariance).T
         return samples.astype(np.float32), columns
 
-    def _contrast(self, rows: np.ndarray) -> np.ndarray:
+    def _contrast(self, rows: np.ndarray) -> linear.Array:
+        rows = linear.place(rows, self.device)
         outputs = [
             linear.unit_rows(gelu(rows @ weights) @ projection)
             for weights, projection in zip(self._layers, self._projections, strict=True)
         ]
-        return np.mean(outputs, axis=0)
+        return sum(outputs[1:], outputs[0]) / len(outputs)
 
-    def _scores(self, X: np.ndarray) -> np.ndarray:
+    def _scores(self, X: np.ndarray) -> linear.Array:
         rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
         return gelu(self._contrast(rows) @ self._head_weights) @ self._head
 
 
-def gelu(X: np.ndarray) -> np.ndarray:
+def gelu(X: linear.Array) -> linear.Array:
     """Gaussian error linear unit, x Phi(x), exact form."""
-    return X * (0.5 * (1.0 + erf(X / np.sqrt(X.dtype.type(2.0)))))
+    if isinstance(X, np.ndarray):
+        return X * (0.5 * (1.0 + erf(X / np.sqrt(X.dtype.type(2.0)))))
+    return linear.namespace(X).nn.functional.gelu(X)
 
 
 def separate(means: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import solve_triangular
 
+from klda_bench.methods.peers import linear
 from klda_bench.methods.peers.linear import Peer, unit_rows
 
 
@@ -34,13 +35,14 @@ class FeCAM(Peer):
     gamma1: float = 1.0
     gamma2: float | Literal["auto"] = "auto"
     tukey: float | Literal["auto"] = "auto"
+    device: str = "cpu"
 
     def _start(self, X: np.ndarray) -> None:
         positive = bool(np.min(X) >= 0.0)
         self._power = (0.5 if positive else 1.0) if self.tukey == "auto" else self.tukey
         self._gamma2 = float(positive) if self.gamma2 == "auto" else self.gamma2
         self._means: list[np.ndarray] = []
-        self._factors: list[tuple[np.ndarray, bool]] = []
+        self._factors: list[linear.Array] = []
 
     def _prepare(self, X: np.ndarray) -> np.ndarray:
         X = np.asarray(X, dtype=np.float64)
@@ -55,17 +57,19 @@ class FeCAM(Peer):
             self._means.append(unit_rows(own.mean(axis=0)[None])[0])
             self._factors.append(self._factor(own))
 
-    def _factor(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
+    def _factor(self, rows: np.ndarray) -> linear.Array:
+        """Return W with W W^T the inverse covariance: a squared distance is |(x - mean) W|^2."""
         d = rows.shape[1]
         covariance = np.cov(rows.T) if len(rows) > 1 else np.zeros((d, d))
-        return cho_factor(normalise(shrink(covariance, self.gamma1, self._gamma2)), lower=True)
+        root = np.linalg.cholesky(normalise(shrink(covariance, self.gamma1, self._gamma2)))
+        return linear.place(solve_triangular(root, np.eye(d), lower=True).T, self.device)
 
     def _scores(self, X: np.ndarray) -> np.ndarray:
-        rows = self._prepare(X)
+        rows = linear.place(self._prepare(X), self.device)
         distances = np.empty((len(rows), len(self._means)))
         for k, (mean, factor) in enumerate(zip(self._means, self._factors, strict=True)):
-            difference = (rows - mean).T
-            distances[:, k] = np.einsum("dn,dn->n", difference, cho_solve(factor, difference))
+            whitened = (rows - linear.place(mean, self.device)) @ factor
+            distances[:, k] = linear.fetch((whitened**2).sum(axis=1))
         return -distances
 
 

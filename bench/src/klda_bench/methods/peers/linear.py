@@ -1,4 +1,8 @@
-"""Linear algebra and bookkeeping that the peers share."""
+"""Linear algebra and bookkeeping that the peers share.
+
+Arrays are NumPy's on the CPU and tensors of torch on a GPU. The two have most operators and methods
+in common; :func:`namespace` has the functions of the same names.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,28 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
+
+from klda_bench.environment import require
+
+Array = Any
+"""An array of NumPy or a tensor of torch."""
+
+
+def place(array: np.ndarray, device: str) -> Array:
+    """Move an array to a device: a tensor of torch, but on the CPU the array itself."""
+    if device == "cpu":
+        return array
+    return require("torch", "baselines").from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def fetch(array: Array) -> np.ndarray:
+    """Return an array of any device as an array of NumPy."""
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+
+
+def namespace(array: Array) -> Any:
+    """Return the module whose functions take the array: numpy or torch."""
+    return np if isinstance(array, np.ndarray) else require("torch", "baselines")
 
 
 class Peer(ABC):
@@ -32,7 +58,7 @@ class Peer(ABC):
         if not self._solved:
             self._solve()
             self._solved = True
-        return np.asarray(self.labels)[self._scores(X).argmax(axis=1)]
+        return np.asarray(self.labels)[fetch(self._scores(X)).argmax(axis=1)]
 
     @abstractmethod
     def _start(self, X: np.ndarray) -> None:
@@ -46,7 +72,7 @@ class Peer(ABC):
         """Compute what the scores need from the statistics, once after a task."""
 
     @abstractmethod
-    def _scores(self, X: np.ndarray) -> np.ndarray:
+    def _scores(self, X: np.ndarray) -> Array:
         """Return the score of each row for each class."""
 
 
@@ -65,28 +91,35 @@ def widen(matrix: np.ndarray, n_columns: int) -> np.ndarray:
     return np.hstack([matrix, np.zeros((len(matrix), missing), dtype=matrix.dtype)])
 
 
-def unit_rows(X: np.ndarray) -> np.ndarray:
+def unit_rows(X: Array) -> Array:
     """Rows scaled to unit length; a row of zeros stays."""
-    norms = np.linalg.norm(X, axis=1, keepdims=True)
-    return X / np.maximum(norms, np.finfo(np.float32).tiny)
+    norms = namespace(X).linalg.norm(X, axis=1, keepdims=True)
+    return X / norms.clip(min=float(np.finfo(np.float32).tiny))
 
 
 class Regression:
     """Ridge regression of rows onto their classes: the Gram matrix of the rows and class sums.
 
-    `gram` holds its lower triangle alone; `sums` has one column per class.
+    `gram`, of which only the lower triangle counts, lies on the device of the rows. `sums` has one
+    column per class.
     """
 
-    def __init__(self, n_features: int) -> None:
-        self.gram = np.zeros((n_features, n_features), dtype=np.float32, order="F")
+    def __init__(self, n_features: int, device: str = "cpu") -> None:
+        self.device = device
+        zeros = np.zeros((n_features, n_features), dtype=np.float32, order="F")
+        self.gram = place(zeros, device)
         self.sums = np.zeros((n_features, 0), dtype=np.float32)
 
-    def add(self, H: np.ndarray, targets: np.ndarray) -> None:
+    def add(self, H: Array, targets: np.ndarray) -> None:
         """Add rows; `targets` is the indicator matrix of their classes."""
-        self.gram = blas.ssyrk(1.0, H.T, beta=1.0, c=self.gram, lower=1, overwrite_c=1)
-        self.sums = widen(self.sums, targets.shape[1]) + H.T @ targets
+        if isinstance(H, np.ndarray):
+            self.gram = blas.ssyrk(1.0, H.T, beta=1.0, c=self.gram, lower=1, overwrite_c=1)
+        else:
+            self.gram.addmm_(H.T, H)
+        new = fetch(H.T @ place(targets, self.device))
+        self.sums = widen(self.sums, targets.shape[1]) + new
 
-    def solve(self, ridge: float, right: np.ndarray | None = None) -> np.ndarray:
+    def solve(self, ridge: float, right: np.ndarray | None = None) -> Array:
         """Solve ``(G + ridge I) W = right``, by default for the class sums.
 
         Cholesky in float32. A Gram matrix of fewer rows than columns, summed in float32, can have
@@ -94,6 +127,8 @@ class Regression:
         programs do (``torch.linalg.solve``).
         """
         right = self.sums if right is None else right
+        if self.device != "cpu":
+            return _solve_on_gpu(self.gram, place(right, self.device), ridge)
         matrix: Any = np.array(self.gram, order="F")
         matrix[np.diag_indices_from(matrix)] += np.float32(ridge)
         try:
@@ -112,6 +147,18 @@ def _solve_indefinite(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -
     except np.linalg.LinAlgError:
         solved = np.linalg.lstsq(full, right.astype(np.float64), rcond=None)[0]
     return solved.astype(np.float32)
+
+
+def _solve_on_gpu(gram: Array, right: Array, ridge: float) -> Array:
+    torch = namespace(gram)
+    matrix = gram.clone()
+    matrix.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if not failed:
+        return torch.cholesky_solve(right, factor)
+    matrix = gram.double()
+    matrix.diagonal().add_(ridge)
+    return torch.linalg.solve(matrix, right.double()).float()
 
 
 class ClassMeans:

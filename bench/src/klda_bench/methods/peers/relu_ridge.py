@@ -32,26 +32,29 @@ class GACL(linear.Peer):
     n_components: int = 5000
     ridge: float = 100.0
     random_state: int = 0
+    device: str = "cpu"
 
     def _start(self, X: np.ndarray) -> None:
         self._rng = np.random.default_rng(self.random_state)
         shape = (np.shape(X)[1], self.n_components)
-        self._directions = self._rng.standard_normal(shape, dtype=np.float32)
-        self._regression = linear.Regression(self.n_components)
+        directions = self._rng.standard_normal(shape, dtype=np.float32)
+        self._directions = linear.place(directions, self.device)
+        self._regression = linear.Regression(self.n_components, self.device)
 
-    def _lift(self, X: np.ndarray) -> np.ndarray:
-        return np.maximum(np.asarray(X, dtype=np.float32) @ self._directions, 0.0)
+    def _lift(self, X: np.ndarray) -> linear.Array:
+        rows = linear.place(np.asarray(X, dtype=np.float32), self.device)
+        return (rows @ self._directions).clip(min=0)
 
     def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
         self._learn_lifted(self._lift(X), linear.one_hot(columns, len(self.labels)))
 
-    def _learn_lifted(self, H: np.ndarray, targets: np.ndarray) -> None:
+    def _learn_lifted(self, H: linear.Array, targets: np.ndarray) -> None:
         self._regression.add(H, targets)
 
     def _solve(self) -> None:
         self._weights = self._regression.solve(self.ridge)
 
-    def _scores(self, X: np.ndarray) -> np.ndarray:
+    def _scores(self, X: np.ndarray) -> linear.Array:
         return self._lift(X) @ self._weights
 
 
@@ -65,20 +68,21 @@ class RanPAC(GACL):
     n_components: int = 10_000
     ridge: float = RIDGES[0]
 
-    def _learn_lifted(self, H: np.ndarray, targets: np.ndarray) -> None:
+    def _learn_lifted(self, H: linear.Array, targets: np.ndarray) -> None:
         super()._learn_lifted(H, targets)
         order = self._rng.permutation(len(H))
         self._last = H[order], targets[order]
 
     def _solve(self) -> None:
         # Each task chooses a ridge; only the last one's is ever used, so it alone is computed.
-        rounding = float(np.finfo(np.float32).eps) * float(np.trace(self._regression.gram))
+        trace = float(self._regression.gram.diagonal().sum())
+        rounding = float(np.finfo(np.float32).eps) * trace
         self.ridge = choose_ridge(*self._last, least=rounding)
         del self._last
         super()._solve()
 
 
-def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> float:
+def choose_ridge(H: linear.Array, targets: np.ndarray, least: float = 0.0) -> float:
     """Find the ridge of :data:`RIDGES` with the least squared error on the last fifth of the rows.
 
     The paper solves the M x M system once a ridge. With fewer rows than M the same predictions
@@ -91,15 +95,19 @@ def choose_ridge(H: np.ndarray, targets: np.ndarray, least: float = 0.0) -> floa
     offered = [ridge for ridge in RIDGES if ridge >= least] or [RIDGES[-1]]
     if cut == 0 or cut == len(H):
         return max(1.0, offered[0])
-    kernel = (H[:cut] @ H[:cut].T).astype(np.float64)
-    values, vectors = np.linalg.eigh(kernel)
-    values = np.maximum(values, 0.0)
-    left = (H[cut:] @ H[:cut].T).astype(np.float64) @ vectors
-    right = vectors.T @ targets[:cut].astype(np.float64)
+    arrays = linear.namespace(H)
+
+    def double(array: linear.Array) -> linear.Array:
+        return arrays.asarray(array, dtype=arrays.float64, device=H.device)
+
+    known = double(targets)
+    values, vectors = arrays.linalg.eigh(double(H[:cut] @ H[:cut].T))
+    left = double(H[cut:] @ H[:cut].T) @ vectors
+    right = vectors.T @ known[:cut]
     # Directions that float32 features do not determine would be divided by a tiny ridge alone.
-    floor = values.max() * np.finfo(np.float32).eps
+    floor = values.max() * float(np.finfo(np.float32).eps)
     losses = []
     for ridge in offered:
-        scale = np.where(values > floor, 1.0 / (values + ridge), 0.0)
-        losses.append(np.mean((left * scale @ right - targets[cut:]) ** 2))
+        scale = arrays.where(values > floor, 1.0 / (values.clip(min=0) + ridge), 0.0)
+        losses.append(float((((left * scale) @ right - known[cut:]) ** 2).mean()))
     return offered[int(np.argmin(losses))]
