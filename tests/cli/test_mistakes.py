@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import json
 import os
 import shutil
 import sys
@@ -76,7 +75,7 @@ def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("option", ["--components", "--members", "--seed"])
+@pytest.mark.parametrize("option", ["--components", "--seed"])
 def test_an_option_is_named_as_it_is_written(cli, rows, tmp_path, option):
     words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", "lda")
     message = " ".join(cli(*words, option, 3, code=2).stderr.split())
@@ -118,13 +117,6 @@ def test_a_file_whose_name_is_not_utf8_is_learned_and_shown(cli, rows, tmp_path)
 def test_standard_input_that_is_not_utf8_is_named_by_its_line(cli, bot):
     message = cli("predict", "--model", bot / "model", stdin=b"fine\n\xff\n", code=1).stderr
     assert "standard input, line 2: not UTF-8 (byte 0xff at position 1)" in message
-
-
-def test_a_text_of_half_a_surrogate_pair_is_named_by_its_line(cli, bot, tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"text": "fine"}) + "\n" + json.dumps({"text": "x\ud800"}) + "\n")
-    message = cli("predict", path, "--model", bot / "model", code=1).stderr
-    assert "q.jsonl, line 2: the text is not valid Unicode" in message
 
 
 def test_an_output_that_can_not_be_a_file_is_named(cli, make, rows, tmp_path):
@@ -173,7 +165,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
     )
 
 
-@pytest.mark.parametrize("key", ["foundation_model", "classifier", "classes", "history", "compact"])
+@pytest.mark.parametrize("key", ["foundation_model", "engine", "classes", "history", "compact"])
 def test_show_names_a_damaged_model_json(cli, make, key):
     model = make("m", "ab")
     model_json.edit(model, lambda document: document.pop(key))

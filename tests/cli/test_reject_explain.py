@@ -95,11 +95,6 @@ def test_what_was_refused_still_has_its_likeliest_classes(cli, model, questions)
             assert before | {"known": True} == after
 
 
-def test_a_table_shows_unknown(cli, model, questions):
-    shown = cli("predict", questions, "--model", model, "--reject", "--format", "table").stdout
-    assert any(line.split()[1:] == ["unknown", "-"] for line in shown.splitlines())
-
-
 # ------------------------------------------------------------------------------- explain
 
 
@@ -136,33 +131,12 @@ def test_explain_is_no_table_of_comma_separated_values(cli, model, questions):
 # ------------------------------------------------------------------------------- forget
 
 
-def scores(folder):
-    rows = np.random.default_rng(1).normal(size=(50, 16)).astype(np.float32)
-    return Learner.load(folder).scores(rows)
-
-
-def test_with_a_ledger_forgetting_is_exact_and_says_so(cli, model, make):
-    found = cli.json("forget", "b", "--model", model)
-    assert found["exact"]
-    assert (
-        "as if it had never seen what was forgotten" in cli("forget", "e", "--model", model).stderr
-    )
-    never = make("never", "acdf", "--ridge", 0.01, "--keep", "features")
-    expected = scores(never)
-    np.testing.assert_allclose(scores(model), expected, atol=1e-4 * np.abs(expected).max())
-
-
 def test_without_a_ledger_the_trace_is_said_to_stay(cli, make):
     model = make("plain", "abc", "--components", 60)
     said = cli("forget", "a", "--model", model).stderr
     assert "keeps a trace" in said
     assert "--rows" in said
     assert "--keep features" in said
-
-
-def test_rows_of_a_file_leave_the_ledger_too(cli, model, rows):
-    cli("forget", "c", "--model", model, "--rows", rows("again", "c"))
-    assert "c" not in Learner.load(model).ledger.counts
 
 
 def test_single_samples_are_forgotten_by_their_numbers(cli, model):
@@ -209,21 +183,18 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
     assert "statistics only" in kept(compact)
     Learner.load(few).save(tmp_path / "both", compact=True)  # answers are computed from samples
     assert "one row of numbers per sample" in kept(tmp_path / "both")
-    only, ncm = make("only", "a"), tmp_path / "ncm"
+    only = make("only", "a")
     assert "one row of numbers per sample" in kept(only)
-    cli("learn", rows("rows", "abc"), "--model", ncm, "--classifier", "ncm")
-    assert "statistics only" in kept(ncm)
     keeps = {
         few: {"rows": 75, "most_rows": 150},
         many: {},
         compact: {},
         tmp_path / "both": {"rows": 75},
         only: {"rows": 25, "most_rows": 150},
-        ncm: {},
     }
     for model, expected in keeps.items():
         stored = storage.load(model)
-        assert stored.document["classifier"].pop("keeps") == expected
+        assert stored.document["engine"].pop("keeps") == expected
         if not stored.document["compact"]:  # as a folder from before the value
             storage.save(model, stored.arrays, stored.document)
             assert "not recorded" in kept(model)
@@ -232,7 +203,7 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, rows, tmp_path):
 def test_show_says_which_samples_wait_for_calibration(cli, rows, tmp_path):
     model = tmp_path / "one"
     cli("learn", rows("rows", "a"), "--model", model, "--components", "10")
-    assert storage.load(model).document["classifier"]["keeps"] == {"waiting": 25}
+    assert storage.load(model).document["engine"]["keeps"] == {"waiting": 25}
     said = " ".join(cli("show", "--model", model).stdout.split())
     assert "statistics, and the features of 25 samples until probabilities are calibrated" in said
 

@@ -19,7 +19,7 @@ def words(result):
     return " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("kind", ["klda", "lda", "ncm"])
+@pytest.mark.parametrize("kind", ["klda", "lda"])
 def test_the_device_is_for_the_classifier_too(cli, rows, tmp_path, kind):
     pytest.importorskip("torch", reason="torch is not installed")
     given = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", kind)
@@ -51,14 +51,6 @@ def test_columns_are_found_whatever_their_case(cli, tmp_path):
     cli(*given, "--input-column", "description", "--label-column", "KIND")
     said = words(cli(*given, "--input-column", "descriptions", "--label-column", "kind", code=1))
     assert "no column 'descriptions'" in said
-
-
-def test_of_two_columns_that_differ_in_case_the_one_named_is_taken(tmp_path):
-    from klda import data
-
-    (tmp_path / "rows.csv").write_text("Text,text,label\nno,yes,a\n")
-    table = data.open_table(tmp_path / "rows.csv", columns=data.Columns("text", "label"))
-    assert next(data.read([table], labels=True)).inputs == ["yes"]
 
 
 def test_one_class_is_not_classes(cli, rows, tmp_path):

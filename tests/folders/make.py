@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+from tests.own_encoder import LetterCounts
 
 from klda import KLDA, LDA, Learner, __version__
-from tests.own_encoder import LetterCounts
 
 HERE = Path(__file__).parent / __version__
 PROBE = np.array([[0, 0, 0], [2, 1, 2], [2.5, 2.5, 2.5], [5, 5, 4], [9, -9, 0]], np.float32)

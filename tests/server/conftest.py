@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from starlette.testclient import TestClient
 
 from klda import KLDA
 from klda.learner import Learner
+from klda.learner.folder import JOURNAL
 from klda.server.app import create_app
+from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
@@ -47,6 +51,22 @@ def unlike_anything(client: TestClient) -> list[float]:
     far = np.random.default_rng(0).normal(0, 30, (50, WIDTH)).tolist()
     answers = client.post("/v1/predict", json={"features": far}).json()["predictions"]
     return next(row for row, answer in zip(far, answers, strict=True) if answer["known"] is False)
+
+
+def wait_for(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def journaled(folder: Path) -> list[int]:
+    """Numbers of the changes that only the journal has."""
+    if not (folder / JOURNAL).exists():
+        return []
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal:
+        found = journal.execute("SELECT sequence FROM changes WHERE header NOTNULL")
+        return [number for (number,) in found]
 
 
 @contextmanager
@@ -108,6 +128,72 @@ def text_model(text_origin: Path, tmp_path: Path) -> Path:
     """A model of six intents on the real MiniLM."""
     shutil.copytree(text_origin, tmp_path / "texts")
     return tmp_path / "texts"
+
+
+class Verbs:
+    """A service whose changes have names."""
+
+    def __init__(self, service):
+        self.service = service
+
+    def __getattr__(self, name):
+        return getattr(self.service, name)
+
+    def forget(self, labels, inputs=None, key=None):
+        if inputs is not None:
+            return self.service.remove(inputs, labels, key)
+        return self.service.change(Change("forget", labels, key=key))
+
+    def undo(self, number):
+        return self.service.change(Change("restore", target=number))
+
+    def retry(self, number):
+        return self.service.change(Change("retry", target=number))
+
+    def rename(self, old, new):
+        return self.service.change(Change("rename", (old, new)))
+
+    def declare(self, classes, key=None):
+        descriptions = list(classes.values())
+        change = Change("declare", list(classes), descriptions=descriptions, key=key)
+        return self.service.change(change)
+
+
+class Running:
+    """A service with blocking calls."""
+
+    def __init__(self, folder, **changes):
+        self.service = Service(ServiceSettings(model=folder, **changes))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.service.stop()
+
+    def abandon(self):
+        """Leave everything as a kill would: nothing is saved."""
+        self.service.batcher.stop()
+        writer = self.service.writer
+        writer._checkpoint = writer._finish = lambda: None
+        writer.stop()
+
+    def __getattr__(self, name):
+        async def run(*args, **options):
+            return await getattr(Verbs(self.service), name)(*args, **options)
+
+        return lambda *args, **options: asyncio.run(run(*args, **options))
+
+    def read(self, name):
+        """What the journal says."""
+        return self.inspect(lambda _, journal: getattr(journal, name)())
+
+    @property
+    def counts(self):
+        return dict(self.service.snapshot.counts)
+
+    def ask(self, rows):
+        return self.predict(np.asarray(rows, np.float32), 3)[1]
 
 
 @contextmanager

@@ -13,9 +13,10 @@ import pytest
 
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
-from klda.server.changes import UNBOUND, Acknowledgement, Change, Key
-from klda.server.journal import Journal
-from klda.server.journal_file import JournalError
+from klda.server.changes import Acknowledgement, Binding, Change, Key
+from klda.server.journal import Journal, JournalError
+
+UNBOUND = Binding()
 
 
 def learn(number, n=3, key=""):
@@ -26,7 +27,7 @@ def learn(number, n=3, key=""):
 
 @pytest.fixture
 def journal(tmp_path):
-    with closing(Journal(tmp_path)) as journal:
+    with closing(Journal(tmp_path, Binding())) as journal:
         yield journal
 
 
@@ -57,12 +58,12 @@ def test_what_is_added_is_read_back_exactly(journal):
     ]
     add(journal, *changes[:2])
     add(journal, *changes[2:])
-    found = reopened(journal).missing(0)
+    found = reopened(journal).start(UNBOUND)
     assert [written(change) for change in found] == [written(change) for change in changes]
     np.testing.assert_array_equal(found[0].rows, changes[0].rows)
     assert found[0].rows.dtype == np.float32
     assert journal.last == 5
-    assert [c.sequence for c in journal.missing(3)] == [4, 5]
+    assert [c.sequence for c in journal.start(journal.binding(3))] == [4, 5]
 
 
 def test_a_transaction_that_fails_leaves_nothing(journal):
@@ -72,16 +73,17 @@ def test_a_transaction_that_fails_leaves_nothing(journal):
         add(journal, learn(3, key="second"), learn(2))
     assert journal.last == 2
     assert journal.answered(Key("second", "")) is None
-    assert [c.sequence for c in reopened(journal).missing(0)] == [1, 2]
+    assert [c.sequence for c in reopened(journal).start(UNBOUND)] == [1, 2]
 
 
 def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
     add(journal, learn(1, key="k"), learn(2), learn(3))
     journal.mark_checkpointed(journal.binding(2))
-    assert [c.sequence for c in journal.missing(2)] == [3]
+    assert [c.sequence for c in journal.start(journal.binding(2))] == [3]
     saved = journal.binding(3)
     journal.mark_checkpointed(saved)
-    assert (reopened(journal, saved).last, journal.start_at(saved)) == (3, 3)
+    assert reopened(journal, saved).start(saved) == []
+    assert journal.last == journal.position == 3
     assert journal.answered(Key("k", "")) == (
         Key("k", "digest"),
         Acknowledgement(1, 1, 1, [], repeated=True),
@@ -92,9 +94,9 @@ def test_a_kill_between_a_save_and_the_removal_doubles_nothing(journal):
     add(journal, learn(1), learn(2))
     saved = journal.binding(2)  # the model was saved with both
     assert not journal.is_bound
-    assert reopened(journal, saved).start_at(saved) == 2
+    assert reopened(journal, saved).start(saved) == []
     assert journal.is_bound
-    assert journal.missing(2) == []
+    assert journal.position == 2
 
 
 def test_a_model_older_than_its_journal_is_an_error(journal):
@@ -108,7 +110,7 @@ def test_a_model_older_than_its_journal_is_an_error(journal):
 def test_refused_changes_are_kept_but_not_replayed(journal):
     add(journal, learn(1), learn(2))
     journal.refuse(learn(1), "it does not fit")
-    assert [c.sequence for c in reopened(journal).missing(0)] == [2]
+    assert [c.sequence for c in reopened(journal).start(UNBOUND)] == [2]
     journal.mark_checkpointed(journal.binding(2))
     kept = journal._db.execute("SELECT sequence, refused FROM changes WHERE header NOTNULL")
     assert kept.fetchall() == [(1, "it does not fit")]
@@ -179,15 +181,15 @@ def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room
     journal.probe()
     assert not journal.problem
     add(journal, learn(2, 5))
-    assert [len(c.labels) for c in reopened(journal).missing(0)] == [3, 5]
+    assert [len(c.labels) for c in reopened(journal).start(UNBOUND)] == [3, 5]
 
 
 KILLED = """
 import os, sys, pathlib
 sys.path[:0] = {path!r}
-from tests.server.test_journal import Acknowledgement, add, learn
+from tests.server.test_journal import Acknowledgement, Binding, add, learn
 from klda.server.journal import Journal
-journal = Journal(pathlib.Path({folder!r}))
+journal = Journal(pathlib.Path({folder!r}), Binding())
 for number in range(1, 4):
     add(journal, learn(number))
 journal._db.execute("BEGIN IMMEDIATE")
@@ -200,6 +202,6 @@ os.kill(os.getpid(), {signal})
 def test_after_a_kill_what_was_committed_is_there_and_nothing_else(tmp_path):
     code = KILLED.format(path=sys.path, folder=str(tmp_path), signal=int(signal.SIGKILL))
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
-    with closing(Journal(tmp_path)) as journal:
-        assert [c.sequence for c in journal.missing(0)] == [1, 2, 3]
+    with closing(Journal(tmp_path, Binding())) as journal:
+        assert [c.sequence for c in journal.start(UNBOUND)] == [1, 2, 3]
         assert journal.last == 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.learner.folder import JOURNAL
 from klda.server.changes import Binding, Key
-from klda.server.journal_file import JournalError
+from klda.server.journal import JournalError
 
-from .conftest import samples
-from .test_service import Running, journaled
+from .conftest import Running, journaled, samples
 
 COUNTS = {"dogs": 3, "eels": 4, "emmets": 12}  # three changes of it are in the journal alone
 AGES = 1e12  # seconds in which what was forgotten then can be restored
@@ -37,7 +37,7 @@ def test_its_changes_keys_and_undos_are_all_there(old):
         for name, label, n in (("first", "dogs", 3), ("second", "eels", 4)):
             key = Key(name, "digest")
             assert running.learn(samples(label, n), [label] * n, key).repeated
-        assert running.forgotten() == {2: {"bees": 12}, 5: {"cats": 12}}
+        assert running.read("forgotten") == {2: {"bees": 12}, 5: {"cats": 12}}
         running.undo(2)
         assert running.learn(samples("fish", 2), ["fish"] * 2).version == 7
     expected = {**COUNTS, "bees": 12, "fish": 2}
@@ -70,46 +70,10 @@ def test_its_journal_is_bound_to_it_with_the_first_change(old, tmp_path):
         Running(old)
 
 
-@pytest.mark.parametrize("killed", ["before", "after"])
-def test_a_kill_while_it_is_bound_costs_nothing(old, tmp_path, monkeypatch, killed):
-    """Right before the folder names the journal, or right after."""
-    real, copy = storage.save_extras, tmp_path / "copy"
-
-    def save_extras(*args):
-        if killed == "after":
-            real(*args)
-        shutil.copytree(old, copy)
-        if killed == "before":
-            real(*args)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "save_extras", save_extras)
-        running = Running(old, checkpoint_interval=1e9)
-        running.learn(samples("fish", 2), ["fish"] * 2)
-        running.abandon()
-    with Running(copy) as again:
-        assert again.counts == {**COUNTS, "fish": 2}
-        again.learn(samples("fish", 2), ["fish"] * 2)
-    with Running(copy) as again:
-        assert again.counts == {**COUNTS, "fish": 4}
-
-
-def test_a_change_during_the_first_checkpoint_counts_once(old, tmp_path, monkeypatch):
-    real, begun, allowed = storage.save, threading.Event(), threading.Semaphore(0)
-
-    def save(*args, **options):
-        begun.set()
-        assert allowed.acquire(timeout=20)
-        return real(*args, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "save", save)
-        running = Running(old, checkpoint_interval=0.0)
-        assert begun.wait(20)  # it saves what was replayed, and does not name the journal yet
-        threading.Timer(0.3, allowed.release).start()
-        running.learn(samples("fish", 2), ["fish"] * 2)
-        shutil.copytree(old, tmp_path / "killed")  # the next checkpoint can't begin
-        allowed.release(9)
-        running.abandon()
-    with Running(tmp_path / "killed") as again:
-        assert again.counts == {**COUNTS, "fish": 2}
+@pytest.mark.parametrize("header", ["not JSON", "[]", "{}"])
+def test_a_change_in_it_that_can_not_be_read_stops_the_start(old, header):
+    with closing(sqlite3.connect(old / JOURNAL)) as journal, journal:
+        journal.execute("UPDATE changes SET header = ? WHERE sequence = 4", (header,))
+    for _ in range(2):  # also once it has checksums
+        with pytest.raises(JournalError, match="change 4 can't be read"):
+            Running(old)

@@ -13,7 +13,7 @@ import pytest
 from klda.learner import Learner
 from klda_bench import loadtest
 
-from .test_service import journaled
+from .conftest import journaled
 
 KILLS = int(os.environ.get("KLDA_KILLS", "5"))
 

@@ -8,9 +8,9 @@ from klda import KLDA
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.changes import Tally
-from klda.server.drawing import chart
 from klda.server.errors import ServerError
 from klda.server.inputs import pasted_rows
+from klda.server.page import chart
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving, unlike_anything
 
@@ -116,23 +116,23 @@ def test_signing_in(features_model):
 
 def test_the_chart_follows_the_latest_answers():
     drawn = chart([Tally(0.0, 0, 10, 2), Tally(1.0, 30, 0, 0)])
-    assert drawn.accuracy == 0.75
-    assert (drawn.asked, drawn.new) == (40, 2)
-    heights = [float(point.split(",")[1]) for point in drawn.points.split()]
+    assert drawn["accuracy"] == 0.75
+    assert (drawn["asked"], drawn["new"]) == (40, 2)
+    heights = [float(point.split(",")[1]) for point in drawn["points"].split()]
     assert heights[0] == 40.0
     assert heights[-1] == 0.0
-    assert chart([]).accuracy is None
+    assert chart([])["accuracy"] is None
 
 
 def test_the_chart_is_as_good_as_the_batches_were():
     """Which samples of a batch were right is not known: they are not drawn as if in that order."""
     batches = [(64, 36), (74, 26), (63, 37), (82, 18)]
     drawn = chart([Tally(float(i), *batch, 0) for i, batch in enumerate(batches)])
-    accuracies = [1 - float(point.split(",")[1]) / 40 for point in drawn.points.split()]
+    accuracies = [1 - float(point.split(",")[1]) / 40 for point in drawn["points"].split()]
     assert 0.62 < min(accuracies) < 0.65
     assert 0.81 < max(accuracies) < 0.83
     assert accuracies[-1] == max(accuracies)
-    assert drawn.accuracy == pytest.approx(0.7075)
+    assert drawn["accuracy"] == pytest.approx(0.7075)
 
 
 # ------------------------------------------------------------------ three states
@@ -163,20 +163,6 @@ def test_one_class_is_no_choice(numbered):
     assert "only one class so far" not in taught.text
 
 
-def test_a_table_is_taught_with_progress(text_model):
-    with serving(text_model) as client:
-        table = "text,label\n" + "\n".join(f"bring me sandwich number {i},lunch" for i in range(70))
-        files = {"file": ("t.csv", table.encode(), "text/csv")}
-        begun = client.post("/page/upload", files=files).text
-        job = re.search(r"/page/upload/(\w+)", begun)[1]
-        for _ in range(600):
-            text = client.get(f"/page/upload/{job}").text
-            if "Taught 70 rows" in text:
-                break
-        assert "1 new class" in text
-        assert client.get("/v1/classes?search=lunch").json()["classes"][0]["samples"] == 70
-
-
 # ------------------------------------------------------------------ names of classes
 
 
@@ -198,11 +184,6 @@ def classes(client):
     return {entry["label"]: entry["samples"] for entry in found}
 
 
-def test_blanks_around_a_new_name_are_left_out(client):
-    client.post("/page/teach", data={"value": numbers("dogs"), "label": " dogs\u00a0"})
-    assert classes(client)["dogs"] == 1
-
-
 @pytest.fixture
 def numbered(tmp_path):
     learner = Learner("features", classifier=KLDA(n_components=50, random_state=0))
@@ -217,22 +198,6 @@ def test_numbers_on_the_page_have_the_limits_of_the_api(numbered, label):
     assert refused.status_code == 422
     assert 'class="message error"' in refused.text
     assert classes(numbered) == {7: 20}
-
-
-def test_numbers_are_taught_and_forgotten(numbered):
-    numbered.post("/page/teach", data={"value": numbers("bees"), "label": " -12 "})
-    assert classes(numbered) == {-12: 1, 7: 20}
-    numbered.post("/page/forget", data={"label": "-12"})
-    assert classes(numbered) == {7: 20}
-
-
-FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
-
-
-@pytest.mark.parametrize("label", [FAMILY, "new\u00a0york", "a\u2028b"])
-def test_a_table_has_the_names_that_the_api_has(client, label):
-    assert teach_by_api(client, label) == 200
-    assert pasted(f"text,label\nhello,{label}").labels == [label]
 
 
 @pytest.mark.parametrize(
@@ -362,16 +327,6 @@ def test_every_forget_can_be_undone_while_there_is_time(client):
     assert client.get("/page/forgotten").text.strip() == ""
 
 
-def test_with_a_ledger_no_trace_is_spoken_of(tmp_path):
-    learner = Learner("features", classifier=KLDA(n_components=50), keep="features")
-    for label in CENTRES:
-        learner.learn(samples(label, 10), [label] * 10)
-    learner.save(tmp_path / "kept")
-    with serving(tmp_path / "kept") as client:
-        assert "trace" not in client.post("/page/forget", data={"label": "bees"}).text
-        assert "trace" not in client.get("/page/forgotten").text
-
-
 def test_an_answer_is_taught_once(client):
     value = numbers("ants", 3)
     asked = client.post("/page/ask", data={"value": value}).text
@@ -381,19 +336,6 @@ def test_an_answer_is_taught_once(client):
     ).text
     assert "Confirmed" in settled
     assert "/page/teach" not in settled
-
-
-def test_the_answer_repeats_what_was_asked(client):
-    value = numbers("ants", 3)
-    asked = client.post("/page/ask", data={"value": value}).text
-    assert re.search(r"<blockquote[^>]*>" + re.escape(value), asked)
-
-
-def test_unknown_is_not_called_right(client):
-    answer = client.post("/page/ask", data={"value": ", ".join(["90"] * 8)}).text
-    assert "new to me</span>" in answer
-    assert "Closest:" in answer
-    assert "Right" not in answer
 
 
 def test_a_confusion_of_half_draws_half_a_bar(client):

@@ -108,13 +108,6 @@ def test_a_response_does_not_wait_for_the_acknowledgement_of_the_one_before():
     assert asyncio.run(accepted())
 
 
-def test_help_names_the_options(monkeypatch):
-    result = run(monkeypatch, "--help")
-    assert result.exit_code == 0
-    for option in ("--model", "--host", "--port", "--keys", "--workers", "--new"):
-        assert option in result.output
-
-
 def test_keys_come_from_a_file_and_from_the_environment(monkeypatch, tmp_path):
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\nteach {GOOD}\n  ask   {GOOD[::-1]}x\n")

@@ -21,11 +21,10 @@ from klda.errors import KldaError
 from klda.learner.folder import DOCUMENT, JOURNAL, LAST_CHANGE
 from klda.server.client import Client
 from klda.server.errors import ServerError
-from klda.server.journal_file import JournalError
+from klda.server.journal import JournalError
 from klda.server.run import listen
 
-from .conftest import CENTRES, samples
-from .test_service import Running
+from .conftest import CENTRES, Running, samples
 from .test_start import taught
 
 TRIALS = int(os.environ.get("KLDA_TRIALS", "4"))

@@ -11,8 +11,7 @@ from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.uploads import CHUNK, Upload
 
-from .conftest import serving
-from .test_service import wait_for
+from .conftest import serving, wait_for
 
 TABLE = [f"where is parcel number {i}?" for i in range(150)]
 

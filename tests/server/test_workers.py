@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,8 +18,7 @@ from klda.server.settings import ServiceSettings
 from klda.server.workers import EncoderProcess
 from klda_bench import loadtest
 
-from .conftest import rows, serving
-from .test_service import journaled
+from .conftest import journaled, rows, serving, wait_for
 
 TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"]
 
@@ -27,8 +27,9 @@ TEXTS = ["where is my card?", "it has not arrived", "how do I order a new card?"
 def process(text_model):
     process = EncoderProcess(ServiceSettings(model=text_model))
     yield process
+    (running,) = process._pool._processes.values()
     process.stop()
-    assert process._process.exitcode == 0
+    assert running.exitcode == 0
 
 
 def test_a_process_encodes_as_the_learner_does(process, text_model):
@@ -45,9 +46,24 @@ def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a POSIX signal")
 def test_a_process_that_dies_is_replaced(process):
     first = process.encode(TEXTS)
-    os.kill(process._process.pid, signal.SIGKILL)
+    os.kill(*process._pool._processes, signal.SIGKILL)
     time.sleep(0.2)
     assert process.encode(TEXTS) == pytest.approx(first)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux does")
+def test_processes_end_with_a_service_that_is_killed(text_model):
+    server = loadtest.Server(text_model, "--workers", "2")
+    server.wait()
+    tasks = Path(f"/proc/{server._process.pid}/task")
+    wait_for(lambda: len(children(tasks)) >= 2, 60)
+    running = children(tasks)
+    server.kill()
+    wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in running), 60)
+
+
+def children(tasks):
+    return [child for file in tasks.glob("*/children") for child in file.read_text().split()]
 
 
 def test_a_new_model_can_be_taught_through_processes(tmp_path):

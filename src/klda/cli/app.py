@@ -15,15 +15,13 @@ from klda.cli import edit, evaluate, learn, predict, serve, show
 from klda.cli.console import complain, say
 from klda.errors import KldaError, is_lack_of_memory
 
-# Installed packages add commands under this group of entry points: name = "module:typer_app".
-COMMANDS = "klda.commands"
-
+COMMANDS = "klda.commands"  # entry points of other packages that add commands: name = module:app
 # Commands that another package adds, and how to install it.
 ELSEWHERE = {
     "bench": "The benchmarks are not part of the klda package. To install them, clone klda's "
     "repository and run in the clone: pip install -e bench"
 }
-
+ALSO = {"text-column": "input-column"}  # other names of options
 # Parameters of the library that errors name and that are options here.
 _PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
 
@@ -42,19 +40,6 @@ class _PlainHelp:
                 param.display_type_rich = lambda ctx: ""  # newer versions of Typer show it
         return params
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the first long name of each option: there is no room for a second one."""
-        params = super().get_params(ctx)  # type: ignore[misc]
-        names = {param: param.opts for param in params}
-        for param in params:
-            longer = [name for name in param.opts if name.startswith("--")]
-            param.opts = [name for name in param.opts if name not in longer[1:]]
-        try:
-            super().format_help(ctx, formatter)  # type: ignore[misc]
-        finally:
-            for param, given in names.items():
-                param.opts = given
-
 
 class ReportingGroup(_PlainHelp, TyperGroup):
     """A group of commands, of klda or of another package, whose errors become messages."""
@@ -70,18 +55,24 @@ class ReportingGroup(_PlainHelp, TyperGroup):
             # The reader of a pipe (head, less) has seen enough.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except KldaError as error:
-            complain(_PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error)))
-            raise typer.Exit(1) from error
-        except (MemoryError, OSError, ImportError, RuntimeError) as error:
-            if is_lack_of_memory(error):
-                reason = str(error).rstrip(".") or "an array did not fit"
-                complain(f"Not enough memory: {reason}. Nothing was changed.")
-            elif isinstance(error, OSError):
-                complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            else:
+        except Exception as error:
+            said = _said(error)
+            if said is None:
                 raise
+            complain(said)
             raise typer.Exit(1) from error
+
+
+def _said(error: Exception) -> str | None:
+    """Return what the user is told of an error; None if nobody foresaw it."""
+    if isinstance(error, KldaError):
+        return _PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error))
+    if is_lack_of_memory(error):
+        reason = str(error).rstrip(".") or "an array did not fit"
+        return f"Not enough memory: {reason}. Nothing was changed."
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None
 
 
 class Command(_PlainHelp, TyperCommand):
@@ -123,7 +114,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: ALSO.get(name, name),
+    },
 )
 
 

@@ -42,9 +42,7 @@ InputColumn = Annotated[
     str | None,
     option(
         "Column with the texts, image paths or features (also --text-column); guessed if its name "
-        "is obvious.",
-        "--input-column",
-        "--text-column",
+        "is obvious."
     ),
 ]
 LabelColumn = Annotated[

@@ -71,11 +71,12 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     foundation = document["foundation_model"]
     size = sum(file["bytes"] for file in document["files"])
     parameters = ", ".join(f"{name}={value}" for name, value in document["parameters"].items())
+    kind = "LDA" if document["parameters"]["n_components"] is None else "KLDA"
     entries = {
         "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
         f"{_width(document)} features{_engine(foundation)}",
-        "classifier": parameters,
+        "classifier": f"{kind}({parameters})",
         "knows": knowledge(len(document["classes"]), document["samples"]),
         "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",

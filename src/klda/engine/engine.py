@@ -273,8 +273,11 @@ class Engine:
             arrays: dict[str, np.ndarray] = {}
             meta: dict[str, Any] = {"compact": compact, "keeps": {}}
             if solved:
-                own, meta["solution"] = self.calibrated(parameters).pack()
+                solution = self.calibrated(parameters)
+                own, meta["solution"] = solution.pack()
                 arrays |= own
+                if isinstance(solution.map, KernelMap):  # answers are computed from samples
+                    meta["keeps"] = {"rows": solution.map.n_components}
             if not compact:
                 own, meta["model"] = self.model.pack()
                 arrays |= own

@@ -244,6 +244,9 @@ def absolute_ridge(
     noise = 8 * eps * turnover + (64 * eps) ** 2 * between / size  # what rounding alone may leave
     if parameters.ridge == "auto":
         rho = r * (max(scatter.trace, 0.0) + between) / max(statistics.n_scattered, 1)
+        # With far more samples than components this is next to nothing, and solving would magnify
+        # rounding errors.
+        rho = max(rho, float(np.sqrt(eps)) * scale)
     elif scale <= noise:  # without known spread within classes all directions are equal
         rho = between / size
     else:

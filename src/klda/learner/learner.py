@@ -676,13 +676,18 @@ class Learner:
         """
         self._check_has_classes()
         if reject is None:
-            rows = self.encode(inputs, progress=progress)
-            return self.engine.solution(self.parameters).answer(rows).labels[:, 0]
+            return self.predict_rows(self.encode(inputs, progress=progress))
         check_fraction("reject", reject)
         solution = self.solution
         answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
         known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
         return np.where(known, answers.labels[:, 0], _unknown(solution))
+
+    def predict_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Answer with the likeliest class of each feature row, as `encode` returns them."""
+        self._check_has_classes()
+        rows = self._checked_rows(rows)
+        return self.engine.solution(self.parameters).answer(rows).labels[:, 0]
 
     def predict_top(
         self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False

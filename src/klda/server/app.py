@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 
 import klda
 from klda.errors import KldaError, is_lack_of_memory, require
@@ -42,12 +44,13 @@ def create_app(service: Service) -> Gate:
     app.state.keys = Keys(service.settings.keys)
     app.state.uploads = uploads.Uploads()
     app.state.metrics = Metrics(service)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     paths: set[str] = set()
-    for router in (api.router, page.router):
+    for router in (api.router, api.open_router, page.router):
         app.include_router(router)
         paths.update(getattr(route, "path", "") for route in router.routes)
-    app.mount("/static", page.STATIC)
-    for kind in (RequestValidationError, HTTPException, KldaError, Exception):
+    app.mount(page.STATIC_URL, page.STATIC)
+    for kind in (RequestValidationError, ValidationError, HTTPException, KldaError, Exception):
         app.add_exception_handler(kind, _error_response)
     return Gate(app, paths, _error_response)
 
@@ -70,29 +73,31 @@ async def _error_response(request: Request, error: Exception) -> Response:
 
 def _service_error(error: Exception, is_page: bool) -> ServerError:
     """Return what a client may see of an error."""
-    if isinstance(error, ServerError):
-        return error
-    if is_lack_of_memory(error):
-        return ServerError("The service is short of memory; nothing was changed.", 503, "memory")
-    if isinstance(error, STORAGE_ERRORS):
-        log.error("storage", extra={"error": str(error)})
-        return ServerError(
-            "The model's files could not be read or written; nothing was changed.", 503, "storage"
-        )
-    if isinstance(error, KldaError):
-        return ServerError(str(error))
-    if isinstance(error, HTTPException) and error.status_code != 400:
-        return ServerError(str(error.detail), error.status_code)
-    if isinstance(error, HTTPException):
-        unreadable = ServerError(f"The form can't be read: {error.detail}")
-        return unreadable if is_page else ServerError(MALFORMED, 400)
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return ServerError(MALFORMED, 400)
-        # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
-        place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-        return ServerError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
+    match error:
+        case ServerError():
+            return error
+        case _ if is_lack_of_memory(error):
+            return ServerError(
+                "The service is short of memory; nothing was changed.", 503, "memory"
+            )
+        case _ if isinstance(error, STORAGE_ERRORS):
+            log.error("storage", extra={"error": str(error)})
+            said = "The model's files could not be read or written; nothing was changed."
+            return ServerError(said, 503, "storage")
+        case RequestValidationError() | ValidationError():
+            first = error.errors()[0]
+            if first["type"] == "json_invalid":
+                return ServerError(MALFORMED, 400)
+            # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
+            place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+            return ServerError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
+        case KldaError():
+            return ServerError(str(error))
+        case HTTPException(status_code=400):
+            said = f"The form can't be read: {error.detail}"
+            return ServerError(said) if is_page else ServerError(MALFORMED, 400)
+        case HTTPException():
+            return ServerError(str(error.detail), error.status_code)
     return ServerError(INTERNAL, 500)
 
 
@@ -116,11 +121,7 @@ class Metrics:
             ("klda_classes", "Classes known.", lambda: len(service.snapshot.counts)),
             ("klda_samples", "Samples learned.", lambda: service.snapshot.samples),
             ("klda_version", "Number of the last change.", lambda: service.snapshot.version),
-            (
-                "klda_journal_pending",
-                "Changes only in the journal.",
-                lambda: service.writer.pending,
-            ),
+            ("klda_journal_pending", "Only in the journal.", lambda: service.writer.pending),
             ("klda_refused", "Changes refused at a start.", lambda: service.writer.refused),
         ):
             prometheus.Gauge(name, meaning, **own).set_function(value)

@@ -146,10 +146,7 @@ class Batcher:
     def _take(self) -> list[Slice]:
         """Choose what is encoded next."""
         asks, learns = self._queued(asked=True), self._queued(asked=False)
-        if self._max_batch == 1 and asks:
-            chosen = [(asks[0], asks[0].left)]  # one request at a time, whole
-        else:
-            chosen = divide_batch(asks, self._max_batch)
+        chosen = divide_batch(asks, self._max_batch)
         chosen += divide_batch(learns, SLICE if chosen else self._max_batch)
         batch = []
         for job, count in chosen:
@@ -165,21 +162,18 @@ class Batcher:
         try:
             rows = encode(_join([job.inputs[at] for job, at in batch]))
             self.on_batch(len(rows))
-            self._finish(self._completed(batch, rows))
+            parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
+            with self._wake:
+                for (job, at), part in zip(batch, parts, strict=True):
+                    job.done[at.start] = part
+                completed = [job for job, _ in batch if job.is_complete]
+            self._finish(completed)
         except Exception as error:
             if len(batch) == 1:
                 self._close(batch[0][0], error)
                 return
             for one in batch:  # a bad input must not fail the requests that it was batched with
                 self._process([one], encode)
-
-    def _completed(self, batch: list[Slice], rows: np.ndarray) -> list[Encoding]:
-        """Hand out the rows of a batch; return the requests that are now complete."""
-        parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
-        with self._wake:
-            for (job, at), part in zip(batch, parts, strict=True):
-                job.done[at.start] = part
-            return [job for job, _ in batch if job.is_complete]
 
     def _finish(self, jobs: list[Encoding]) -> None:
         """Return the rows of learns, and answer predicts in one pass over the feature map."""
@@ -221,6 +215,5 @@ def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, in
 
 
 def _join(parts: list[Any]) -> Any:
-    if isinstance(parts[0], np.ndarray):
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return [item for part in parts for item in part]
+    is_rows = isinstance(parts[0], np.ndarray)
+    return np.concatenate(parts) if is_rows else [item for part in parts for item in part]

@@ -14,8 +14,6 @@ from klda.labels import Label
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
 MAX_NUMBER = 2**53  # of a change
 
-Kind = Literal["learn", "remove", "forget", "restore", "rename", "declare"]
-
 
 def digest(content: bytes) -> str:
     """Return a short fingerprint: 32 hex digits."""
@@ -49,14 +47,14 @@ class Change:
     stands for the refused change number `target`, made again.
     """
 
-    kind: Kind | Literal["retry"]
+    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare", "retry"]
     labels: Sequence[Label] = ()
     rows: np.ndarray | None = None  # float32
     target: int = 0
     descriptions: Sequence[str | None] = ()
     key: Key | None = None
     tally: tuple[int | None, ...] = (None, None, None)  # right, wrong, new samples before a learn
-    sequence: int = 0  # assigned by the writer
+    sequence: int = 0  # its number
     when: float = 0.0  # seconds since 1970
 
 
@@ -70,6 +68,13 @@ class Acknowledgement:
     new_classes: Sequence[Label] = ()
     exact: bool = False  # it forgot, and left no trace
     repeated: bool = False  # an earlier request with the same key had made the change already
+
+
+class Refusal(NamedTuple):
+    """A change that could not be replayed."""
+
+    change: Change
+    reason: str
 
 
 class Binding(NamedTuple):
@@ -89,6 +94,3 @@ class Binding(NamedTuple):
         if not texts or type(position) is not int or not 0 <= position <= MAX_NUMBER:
             raise ValueError(f"its note on the service is {noted!r}")
         return found
-
-
-UNBOUND = Binding()  # of a folder without a model, or one that was never served

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -45,8 +44,6 @@ class Client:
         An API key.
     timeout : float
         Seconds to wait for a response.
-    transport : httpx.BaseTransport, optional
-        How requests are sent; by default over the network.
 
     Examples
     --------
@@ -57,19 +54,10 @@ class Client:
     array(['card_arrival'], dtype='<U12')
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        key: str | None = None,
-        timeout: float = 60.0,
-        transport: Any = None,
-    ) -> None:
+    def __init__(self, url: str, *, key: str | None = None, timeout: float = 60.0) -> None:
         httpx = require("httpx", "server")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._http = httpx.Client(
-            base_url=url.rstrip("/"), headers=headers, timeout=timeout, transport=transport
-        )
+        self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
         self._lost = httpx.TransportError
         self._modality: str | None = None
         self._last_forget: int | None = None
@@ -83,8 +71,6 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    # ---------------------------------------------------------------- what it is
 
     @property
     def info(self) -> dict[str, Any]:
@@ -118,8 +104,6 @@ class Client:
     def samples(self) -> int:
         """Number of samples learned."""
         return int(self.info["samples"])
-
-    # ---------------------------------------------------------------- changes
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""
@@ -164,8 +148,6 @@ class Client:
         """Give a class a name that no other class has."""
         self._change("/v1/rename", {"old": plain(old), "new": plain(new)})
         return self
-
-    # ---------------------------------------------------------------- answers
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
         """Return the likeliest class of each input.
@@ -243,8 +225,6 @@ class Client:
         (values,) = self._body([value]).values()
         return self._call("POST", "/v1/explain", {self.modality: values[0]})
 
-    # ---------------------------------------------------------------- inside
-
     def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
         inputs = checked_inputs(inputs, self.modality)
         answers: list[dict[str, Any]] = []
@@ -254,9 +234,7 @@ class Client:
         return answers
 
     def _parts(self, inputs: Any) -> list[slice]:
-        size = BATCH
-        if self.modality == "image":
-            size = BATCH_IMAGES
+        size = BATCH_IMAGES if self.modality == "image" else BATCH
         if self.modality == "features":
             size = max(1, min(BATCH, BATCH_NUMBERS // len(inputs[0])))
         return [slice(start, start + size) for start in range(0, len(inputs), size)]
@@ -274,19 +252,21 @@ class Client:
     def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
     ) -> dict[str, Any]:
-        for attempt in itertools.count():
+        for attempt in range(RETRIES + 1):
             try:
                 return _read(self._http.request(method, path, json=body, headers=headers))
             except self._lost as error:
+                where = self._http.base_url
                 failed = ServerError(
-                    f"No response from {self._http.base_url}: {error}. Is klda serve running?", 0
+                    f"No response from {where}: {error}. Is klda serve running?", 0
                 )
             except ServerError as error:
                 failed = error
-            if failed.status not in _TRY_AGAIN or attempt == RETRIES:
-                raise failed
-            time.sleep(0.2 * 2**attempt)
-        raise AssertionError("unreachable")
+            if failed.status not in _TRY_AGAIN:
+                break
+            if attempt < RETRIES:
+                time.sleep(0.2 * 2**attempt)
+        raise failed
 
 
 def _read(answer: Any) -> dict[str, Any]:

@@ -53,14 +53,13 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._bytes = 0  # received since the timer was set
 
     @property
-    def _has_request(self) -> bool:
-        """Whether there is a whole request, and the response to it is not complete."""
-        return self._has_begun and not self.cycle.more_body
-
-    @property
     def _has_begun(self) -> bool:
         """Whether there is a request, perhaps without all of its body, and no response yet."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _has_request(self) -> bool:
+        return self._has_begun and not self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock; close another connection if this is one too many."""

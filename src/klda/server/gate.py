@@ -29,18 +29,10 @@ READS_BY_POST = frozenset({"/v1/predict", "/v1/explain", "/page/ask", "/page/why
 HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
 SESSION_COOKIE = "klda_session"
 SESSION_SECONDS = 12 * 3600
-_MAX_CLIENTS = 10_000  # and sessions
+MAX_CLIENTS = 10_000  # and sessions
 MAX_SIGN_IN = 4096  # bytes of a form with a key
-# Far more than requests need. Parsing JSON holds up all other requests, and its cost depends on the
-# number of values, not on bytes: a body of empty lists would take seconds.
-MAX_VALUES = 2_000_000
-COST = {b",": 1, b"[": 10, b"{": 10}
 
 TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
-TOO_MANY_VALUES = (
-    f"The body has too many values: at most {MAX_VALUES}, where every comma counts, even inside a "
-    "text, and '[' and '{' count as 10 each. Send fewer inputs at a time."
-)
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 
@@ -95,27 +87,42 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request = Request({**scope, "app": self.app})
-        exchange = _Exchange(scope, receive, send, self._max_body(scope["path"]))
-        is_predict = scope["path"] == "/v1/predict"
-        self.state.service.batcher.arriving += is_predict
+        path, began = scope["path"], time.perf_counter()
+        number, status = uuid.uuid4().hex[:16], 0
+        is_sign_in = path in ("/login", "/logout")
+        most = min(self._settings.max_body, MAX_SIGN_IN if is_sign_in else 1 << 62)
+
+        async def send_secured(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(raw=list(message["headers"]))
+                if path.startswith("/static/") and status == 200:
+                    headers["cache-control"] = "public, max-age=31536000, immutable"
+                for name, value in {**HEADERS, "x-request-id": number}.items():
+                    headers.setdefault(name, value)
+                if scope.get("scheme") == "https":
+                    headers.setdefault("strict-transport-security", "max-age=31536000")
+                message = {**message, "headers": headers.raw}
+            await send(message)
+
+        request, batcher = Request({**scope, "app": self.app}), self.state.service.batcher
+        is_predict = path == "/v1/predict"
+        batcher.arriving += is_predict
         try:
-            self._check(request)
-            await self.app(scope, exchange.receive, exchange.send)
+            self._check(request, most)
+            await self.app(scope, _limited(receive, most), send_secured)
         except Exception as error:
             if not isinstance(error, ServerError):
-                log.exception("request", extra={"request": exchange.id, "path": scope["path"]})
-            await exchange.close(await self._respond(request, error))
+                log.exception("request", extra={"request": number, "path": path})
+            if not status:
+                response = await self._respond(request, error)
+                await response(scope, receive, send_secured)
         finally:
-            self.state.service.batcher.arriving -= is_predict
-            self._note(scope, exchange)
+            batcher.arriving -= is_predict
+            self._note(scope, number, status, time.perf_counter() - began)
 
-    def _max_body(self, path: str) -> int:
-        """Bytes of the largest body; forms that need no key are small."""
-        most = self._settings.max_body
-        return min(most, MAX_SIGN_IN) if path in ("/login", "/logout") else most
-
-    def _check(self, request: Request) -> None:
+    def _check(self, request: Request, most: int) -> None:
         # The path that the router sees: URLs are built from the Host header, which can be forged.
         headers, path = request.headers, request.scope["path"]
         host = headers.get("host", "")
@@ -126,9 +133,9 @@ class Gate:
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and request.method not in READS:
             raise ServerError("Requests from pages of other sites are refused.", 403)
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._max_body(path):
-            raise ServerError(TOO_LARGE.format(self._max_body(path)), 413)
+        size = headers.get("content-length", "")
+        if size.isdigit() and int(size) > most:
+            raise ServerError(TOO_LARGE.format(most), 413)
         if path != HEALTH:
             address = request.client.host if request.client else ""
             self._limit.take(self.state.keys.client(secret_of(headers), address))
@@ -147,56 +154,28 @@ class Gate:
         if wanted == "teach" and role != "teach":
             raise ServerError("This key may ask but not teach: use one with the role teach.", 403)
 
-    def _note(self, scope: Scope, exchange: _Exchange) -> None:
-        seconds = time.perf_counter() - exchange.began
+    def _note(self, scope: Scope, number: str, status: int, seconds: float) -> None:
         # A client can make up any number of paths and methods; each would stay in the metrics.
         path = scope["path"] if scope["path"] in self._paths else "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self.state.metrics.observe(method, path, exchange.status, seconds)
-        noted = {"request": exchange.id, "method": method, "path": path, "status": exchange.status}
+        self.state.metrics.observe(method, path, status, seconds)
+        noted = {"request": number, "method": method, "path": path, "status": status}
         log.info("request", extra={**noted, "ms": round(seconds * 1000, 1)})
 
 
-class _Exchange:
-    """One request and its response; a body that is too large ends it.
+def _limited(receive: Receive, most: int) -> Receive:
+    """Receive a body of so many bytes at most."""
+    length = 0
 
-    FastAPI passes on an HTTPException that reading the body raises, and wraps any other error.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
-        self.id = uuid.uuid4().hex[:16]
-        self.began = time.perf_counter()
-        self.status = 0
-        self._scope, self._receive, self._send = scope, receive, send
-        self._max_body, self._length = max_body, 0
-        self._is_json, self._values = scope["path"].startswith("/v1/"), 0
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        body = message.get("body", b"")
-        self._length += len(body)
-        if self._length > self._max_body:
-            raise HTTPException(413, TOO_LARGE.format(self._max_body))
-        self._values += sum(body.count(mark) * cost for mark, cost in COST.items())
-        if self._is_json and self._values > MAX_VALUES:
-            raise HTTPException(422, TOO_MANY_VALUES)
+    async def receive_limited() -> Message:
+        nonlocal length
+        message = await receive()
+        length += len(message.get("body", b""))
+        if length > most:  # FastAPI passes this kind of error on, and wraps any other
+            raise HTTPException(413, TOO_LARGE.format(most))
         return message
 
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(raw=list(message["headers"]))
-            for name, value in {**HEADERS, "x-request-id": self.id}.items():
-                headers.setdefault(name, value)
-            if self._scope.get("scheme") == "https":
-                headers.setdefault("strict-transport-security", "max-age=31536000")
-            message = {**message, "headers": headers.raw}
-        await self._send(message)
-
-    async def close(self, response: Response) -> None:
-        """Respond, unless a response has started."""
-        if not self.status:
-            await response(self._scope, self._receive, self.send)
+    return receive_limited
 
 
 class Keys:
@@ -205,15 +184,11 @@ class Keys:
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self._digests = [(_digest(key.secret), key.role) for key in keys]
         self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-
-    @property
-    def required(self) -> bool:
-        """Whether a key is needed at all."""
-        return bool(self._digests)
+        self.required = bool(keys)
 
     def role(self, secret: str | None) -> str | None:
         """Return the role of a key, or None if it is unknown."""
-        if not self._digests:
+        if not self.required:
             return "teach"
         given, found = _digest(secret or ""), None
         for digest, role in self._digests:  # all of them: the time taken must reveal nothing
@@ -233,13 +208,13 @@ class Keys:
             return None
         token = secrets.token_urlsafe(32)
         self._sessions[_digest(token)] = (role, time.monotonic() + SESSION_SECONDS)
-        while len(self._sessions) > _MAX_CLIENTS:
+        while len(self._sessions) > MAX_CLIENTS:
             self._sessions.popitem(last=False)
         return token
 
     def session_role(self, token: str | None) -> str | None:
         """Return the role of a session, or None if there is none."""
-        if not self._digests:
+        if not self.required:
             return "teach"
         role, until = self._sessions.get(_digest(token or ""), (None, 0.0))
         return role if time.monotonic() < until else None
@@ -277,7 +252,7 @@ class RateLimit:
         tokens = min(self._burst, tokens + (now - since) * self._rate)
         allowed = tokens >= 1
         self._buckets[client] = (tokens - allowed, now)
-        while len(self._buckets) > _MAX_CLIENTS:
+        while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         if not allowed:
             raise ServerError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -18,17 +18,13 @@ from klda.server import schemas
 from klda.server.errors import ServerError
 from klda.server.service import Service
 
-T = TypeVar("T")
-
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # of one image
 MAX_PIXELS_TOGETHER = 250_000_000  # of a request
 MAX_SIDE = 2048  # networks use 224 to 518
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
-_text = TypeAdapter(schemas.Text)
-_description = TypeAdapter(schemas.Description)
-_texts = TypeAdapter(list[schemas.Text])
+_rows = TypeAdapter(list[tuple[schemas.Text, schemas.ClassLabel]])
 
 
 async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
@@ -42,7 +38,22 @@ async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
             if len(row) != width:
                 raise ServerError(f"features has a row of {len(row)} numbers; give {width}.")
         return np.array(values, np.float32)
-    return await service.prepare(read_images, values) if kind == "images" else values
+    return await service.run(read_images, values) if kind == "images" else values
+
+
+async def typed_input(service: Service, value: str) -> Any:
+    """Return what was typed or dropped into a form, as the model takes it."""
+    if service.modality == "image":
+        return await inputs_of(service, "images", [value])
+    if service.modality == "text":
+        body = schemas.PredictBody.model_validate({"text": value})
+    else:
+        try:
+            row = [float(part) for part in value.replace(",", " ").split()]
+        except ValueError as error:
+            raise ServerError("Give numbers, separated by commas or spaces.") from error
+        body = schemas.PredictBody.model_validate({"features": [row]})
+    return await inputs_of(service, *body.inputs())
 
 
 def read_images(encoded: Sequence[str]) -> list[bytes]:
@@ -51,17 +62,14 @@ def read_images(encoded: Sequence[str]) -> list[bytes]:
     All files that are returned can be decoded, and none is large: a small file can hold a large
     image, so requests that wait hold files, not pixels.
     """
-    left = MAX_PIXELS_TOGETHER
-    files = []
+    left, files = MAX_PIXELS_TOGETHER, []
     for i, text in enumerate(encoded):
         try:
-            file = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ServerError(f"images[{i}] is not base64.") from error
-        try:
-            pixels, file = _checked_image(file, f"images[{i}]", left)
+            pixels, file = _checked_image(base64.b64decode(text, validate=True), i, left)
         except ServerError:
             raise
+        except binascii.Error as error:
+            raise ServerError(f"images[{i}] is not base64.") from error
         except Exception as error:  # Pillow raises many kinds on a damaged file
             raise ServerError(
                 f"images[{i}] can't be read as an image: give {', '.join(FORMATS)}."
@@ -71,31 +79,26 @@ def read_images(encoded: Sequence[str]) -> list[bytes]:
     return files
 
 
-def _checked_image(file: bytes, name: str, left: int) -> tuple[int, bytes]:
+def _checked_image(file: bytes, i: int, left: int) -> tuple[int, bytes]:
     """Return the number of pixels, and the file, or one of a smaller image."""
     pillow = require("PIL.Image", "images")
     with pillow.open(io.BytesIO(file), formats=FORMATS) as image:
         pixels = image.width * image.height
         if pixels > MAX_PIXELS:
-            raise ServerError(f"{name} has {pixels} pixels; give at most {MAX_PIXELS}.")
+            raise ServerError(f"images[{i}] has {pixels} pixels; give at most {MAX_PIXELS}.")
         if pixels > left:
             raise ServerError(
-                f"{name}: the images have more than {MAX_PIXELS_TOGETHER} pixels together; send "
-                "fewer at a time, or smaller ones."
+                f"images[{i}]: the images have more than {MAX_PIXELS_TOGETHER} pixels together; "
+                "send fewer at a time, or smaller ones."
             )
         if max(image.size) <= MAX_SIDE:
             image.load()
             return pixels, file
-        return pixels, _smaller(image)
-
-
-def _smaller(image: Any) -> bytes:
-    upright = require("PIL.ImageOps", "images").exif_transpose
-    image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # decodes a JPEG file at a smaller size
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    buffer = io.BytesIO()
-    upright(image).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+        image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # decodes a JPEG file at a smaller size
+        image.thumbnail((MAX_SIDE, MAX_SIDE))
+        upright, buffer = require("PIL.ImageOps", "images").exif_transpose(image), io.BytesIO()
+        upright.save(buffer, "PNG", compress_level=1)
+        return pixels, buffer.getvalue()
 
 
 def chosen_class(name: str, known: Collection[Label]) -> Label:
@@ -108,36 +111,7 @@ def chosen_class(name: str, known: Collection[Label]) -> Label:
 
 def typed_class(name: str, known: Collection[Label]) -> Label:
     """Return the class that was typed: a known one, or a new one of the same kind."""
-    return name if name in known else _checked(as_label(str(_checked(name.strip())), known))
-
-
-def _checked(label: Label) -> Label:
-    def wrong(first: Any) -> str:
-        if isinstance(label, int):
-            return f"{label} can't be a label: give a number between -2^53 and 2^53."
-        return str(first["msg"]).removeprefix("Value error, ")
-
-    return _valid(_label, label, wrong)
-
-
-def typed_text(value: str) -> str:
-    """Return a text, or raise if it can't be taught or asked about."""
-    return _valid(_text, value, lambda first: f"The text: {first['msg']}.")
-
-
-def typed_description(value: str) -> str | None:
-    """Return the description of a class; None if the field was left empty."""
-    if not value.strip():
-        return None
-    return _valid(_description, value.strip(), lambda first: f"The description: {first['msg']}.")
-
-
-def _valid(kind: TypeAdapter[T], value: Any, wrong: Callable[[Any], str]) -> T:
-    """Return a value that is valid; `wrong` says what is wrong, given pydantic's first error."""
-    try:
-        return kind.validate_python(value)
-    except ValidationError as error:
-        raise ServerError(wrong(error.errors()[0])) from error
+    return name if name in known else _label.validate_python(as_label(name, known))
 
 
 class PastedRows(NamedTuple):
@@ -159,13 +133,10 @@ def pasted_rows(
         raise ServerError(f"{name}: there is a header but no row.")
     if next(batches, None) is not None:
         raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
-    labels = batch.labels or []
-    _valid(
-        _texts, batch.inputs, lambda e: f"{name}, row {int(e['loc'][0]) + 1 + skip}: {e['msg']}."
-    )
-    for label in dict.fromkeys(labels):
-        try:
-            _checked(label)
-        except ServerError as error:
-            raise ServerError(f"{name}, row {labels.index(label) + 1 + skip}: {error}") from error
-    return PastedRows(batch.inputs, labels, table.header)
+    try:
+        _rows.validate_python(list(zip(batch.inputs, batch.labels or [], strict=True)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        row = int(first["loc"][0]) + 1 + skip
+        raise ServerError(f"{name}, row {row}: {first['msg']}.") from error
+    return PastedRows(batch.inputs, batch.labels or [], table.header)

@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -16,25 +15,30 @@ from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from klda.labels import Label
-from klda.server import api, drawing, inputs, schemas
-from klda.server.api import The
-from klda.server.changes import digest
+from klda.server import inputs, schemas
+from klda.server.api import CurrentService
+from klda.server.changes import Change, Tally, digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
 from klda.server.service import Service
 
 SHOWN_CLASSES = 300
 SUGGESTED_CLASSES = 2000
-MAP_SIZE = (640, 420)  # pixels
-MAP_FONT_SIZE, PHONE_FONT_SIZE = 12, 22  # as in the style sheet: a phone shows the map small
 MANY_NEW = 10  # a table with more new classes than this is shown before it is taught
 PREVIEWED = 4
+MAP_SIZE = (640, 420)
+FONT_SIZE, PHONE_FONT_SIZE = 12, 22  # on a phone the map is drawn small
+CHARTED = 500  # samples that the chart of live accuracy shows
+CHART_STEPS = 40
 TRACE = (
     "The covariance that all classes share keeps a trace of the forgotten class, because this "
     "model keeps neither its samples nor a ledger."
 )
 
-STATIC = StaticFiles(directory=Path(__file__).parent / "static")
+_FILES = Path(__file__).parent / "static"
+STATIC = StaticFiles(directory=_FILES)
+# Other content has another address, so that browsers can keep the files.
+STATIC_URL = "/static/" + digest(b"".join(path.read_bytes() for path in sorted(_FILES.iterdir())))
 _environment = Environment(
     loader=PackageLoader("klda.server"),
     autoescape=select_autoescape(default=True, default_for_string=True),
@@ -42,22 +46,18 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_environment.globals["static"] = STATIC_URL
 # A menu stays open while the list around it is updated: htmx recognises it by its id, which has to
 # be a plain word.
 _environment.filters["menu_id"] = lambda label: "menu-" + digest(str(label).encode())
 _templates = Jinja2Templates(env=_environment)
 
 router = APIRouter(include_in_schema=False)
-
-
-# ------------------------------------------------------------------ who is asking
+Field = Annotated[str, Form()]
 
 
 def _role(request: Request) -> str | None:
     return request.app.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
-
-
-Field = Annotated[str, Form()]
 
 
 def _render(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -89,7 +89,7 @@ def page_error(request: Request, error: ServerError) -> Response:
 
 
 @router.get("/")
-async def index(request: Request, service: The) -> Response:
+async def index(request: Request, service: CurrentService) -> Response:
     """Show the page."""
     if _role(request) is None:
         return RedirectResponse("/login", 303)
@@ -135,7 +135,7 @@ async def logout(request: Request) -> Response:
 @router.post("/page/ask")
 async def ask_one(
     request: Request,
-    service: The,
+    service: CurrentService,
     value: Field = "",
     file: Annotated[UploadFile | None, File()] = None,
 ) -> Response:
@@ -148,7 +148,7 @@ async def ask_one(
 @router.post("/page/teach")
 async def teach_one(
     request: Request,
-    service: The,
+    service: CurrentService,
     value: Field,
     label: Field = "",
     chosen: Field = "",
@@ -157,7 +157,7 @@ async def teach_one(
     """Teach one input, with a class that was chosen or a label that was typed."""
     known = service.snapshot.counts
     name = inputs.chosen_class(chosen, known) if chosen else inputs.typed_class(label, known)
-    done = await service.learn(await _input(service, value), [name])
+    done = await service.learn(await inputs.typed_input(service, value), [name])
     note = f"Taught: this is {name}." + (" A new class." if done.new_classes else "")
     if chosen and said == chosen:
         note = f"Confirmed: this is {name}."
@@ -165,9 +165,9 @@ async def teach_one(
 
 
 @router.post("/page/why")
-async def why(request: Request, service: The, value: Field) -> Response:
+async def why(request: Request, service: CurrentService, value: Field) -> Response:
     """Explain an answer."""
-    given = await _input(service, value)
+    given = await inputs.typed_input(service, value)
     explanation = await service.explain(given[0])
     return _render(request, "why.html", explanation=explanation)
 
@@ -176,7 +176,7 @@ async def _answer(request: Request, service: Service, value: str, note: str = ""
     """Show the answer; one with a note was just taught, and is not taught again."""
     answer = judged = None
     if service.snapshot.counts:
-        snapshot, (answer,) = await service.predict(await _input(service, value), 5)
+        snapshot, (answer,) = await service.predict(await inputs.typed_input(service, value), 5)
         judged = snapshot.verdict(answer)
     elif not value.strip():
         raise ServerError("Type something first.")
@@ -191,28 +191,13 @@ async def _answer(request: Request, service: Service, value: str, note: str = ""
     )
 
 
-async def _input(service: Service, value: str) -> Any:
-    """Return a form's value as the model takes it."""
-    if service.modality == "text":
-        return [inputs.typed_text(value)]
-    if service.modality == "image":
-        return await inputs.inputs_of(service, "images", [value])
-    try:
-        row = [float(part) for part in value.replace(",", " ").split()]
-    except ValueError as error:
-        raise ServerError("Give numbers, separated by commas or spaces.") from error
-    if not row or not np.isfinite(np.array(row, np.float32)).all():
-        raise ServerError("Give finite numbers, separated by commas or spaces.")
-    return await inputs.inputs_of(service, "features", [row])
-
-
 # ------------------------------------------------------------------ many at once
 
 
 @router.post("/page/upload")
 async def upload(
     request: Request,
-    service: The,
+    service: CurrentService,
     rows: Field = "",
     file: Annotated[UploadFile | None, File()] = None,
     confirmed: Field = "",
@@ -259,73 +244,79 @@ async def upload_progress(request: Request, upload_id: str) -> Response:
 
 @router.get("/page/classes")
 async def class_list(
-    request: Request, service: The, search: Annotated[str, Query(max_length=200)] = ""
+    request: Request, service: CurrentService, search: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
     """Show the classes whose names contain a text."""
     return _render(request, "classes.html", **_classes(service, search))
 
 
 @router.get("/page/overview")
-async def overview(request: Request, service: The) -> Response:
+async def overview(request: Request, service: CurrentService) -> Response:
     """Show the figures of the header and the suggested class names."""
     return _render(request, "overview.html", **_overview(service))
 
 
 @router.post("/page/declare")
-async def declare(request: Request, service: The, name: Field, description: Field = "") -> Response:
+async def declare(
+    request: Request,
+    service: CurrentService,
+    name: Field,
+    about: Annotated[schemas.Description | None, Form(alias="description")] = None,
+) -> Response:
     """Add a class by its name."""
     known = service.snapshot.counts
     label = inputs.typed_class(name, known)
-    about = inputs.typed_description(description)
     if label in known and about is None:
         raise ServerError(f"There is a class {label} already: describe it, or give another name.")
-    await service.declare({label: about})
+    await service.change(Change("declare", [label], descriptions=[about]))
     return _message(request, f"{'Described' if label in known else 'Added'} {label}.")
 
 
 @router.post("/page/rename")
-async def rename(request: Request, service: The, old: Field, new: Field) -> Response:
+async def rename(request: Request, service: CurrentService, old: Field, new: Field) -> Response:
     """Rename a class."""
     known = service.snapshot.counts
     label = inputs.typed_class(new, known)
-    await service.rename(inputs.chosen_class(old, known), label)
+    await service.change(Change("rename", (inputs.chosen_class(old, known), label)))
     return _message(request, f"Renamed {old} to {label}.")
 
 
 @router.post("/page/forget")
-async def forget(request: Request, service: The, label: Field) -> Response:
+async def forget(request: Request, service: CurrentService, label: Field) -> Response:
     """Forget a class, and offer an undo."""
-    done = await service.forget([inputs.chosen_class(label, service.snapshot.counts)])
+    chosen = inputs.chosen_class(label, service.snapshot.counts)
+    done = await service.change(Change("forget", [chosen]))
     trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
     return _message(request, text, undo=done.version)
 
 
 @router.get("/page/forgotten")
-async def forgotten(request: Request, service: The) -> Response:
+async def forgotten(request: Request, service: CurrentService) -> Response:
     """Show the classes that were recently forgotten and can be restored."""
+    found = await service.inspect(lambda _, journal: journal.forgotten())
     return _render(
         request,
         "forgotten.html",
-        forgotten=sorted((await service.forgotten()).items(), reverse=True),
+        forgotten=sorted(found.items(), reverse=True),
         minutes=math.ceil(service.settings.undo_seconds / 60),
     )
 
 
 @router.post("/page/undo")
 async def undo(
-    request: Request, service: The, number: Annotated[schemas.ChangeNumber, Form()]
+    request: Request, service: CurrentService, number: Annotated[schemas.ChangeNumber, Form()]
 ) -> Response:
     """Restore what was forgotten."""
-    await service.undo(number)
+    await service.change(Change("restore", target=number))
     return _message(request, "Restored.")
 
 
 @router.get("/page/map")
-async def class_map(request: Request, service: The) -> Response:
+async def class_map(request: Request, service: CurrentService) -> Response:
     """Show a map of the classes and the pairs that are easily confused."""
     drawn, pairs = await service.class_overview()
-    dots = [] if drawn is None else drawn.draw(*MAP_SIZE, MAP_FONT_SIZE)
+    dots = [] if drawn is None else drawn.draw(*MAP_SIZE, FONT_SIZE)
     on_phone = [] if drawn is None else drawn.draw(*MAP_SIZE, PHONE_FONT_SIZE)
     at = {dot.label: dot for dot in dots}
     both = [pair for pair in pairs[:12] if pair.first in at and pair.second in at]
@@ -342,9 +333,30 @@ async def class_map(request: Request, service: The) -> Response:
 
 
 @router.get("/page/scores")
-async def scores(request: Request, service: The) -> Response:
+async def scores(request: Request, service: CurrentService) -> Response:
     """Show the live accuracy."""
-    return _render(request, "scores.html", chart=drawing.chart(await service.tallies()))
+    tallies = await service.inspect(lambda _, journal: journal.tallies())
+    return _render(request, "scores.html", chart=chart(tallies))
+
+
+def chart(tallies: list[Tally]) -> dict[str, Any]:
+    """Draw how often the model was right just before it was taught, in a box of 100 by 40."""
+    outcomes: list[float] = []
+    for tally in tallies:
+        # The order within a batch is not known: each sample counts as its batch did.
+        if asked := tally.right + tally.wrong:
+            outcomes += [tally.right / asked] * asked
+    outcomes = outcomes[-CHARTED:]
+    count, new = len(outcomes), sum(tally.new for tally in tallies)
+    if not count:
+        return {"accuracy": None, "new": new}
+    window, points = max(5, count // 8), []
+    for i in sorted({round(i * (count - 1) / (CHART_STEPS - 1)) for i in range(CHART_STEPS)}):
+        part = outcomes[max(0, i + 1 - window) : i + 1]
+        y = 40 * (1 - sum(part) / len(part))
+        points.append(f"{100 * i / max(1, count - 1):.2f},{y:.2f}")
+    accuracy = sum(outcomes) / count
+    return {"points": " ".join(points), "accuracy": accuracy, "asked": count, "new": new}
 
 
 def _overview(service: Service) -> dict[str, Any]:
@@ -360,7 +372,7 @@ def _overview(service: Service) -> dict[str, Any]:
 
 
 def _classes(service: Service, search: str) -> dict[str, Any]:
-    found = api.search_classes(service, search)
+    found = service.snapshot.search(search)
     if found and isinstance(found[0][0], str):
         found.sort(key=lambda entry: str(entry[0]).casefold())
     return {

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StrictInt, model_validator
 
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
@@ -19,16 +12,11 @@ from klda.learner.explanation import NearClass, NearSample
 from klda.learner.label_set import ConfusablePair
 from klda.learner.verdict import Verdict
 from klda.server.changes import MAX_NUMBER, Tally
-from klda.server.settings import (
-    MAX_FEATURES,
-    MAX_ITEMS,
-    MAX_KEY_LENGTH,
-    MAX_TEXT_LENGTH,
-    MAX_TOP,
-)
+from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
 
 _HIDDEN = r"\x00-\x1f\x7f-\x9f"
 NAME = rf"^[^{_HIDDEN}]*[^\s{_HIDDEN}][^{_HIDDEN}]*$"  # one line of visible text
+WORDS = r"[^\s\x00-\x1f]"
 
 
 def _visible(label: Any) -> Any:
@@ -38,10 +26,8 @@ def _visible(label: Any) -> Any:
     return label
 
 
-Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=r"[^\s\x00-\x1f]")]
-Description = Annotated[
-    str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=r"[^\s\x00-\x1f]")
-]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=WORDS)]
+Description = Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=WORDS)]
 TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
 NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 ClassLabel = Annotated[TextLabel | NumberLabel, BeforeValidator(_visible)]
@@ -49,30 +35,24 @@ NewName = Annotated[TextLabel, BeforeValidator(_visible)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
-
 ChangeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_ITEMS)]
-Labels = Annotated[list[ClassLabel], Field(min_length=1, max_length=MAX_ITEMS)]
-Rows = Annotated[list[Row], Field(min_length=1, max_length=MAX_ITEMS)]
-Images = Annotated[list[Image], Field(min_length=1, max_length=MAX_ITEMS)]
-
+_MANY = Field(min_length=1, max_length=MAX_ITEMS)
+Labels = Annotated[list[ClassLabel], _MANY]
 # What a request calls one input or several, and what several are called.
 _INPUTS = {"text": "texts", "image": "images"}
 _INPUTS |= {name: name for name in ("texts", "features", "images")}
 
-IDEMPOTENCY_KEY = {"max_length": MAX_KEY_LENGTH, "pattern": r"^[\x21-\x7e]+$"}
+
+def _example(**body: Any) -> dict[str, Any]:
+    return {"examples": [body]}
 
 
-def _with_example(**body: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": [body]})
+class Body(BaseModel, extra="forbid"):
+    """The body of a request."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _WithInputs(BaseModel):
+class WithInputs(Body):
     """Inputs of one kind, depending on the model; if there are labels, one for each."""
 
     inputs_required: ClassVar[bool] = True
@@ -100,54 +80,53 @@ class _WithInputs(BaseModel):
         return self
 
 
-class _Inputs(_WithInputs):
-    texts: Texts | None = None
-    features: Rows | None = Field(
-        default=None, description="Feature rows, for a model of features."
+class Inputs(WithInputs):
+    """Several inputs."""
+
+    texts: Annotated[list[Text], _MANY] | None = None
+    features: Annotated[list[Row], _MANY] | None = Field(
+        None, description="Feature rows, for a model of features."
     )
-    images: Images | None = Field(default=None, description="Image files, base64-encoded.")
+    images: Annotated[list[Image], _MANY] | None = Field(
+        None, description="Image files, base64-encoded."
+    )
 
 
-class LearnBody(_Inputs):
+class LearnBody(
+    Inputs,
+    json_schema_extra=_example(
+        texts=["where is my card?", "my card has not arrived yet"],
+        labels=["card_arrival", "card_arrival"],
+    ),
+):
     """Samples, and one label per sample."""
 
     labels: Labels
 
-    model_config = _with_example(
-        texts=["where is my card?", "my card has not arrived yet"],
-        labels=["card_arrival", "card_arrival"],
-    )
 
-
-class ForgetBody(_Inputs):
+class ForgetBody(Inputs, json_schema_extra=_example(labels=["card_arrival"])):
     """Classes to forget, or with inputs: samples to forget exactly, with one label each."""
 
     inputs_required: ClassVar[bool] = False
     labels: Labels
 
-    model_config = _with_example(labels=["card_arrival"])
 
-
-class PredictBody(_Inputs):
+class PredictBody(Inputs, json_schema_extra=_example(texts=["has my card been sent?"], top=2)):
     """Inputs, and how many classes to name for each."""
 
     text: Text | None = Field(None, description="One text: short for texts with one entry.")
     top: int = Field(3, ge=1, le=MAX_TOP, strict=True)
 
-    model_config = _with_example(texts=["has my card been sent?"], top=2)
 
-
-class ExplainBody(_WithInputs):
+class ExplainBody(WithInputs, json_schema_extra=_example(text="has my card been sent?")):
     """One input."""
 
     text: Text | None = None
     features: Row | None = None
     image: Image | None = None
 
-    model_config = _with_example(text="has my card been sent?")
 
-
-class ClassesQuery(_Body):
+class ClassesQuery(Body):
     """Which classes to list."""
 
     search: str = Field("", max_length=MAX_LABEL_LENGTH, description="Part of the name.")
@@ -155,39 +134,34 @@ class ClassesQuery(_Body):
     limit: int = Field(1000, ge=1, le=10_000)
 
 
-class RenameBody(_Body):
+class RenameBody(Body, json_schema_extra=_example(old="card_arrival", new="card_delivery")):
     """A class and its new name."""
 
     old: ClassLabel
     new: ClassLabel
 
-    model_config = _with_example(old="card_arrival", new="card_delivery")
 
-
-class DeclareBody(_Body):
+class DeclareBody(
+    Body,
+    json_schema_extra=_example(
+        classes={"refund": "customer wants money back", "card_arrival": None}
+    ),
+):
     """Classes, each with a description, or null where the name says enough."""
 
-    classes: dict[NewName, Description | None] = Field(min_length=1, max_length=MAX_ITEMS)
-
-    model_config = _with_example(
-        classes={"refund": "customer wants money back", "card_arrival": None}
-    )
+    classes: dict[NewName, Description | None] = _MANY
 
 
-class UndoBody(_Body):
+class UndoBody(Body, json_schema_extra=_example(undo=17)):
     """The number that a forget returned."""
 
     undo: ChangeNumber = Field(strict=True)
 
-    model_config = _with_example(undo=17)
 
-
-class RetryBody(_Body):
+class RetryBody(Body, json_schema_extra=_example(retry=17)):
     """The number of a refused change."""
 
     retry: ChangeNumber = Field(strict=True)
-
-    model_config = _with_example(retry=17)
 
 
 # ------------------------------------------------------------------ answers
@@ -222,7 +196,7 @@ class PredictAnswer(BaseModel):
 
 
 class ChangeAnswer(BaseModel):
-    """The model after a change."""
+    """The model after a change, which is on disk and included in every later answer."""
 
     classes: int
     samples: int
@@ -231,13 +205,13 @@ class ChangeAnswer(BaseModel):
 
 
 class DeclareAnswer(ChangeAnswer):
-    """What was declared; on disk and included in every later answer."""
+    """What was declared."""
 
     new_classes: list[str | int]
 
 
 class LearnAnswer(DeclareAnswer):
-    """What was learned; on disk and included in every later answer."""
+    """What was learned."""
 
     learned: int
 

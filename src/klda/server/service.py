@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from klda.engine.solution import Answer
-from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.class_map import ClassMap
-from klda.learner.class_names import ClassNames
 from klda.learner.label_set import ClassDistances, ConfusablePair
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Acknowledgement, Change, Key, Tally
+from klda.server.changes import Acknowledgement, Change, Key
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, Refusal
+from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.workers import (
@@ -30,11 +28,10 @@ from klda.server.workers import (
 )
 from klda.server.writer import Writer
 
-PREPARING = 2  # requests at a time whose images are decoded: each may take much memory
+BACKGROUND_THREADS = 4  # that decode images and explain: each image may take much memory
 MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
-
 
 # A map of the classes (None if there is nothing to draw) and the most confusable pairs.
 ClassOverview = tuple[ClassMap | None, list[ConfusablePair]]
@@ -53,8 +50,7 @@ class Service:
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        self._background = ThreadPoolExecutor(2, thread_name_prefix="background")
-        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="prepare")
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
         self._explaining = 0
         self._overview: tuple[int, ClassOverview] = (-1, (None, []))  # and its version
         self._processes: list[EncoderProcess] = []
@@ -73,8 +69,7 @@ class Service:
         self.batcher.stop()
         for process in self._processes:
             process.stop()
-        for pool in (self._background, self._preparing):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._background.shutdown(wait=False, cancel_futures=True)
         self.writer.stop()
 
     @property
@@ -87,11 +82,15 @@ class Service:
         """What answers are computed from now."""
         return self.writer.snapshot
 
-    # ------------------------------------------------------------------ asking
+    async def run(self, function: Callable[..., Any], *values: Any) -> Any:
+        """Run a function in a thread, for few requests at a time."""
+        return await asyncio.wrap_future(self._background.submit(function, *values))
 
-    async def prepare(self, function: Callable[..., Any], *values: Any) -> Any:
-        """Prepare a request in a thread, for few requests at a time."""
-        return await asyncio.wrap_future(self._preparing.submit(function, *values))
+    async def inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
+        """Read the learner or the journal, between changes."""
+        return await asyncio.wrap_future(self.writer.inspect(function))
+
+    # ------------------------------------------------------------------ asking
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
@@ -103,101 +102,48 @@ class Service:
             raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
         self._explaining += 1
         try:
-            return await asyncio.wrap_future(self._background.submit(self.snapshot.explain, value))
+            return await self.run(self.snapshot.explain, value)
         finally:
             self._explaining -= 1
-
-    # ------------------------------------------------------------------ looking
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
         if self._overview[0] != version:
-            classes = await self._inspect(lambda learner, _: _class_distances(learner))
-            drawn = await asyncio.wrap_future(self._background.submit(_draw, classes))
-            self._overview = (version, drawn)
+            self._overview = (version, await self.inspect(lambda learner, _: _overview(learner)))
         return self._overview[1]
 
-    async def tallies(self) -> list[Tally]:
-        """Return how the model answered just before each time it was taught, oldest first."""
-        return await self._inspect(lambda _, journal: journal.tallies())
-
-    async def forgotten(self) -> dict[int, dict[Label, int]]:
-        """Return the classes and counts of each forget that can be undone."""
-        return await self._inspect(lambda _, journal: journal.forgotten())
-
-    async def refused(self) -> list[Refusal]:
-        """Return the changes that a replay could not make, and why."""
-        return await self._inspect(lambda _, journal: journal.refused())
-
-    async def _inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
-        return await asyncio.wrap_future(self.writer.inspect(function))
-
     # ------------------------------------------------------------------ changes
+
+    async def change(self, change: Change) -> Acknowledgement:
+        """Change the model; on disk and in the answers when this returns.
+
+        A second change with the same idempotency key counts once. The version of a forget undoes
+        it.
+        """
+        # Shielded: a client that disconnects must not cancel a change half-way.
+        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
     async def learn(
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None
     ) -> Acknowledgement:
-        """Learn; on disk and in the answers when this returns.
-
-        A second change with the same idempotency key counts once.
-        """
+        """Learn inputs, with one label each."""
         rows = await self._encode(inputs)
-        tally = await self.prepare(self.snapshot.compare, rows, labels)
-        return await self._submit(Change("learn", labels, rows, key=key, tally=tally))
+        tally = await self.run(self.snapshot.compare, rows, labels)
+        return await self.change(Change("learn", labels, rows, key=key, tally=tally))
 
-    async def forget(
-        self, labels: Sequence[Label], inputs: Any = None, key: Key | None = None
+    async def remove(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None
     ) -> Acknowledgement:
-        """Forget classes, or with `inputs`: exactly these samples, with one label each.
-
-        The version of the acknowledgement undoes the forgetting of classes.
-        """
-        if inputs is None:
-            return await self._submit(Change("forget", labels, key=key))
-        return await self._submit(Change("remove", labels, await self._encode(inputs), key=key))
-
-    async def undo(self, number: int, key: Key | None = None) -> Acknowledgement:
-        """Restore the classes that a forget dropped."""
-        return await self._submit(Change("restore", target=number, key=key))
-
-    async def retry(self, number: int, key: Key | None = None) -> Acknowledgement:
-        """Make a change that a replay refused, as a new one."""
-        return await self._submit(Change("retry", target=number, key=key))
-
-    async def rename(self, old: Label, new: Label, key: Key | None = None) -> Acknowledgement:
-        """Give a class a name that no other class has."""
-        return await self._submit(Change("rename", (old, new), key=key))
-
-    async def declare(
-        self, classes: Mapping[Label, str | None], key: Key | None = None
-    ) -> Acknowledgement:
-        """Make classes known by their names or descriptions, before anything is taught of them."""
-        ClassNames().declare(classes)  # refuses what no model takes
-        descriptions = list(classes.values())
-        return await self._submit(
-            Change("declare", list(classes), descriptions=descriptions, key=key)
-        )
+        """Forget exactly these samples, with one label each."""
+        return await self.change(Change("remove", labels, await self._encode(inputs), key=key))
 
     async def _encode(self, inputs: Any) -> np.ndarray:
         return await asyncio.wrap_future(self.batcher.encode(inputs))
 
-    async def _submit(self, change: Change) -> Acknowledgement:
-        # Shielded: a client that disconnects must not cancel a change half-way.
-        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
-
-def _class_distances(learner: Learner) -> ClassDistances | None:
-    """Measure the distances between classes; None if there is nothing to draw."""
+def _overview(learner: Learner) -> ClassOverview:
     if len(learner.classes) < 2:
-        return None
-    try:
-        return ClassDistances.of(learner.solution)
-    except KldaError:  # a nearest-mean classifier
-        return None
-
-
-def _draw(classes: ClassDistances | None) -> ClassOverview:
-    if classes is None:
         return None, []
-    return classes.largest(MAX_ON_MAP).map(), classes.pairs(MAX_PAIRS)
+    distances = ClassDistances.of(learner.solution)
+    return distances.largest(MAX_ON_MAP).map(), distances.pairs(MAX_PAIRS)

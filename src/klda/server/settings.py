@@ -47,7 +47,7 @@ class ServiceSettings:
     max_body: int = 16 << 20  # bytes of the largest request
     batch_wait: float = 0.003  # seconds that a predict waits for others to be encoded with
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
-    checkpoint_interval: float = 30.0  # seconds between folds of the journal into the model folder
+    checkpoint_interval: float = 30.0  # seconds between saves of the model
     undo_seconds: float = 600.0  # how long a forget can be undone
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.

@@ -45,6 +45,11 @@ class Snapshot:
             raise ServerError("This model has no classes yet: teach or declare some first.", 409)
         return self.frozen
 
+    def search(self, text: str) -> list[tuple[Label, int]]:
+        """Return the classes whose names contain a text, in alphabetical order, with counts."""
+        wanted = text.casefold().strip()
+        return [(x, n) for x, n in self.counts.items() if wanted in str(x).casefold()]
+
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
         """Answer for feature rows, with the `top` likeliest classes."""
         return self.learner.answer_rows(rows, top=top)
@@ -56,19 +61,15 @@ class Snapshot:
     def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
         """Return how many rows, about to be learned, are correct, wrong, and of new classes."""
         known = [i for i, label in enumerate(labels) if label in self.counts]
-        correct = 0
-        if known:
-            predicted = [
-                answer.top[0][0] for answer in self.learner.answer_rows(rows[known], top=1)
-            ]
-            correct = sum(labels[i] == label for i, label in zip(known, predicted, strict=True))
+        # Labels alone: what answers add to them costs more.
+        answers = self.learner.predict_rows(rows[known]).tolist() if known else []
+        correct = sum(labels[i] == answer for i, answer in zip(known, answers, strict=True))
         return correct, len(known) - correct, len(labels) - len(known)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""
-        explanation = self.learner.explain(value).to_dict()
-        explanation["words"] = self._word_weights(value) if isinstance(value, str) else []
-        return explanation
+        words = self._word_weights(value) if isinstance(value, str) else []
+        return {**self.learner.explain(value).to_dict(), "words": words}
 
     def _word_weights(self, text: str) -> list[dict[str, Any]]:
         """Leave out each word in turn: its weight is how much the lead over the runner-up drops.
@@ -84,7 +85,5 @@ class Snapshot:
         lead = scores[:, order[0]] - scores[:, order[1]]
         drop = lead[0] - lead[1:]
         drop /= max(float(np.abs(drop).max()), np.finfo(drop.dtype).tiny)
-        return [
-            {"word": word, "weight": round(float(weight), 3)}
-            for word, weight in zip(words, drop, strict=True)
-        ]
+        weights = drop.round(3).tolist()
+        return [{"word": word, "weight": w} for word, w in zip(words, weights, strict=True)]

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,7 @@ from klda.learner import Learner
 from klda.learner.folder import ModelFolderError
 from klda.server.changes import SERVICE, Acknowledgement, Change, Key
 from klda.server.errors import ServerError
-from klda.server.journal import Journal
-from klda.server.journal_file import JournalError
+from klda.server.journal import Journal, JournalError
 
 # Errors in what is stored.
 STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)
@@ -29,28 +30,37 @@ ONE_STEP = ("remove", "rename", "declare")  # changes that one verb of the learn
 
 
 class Update:
-    """Applies changes to a learner and stores them in a journal, inside its transaction.
+    """Applies changes to a learner, inside a transaction of the journal.
 
-    Neighbouring learns are applied together, when another kind of change arrives or at the end. A
-    replay does not verify again that the samples to remove were learned.
+    Neighbouring learns are one learn of all their rows.
     """
 
-    def __init__(self, learner: Learner, journal: Journal, *, verify: bool = True) -> None:
-        self._learner, self._journal, self._verify = learner, journal, verify
-        self._pending: list[Change] = []
+    def __init__(self, learner: Learner, journal: Journal) -> None:
+        self._learner, self._journal = learner, journal
+        self._pending: list[Change] = []  # learns that wait for their neighbours
+        self._counts = Counter(learner.classes)  # with those
         self.touched = False  # whether the learner may have changed
-        self._counts = Counter(learner.classes)  # with the pending learns
 
-    @property
-    def _changing(self) -> Learner:
-        """The learner, about to be changed."""
-        self.touched = True
-        return self._learner
+    def answer(self, changes: Sequence[Change]) -> list[Acknowledgement | ServerError]:
+        """Make and store new changes; return the answer to each, or why it is refused."""
+        return self._each(changes, self._answer)
 
-    def answer(self, change: Change) -> Acknowledgement | ServerError:
-        """Make a new change; return the answer to it, or why it is refused."""
-        if change.kind != "learn":
-            self.finish()  # not within: what is wrong with those is not wrong with this one
+    def replay(self, changes: Sequence[Change]) -> None:
+        """Make stored changes again, which were checked when they came."""
+        self._each(changes, lambda change: self._make(change, verify=False))
+
+    def _each(self, changes: Sequence[Change], make: Callable[[Change], Any]) -> list[Any]:
+        outcomes = []
+        for change, following in zip_longest(changes, changes[1:]):
+            outcomes.append(make(change))
+            if self._pending and (following is None or following.kind != "learn"):
+                rows = np.concatenate([one.rows for one in self._pending if one.rows is not None])
+                labels = [label for one in self._pending for label in one.labels]
+                self._changing.learn_rows(rows, labels, source=SERVICE)
+                self._pending = []
+        return outcomes
+
+    def _answer(self, change: Change) -> Acknowledgement | ServerError:
         try:
             if change.key and (earlier := self._journal.answered(change.key)):
                 return _repeated(change, *earlier)
@@ -58,7 +68,7 @@ class Update:
             if retried is not None:
                 change = replace(self._refused(retried), key=change.key)
             change = replace(change, sequence=self._journal.last + 1, when=time.time())
-            acknowledgement = self.make(change)
+            acknowledgement = self._make(change)
         except ServerError as error:  # raised by checks: nothing was changed
             return error
         except STORAGE_ERRORS:
@@ -73,69 +83,59 @@ class Update:
         return acknowledgement
 
     def _refused(self, number: int) -> Change:
-        """Return a change that a replay refused."""
         for change, _ in self._journal.refused():
             if change.sequence == number:
                 return change
         raise ServerError(f"Change {number} was not refused; GET /v1/refused lists those.", 404)
 
-    def make(self, change: Change) -> Acknowledgement:
-        """Apply a change, and return the answer to it; a learn waits for the next ones."""
+    def _make(self, change: Change, *, verify: bool = True) -> Acknowledgement:
+        """Apply a change, and return the answer to it."""
         added = change.labels if change.kind in ("learn", "declare") else ()
-        new = tuple(label for label in dict.fromkeys(added) if label not in self._counts)
-        if change.kind != "learn":
-            self.finish()
-        apply: dict[str, Callable[[Change], bool | None]] = {
-            "learn": self._learn,
-            "remove": self._remove,
-            "forget": self._forget,
-            "restore": self._restore,
-            "rename": self._rename,
-            "declare": self._declare,
-        }
-        exact = bool(apply[change.kind](change))
+        new = [label for label in dict.fromkeys(added) if label not in self._counts]
+        exact = self._apply(change, verify)
         if change.kind != "learn":
             self._counts = Counter(self._learner.classes)
         return Acknowledgement(change.sequence, len(self._counts), self._counts.total(), new, exact)
 
-    def finish(self) -> None:
-        """Apply the learns that wait."""
-        if self._pending:
-            rows = np.concatenate([c.rows for c in self._pending if c.rows is not None])
-            labels = [label for change in self._pending for label in change.labels]
-            self._changing.learn_rows(rows, labels, source=SERVICE)
-            self._pending = []
-
-    def _learn(self, change: Change) -> None:
-        self._check_kind(change.labels)
-        self._counts.update(change.labels)
-        self._pending.append(change)
-
-    def _remove(self, change: Change) -> bool:
-        self._check_known(change.labels)
-        assert change.rows is not None
+    def _apply(self, change: Change, verify: bool) -> bool:
+        """Apply a change; return whether it forgot something and left no trace of it."""
         labels = list(change.labels)
-        self._changing.forget_rows(change.rows, labels, source=SERVICE, verify=self._verify)
-        return True
+        match change.kind:
+            case "learn":
+                self._check_kind(labels)
+                self._counts.update(labels)
+                self._pending.append(change)
+            case "declare":
+                self._check_kind(labels)
+                self._changing.declare(dict(zip(labels, change.descriptions, strict=True)))
+            case "remove":
+                self._check_known(labels)
+                assert change.rows is not None
+                self._changing.forget_rows(change.rows, labels, source=SERVICE, verify=verify)
+                return True
+            case "forget":
+                self._check_known(labels)
+                traces = self._learner.traces_of(labels)
+                gone = [self._changing.detach(label) for label in dict.fromkeys(labels)]
+                self._journal.keep(change.sequence, change.when, gone)
+                return not traces
+            case "rename":
+                old, new = labels
+                self._check_known([old])
+                self._check_kind([new], "new")
+                self._changing.rename(old, new)
+                self._journal.reuse_name(new)
+            case "restore":
+                self._restore(change)
+            case kind:
+                raise ValueError(f"kind={kind!r} is not a kind of change")
+        return False
 
-    def _rename(self, change: Change) -> None:
-        old, new = change.labels
-        self._check_known([old])
-        self._check_kind([new], "new")
-        self._changing.rename(old, new)
-        self._journal.reuse_name(new)
-
-    def _declare(self, change: Change) -> None:
-        self._check_kind(change.labels)
-        self._changing.declare(dict(zip(change.labels, change.descriptions, strict=True)))
-
-    def _forget(self, change: Change) -> bool:
-        """Forget classes; return whether that leaves no trace."""
-        self._check_known(change.labels)
-        traces = self._learner.traces_of(change.labels)
-        gone = [self._changing.detach(label) for label in dict.fromkeys(change.labels)]
-        self._journal.keep(change.sequence, change.when, gone)
-        return not traces
+    @property
+    def _changing(self) -> Learner:
+        """The learner, about to be changed."""
+        self.touched = True
+        return self._learner
 
     def _restore(self, change: Change) -> None:
         number = change.target
@@ -147,7 +147,8 @@ class Update:
                 404,
             )
         known = next(iter(self._counts), back[0][0].label)
-        for label, reused in ((one.label, reused) for one, reused in back):
+        for one, reused in back:
+            label = one.label
             if type(label) is not type(known):
                 raise ServerError(
                     f"undo={number} would restore {label!r}, but this model now has classes such "
@@ -165,7 +166,6 @@ class Update:
         self._journal.mark_restored(number, change.sequence)
 
     def _check_known(self, labels: Iterable[Label]) -> None:
-        """Refuse classes that do not exist."""
         for label in labels:
             if label not in self._counts:
                 raise ServerError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)

@@ -1,4 +1,4 @@
-"""Tables that are taught in the background, in parts, while the page shows the progress."""
+"""A table that is taught in the background, in parts, while the page shows the progress."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server.changes import Acknowledgement, Key, digest
+from klda.server.changes import Key, digest
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.inputs import PastedRows
 from klda.server.service import Service
 
 CHUNK = 64
-MAX_UPLOADS = 20
 
 log = logging.getLogger("klda.server")
 
@@ -43,58 +42,45 @@ class Upload:
         return bool(self.error) or self.done >= self.total
 
     async def teach(self, service: Service) -> None:
-        """Teach the rows, chunk by chunk; an error ends it."""
+        """Teach the rows, chunk by chunk, each once if a table is sent again; an error ends it."""
         absent = set(self.labels) - set(service.snapshot.counts)
         try:
             for start in range(0, self.total, CHUNK):
-                part = slice(start, start + CHUNK)
-                done = await self._teach_once(service, part, absent)
+                texts, labels = (x[start : start + CHUNK] for x in (self.texts, self.labels))
+                key = digest(json.dumps([start, texts, labels]).encode())
+                done = await service.learn(texts, labels, Key(key, key))
+                # What was taught before, of classes that are absent now, was forgotten.
+                again = [i for i, x in enumerate(labels) if x in absent] if done.repeated else []
+                if again:
+                    some, theirs = [texts[i] for i in again], [labels[i] for i in again]
+                    done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
                 self.new.update(done.new_classes)
-                self.done += len(self.labels[part])
+                self.done += len(labels)
         except KldaError as error:
             self.error = str(error)
         except Exception:
             log.exception("upload")
             self.error = INTERNAL
 
-    async def _teach_once(
-        self, service: Service, part: slice, absent: set[Label]
-    ) -> Acknowledgement:
-        """Teach some rows, but only once if a table is sent again because it was interrupted.
-
-        Rows of classes in `absent` that were taught before were forgotten: they are taught again.
-        """
-        texts, labels = self.texts[part], self.labels[part]
-        key = digest(json.dumps([part.start, texts, labels]).encode())
-        done = await service.learn(texts, labels, Key(key, key))
-        again = [i for i, label in enumerate(labels) if label in absent] if done.repeated else []
-        if again:
-            some, theirs = [texts[i] for i in again], [labels[i] for i in again]
-            done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
-        return done
-
 
 class Uploads:
-    """The uploads of an application, the latest last; one is taught at a time."""
+    """The latest upload of an application; one is taught at a time."""
 
     def __init__(self) -> None:
-        self._uploads: dict[str, Upload] = {}
-        self._task: asyncio.Task | None = None  # of the latest
+        self._latest: Upload | None = None
+        self._task: asyncio.Task | None = None
 
     def get(self, upload_id: str) -> Upload:
         """Return an upload."""
-        if upload_id not in self._uploads:
+        if self._latest is None or self._latest.id != upload_id:
             raise ServerError("There is no such upload.", 404)
-        return self._uploads[upload_id]
+        return self._latest
 
     def begin(self, service: Service, table: PastedRows) -> Upload:
         """Start teaching a table."""
         if self._task is not None and not self._task.done():
             raise ServerError("Another table is being taught: wait until it is done.")
-        upload = Upload(table.texts, table.labels)
-        self._uploads[upload.id] = upload
-        if len(self._uploads) > MAX_UPLOADS:
-            del self._uploads[next(iter(self._uploads))]
+        self._latest = upload = Upload(table.texts, table.labels)
         self._task = asyncio.create_task(upload.teach(service))
         return upload
 

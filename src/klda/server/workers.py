@@ -7,10 +7,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from klda.server.settings import ServiceSettings
 
 LOW_PRIORITY = 5
 BLAS_MEMORY = 32 << 20  # bytes that OpenBLAS takes, for each thread that uses it at the same time
-STOP_SECONDS = 10
 
 log = logging.getLogger("klda.server")
 
@@ -56,49 +55,41 @@ class EncoderProcess:
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_work, args=(theirs, self._settings), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._pool = ProcessPoolExecutor(1, spawn, _prepare, (self._settings,))
+        self._pool.submit(os.getpid)  # starts the process, which loads the foundation model
 
     def encode(self, inputs: Any) -> np.ndarray:
         """Return the feature rows of inputs."""
         for _ in range(2):
             try:
-                self._connection.send(inputs)
-                outcome = self._connection.recv()
-            except (EOFError, OSError):
-                log.error("worker ended", extra={"code": self._process.exitcode})
+                return self._pool.submit(_encode, inputs).result()
+            except BrokenProcessPool:
+                log.error("worker ended")
                 self._start()
-                continue
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
         raise ServerError("A worker process died while encoding: try again in a moment.", 503)
 
     def stop(self) -> None:
         """End the process."""
-        self._connection.close()
-        self._process.join(STOP_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
+        self._pool.shutdown()
 
 
-def _work(connection: Connection, settings: ServiceSettings) -> None:
-    """Encode inputs until the other end is closed, by a stop or because it was killed."""
+def _prepare(settings: ServiceSettings) -> None:
+    """Open the foundation model in a process that ends when the service ends or is killed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
-    encoder = open_learner(settings).encoder
-    try:
-        while True:
-            inputs = connection.recv()
-            try:
-                outcome: Any = encoder.encode(inputs)
-            except Exception as error:
-                outcome = error
-            connection.send(outcome)
-    except (EOFError, OSError):
-        return
+    threading.Thread(target=_end_with_service, daemon=True).start()
+    _prepare.encoder = open_learner(settings).encoder  # type: ignore[attr-defined]
+
+
+def _end_with_service() -> None:
+    service = multiprocessing.parent_process()
+    assert service is not None
+    service.join()
+    os._exit(1)
+
+
+def _encode(inputs: Any) -> np.ndarray:
+    return _prepare.encoder.encode(inputs)  # type: ignore[attr-defined]
 
 
 def lower_priority() -> None:

@@ -1,9 +1,9 @@
-"""One thread that changes the model: apply, write to the journal, swap the snapshot, acknowledge.
+"""One thread that owns the model: it locks the folder, loads, changes and saves the model.
 
 Changes that wait are taken together: one update, one solve and one commit, however many there are.
 Nobody sees the learner while it changes: answers come from the last snapshot. If anything fails
 before the commit, the journal's transaction is rolled back and the learner is loaded again from
-disk. A checkpoint saves the model to its folder in the background; learning continues meanwhile.
+disk. A checkpoint saves the model to its folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from klda.encoders import Encoder
 from klda.errors import KldaError, is_lack_of_memory
 from klda.learner import Learner
 from klda.learner import folder as storage
-from klda.server.changes import SERVICE, UNBOUND, Binding, Change
+from klda.server.changes import SERVICE, Binding, Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal
-from klda.server.journal_file import JournalError
+from klda.server.journal import Journal, JournalError
 from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.update import OTHERS_ERRORS, Update
@@ -45,40 +44,29 @@ log = logging.getLogger("klda.server")
 
 
 class Writer:
-    """The thread that changes the model.
-
-    It locks the folder, loads the model and replays the journal; a stop saves the model.
-    """
+    """The thread that changes the model, from its construction to a stop."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings  # with the foundation model of a new model
-        self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
-        # The lock of a model folder belongs to a thread: this one locks it and saves to it.
-        self._disk = ThreadPoolExecutor(1, "folder", initializer=lower_priority)
-        self._held = ExitStack()  # the lock and the journal
-        self._waiting: deque[Request] = deque()
-        # A checkpoint under way, and what the folder says once it is done.
-        self._saving: tuple[Future, Binding] | None = None
-        self._checkpointed = 0  # number of the last change in the model folder
-        self._problem = self._folder_problem = ""
-        self._retry_at = 0.0
-        self._entrance = threading.Lock()
-        self._stopped = threading.Event()
-        self._encoder: Encoder | None = None
         self.learner: Learner  # for the writer's thread only, once it has changes to make
         self.snapshot: Snapshot
         self.refused = 0  # changes that a replay could not make
-        if settings.new is None and not (settings.model / storage.JOURNAL).exists():
-            storage.load(settings.model)  # raises the error that says how to make a model
-        try:
-            lock = storage.writer_lock(settings.model, timeout=2.0)
-            self._disk.submit(self._held.enter_context, lock).result()
-            self._open_journal()
-            self._load()
-        except BaseException:
-            self._release()
-            raise
+        self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
+        self._held = ExitStack()  # the lock and the journal
+        self._journal: Journal
+        self._encoder: Encoder | None = None
+        self._waiting: deque[Request] = deque()
+        self._problem = self._folder_problem = ""
+        self._retry_at = 0.0
         self._next_checkpoint = time.monotonic() + settings.checkpoint_interval
+        self._entrance = threading.Lock()
+        self._stopped = threading.Event()
+        try:
+            self._thread.submit(self._start).result()
+        except BaseException:
+            self._thread.submit(self._held.close).result()
+            self._thread.shutdown()
+            raise
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     # ------------------------------------------------------------------ from other threads
@@ -88,12 +76,8 @@ class Writer:
         with self._entrance:
             self._stopped.set()
         self._thread.submit(self._finish)
+        self._thread.submit(self._held.close)
         self._thread.shutdown()
-        self._release()
-
-    def _release(self) -> None:
-        self._disk.submit(self._held.close).result()
-        self._disk.shutdown()
 
     def submit(self, change: Change) -> Future:
         """Return a future that is done once a change is durable and the snapshot has it."""
@@ -131,7 +115,7 @@ class Writer:
     @property
     def pending(self) -> int:
         """Changes that only the journal has."""
-        return self.snapshot.version - self._checkpointed
+        return self.snapshot.version - self._journal.position
 
     @property
     def problems(self) -> dict[str, str]:
@@ -145,22 +129,26 @@ class Writer:
 
     # ------------------------------------------------------------------ loading and replay
 
-    def _open_journal(self) -> None:
-        """Open the journal of the model folder; one of a new model says how that begins."""
-        model, saved = self.settings.model, storage.exists(self.settings.model)
-        binding = UNBOUND
-        if saved:
+    def _start(self) -> None:
+        """Lock the folder, open its journal, and load the model."""
+        model, new, binding = self.settings.model, self.settings.new, Binding()
+        if new is None and not (model / storage.JOURNAL).exists():
+            storage.load(model)  # raises the error that says how to make a model
+        self._held.enter_context(storage.writer_lock(model, timeout=2.0))
+        is_new = not storage.exists(model)
+        if not is_new:
             with storage.damage_named(model):
                 binding = Binding.of(storage.load(model).document.get("extras", {}))
         self._journal = Journal(model, binding)
         self._held.callback(self._journal.close)
-        if not saved:
-            new = self.settings.new or self._journal.foundation
+        if is_new:
+            new = new or self._journal.foundation
             if new is None:
                 storage.load(model)  # raises the error that says how to make a model
             else:
                 self._journal.begin(new)
             self.settings = replace(self.settings, new=new)
+        self._load()
 
     def _load(self) -> None:
         """Load the model from disk and replay the changes that it does not have.
@@ -168,23 +156,16 @@ class Writer:
         They are replayed together; if that fails, one by one, to find the one that no longer fits
         the model: it is refused, and all others count.
         """
-        if self._saving is not None:
-            self._saving[0].exception()  # waits
-            self._saving = None
-        missing = self._open()
-        if missing:
-            log.info("replaying", extra={"changes": len(missing)})
-        size = max(1, len(missing))
-        while failed := self._replay(missing, size):
+        together = True
+        while failed := self._replay(self._open(), together):
             change, error = failed
-            if size == 1:
+            if not together:
                 self._journal.refuse(change, str(error))
                 log.error(
                     "change refused: it does not fit the model in the folder",
                     extra={"change": change.sequence, "kind": change.kind, "error": str(error)},
                 )
-            size = 1
-            missing = self._open()
+            together = False
         self.snapshot = Snapshot.of(self.learner, self._journal.last)
         self.refused = len(self._journal.refused())
 
@@ -193,22 +174,18 @@ class Writer:
         # The encoder is opened once: loading the model again must not load the network again.
         self.learner = open_learner(self.settings, self._encoder, verify=True)
         self._encoder = self.learner.encoder
-        binding = Binding.of(self.learner.extras)
-        if not storage.exists(self.settings.model):
-            binding = Binding(position=0)
-        self._checkpointed = self._journal.start_at(binding)
-        return self._journal.missing(self._checkpointed)
+        is_saved = storage.exists(self.settings.model)
+        return self._journal.start(Binding.of(self.learner.extras) if is_saved else Binding())
 
-    def _replay(self, missing: list[Change], size: int) -> tuple[Change, Exception] | None:
-        """Apply changes in groups; return the first of a group that fails, and the error."""
-        for start in range(0, len(missing), size):
-            group = missing[start : start + size]
+    def _replay(self, missing: list[Change], together: bool) -> tuple[Change, Exception] | None:
+        """Apply changes, together or one by one; return the first that fails, and the error."""
+        if not missing:
+            return None
+        log.info("replaying", extra={"changes": len(missing)})
+        for group in [missing] if together else [[change] for change in missing]:
             try:
                 with self._journal.transaction():
-                    update = Update(self.learner, self._journal, verify=False)
-                    for change in group:
-                        update.make(change)
-                    update.finish()
+                    Update(self.learner, self._journal).replay(group)
                     if len(group) > 1 or group[0].kind == "remove":
                         Snapshot.of(self.learner, 0)  # solves, which may fail as well
             except OTHERS_ERRORS:
@@ -218,11 +195,15 @@ class Writer:
                 return group[0], error
         return None
 
-    # ------------------------------------------------------------------ the thread
+    # ------------------------------------------------------------------ changes
 
     def _serve(self) -> None:
         """Make the changes that wait together, and do what is due."""
-        group = self._next_group()
+        group: list[Request] = []
+        rows = 0
+        while self._waiting and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
+            group.append(self._waiting.popleft())
+            rows += len(group[-1][0].labels)
         try:
             if self._problem and time.monotonic() >= self._retry_at:
                 self._load()
@@ -232,7 +213,8 @@ class Writer:
                 if group:
                     self._commit(group)
                 self._journal.probe()
-                self._checkpoint_if_due()
+                if self.pending and time.monotonic() >= self._next_checkpoint:
+                    self._checkpoint()
         except Exception as error:
             log.exception("writer")
             reason = _reason(error)
@@ -241,19 +223,15 @@ class Writer:
         for _, future in group:
             settle(future, _unavailable())  # unless it has an outcome
 
-    def _next_group(self) -> list[Request]:
-        group: list[Request] = []
-        rows = 0
-        while self._waiting and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
-            group.append(self._waiting.popleft())
-            rows += len(group[-1][0].labels)
-        return group
-
     def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
         update = Update(self.learner, self._journal)
         try:
-            outcomes, snapshot = self._make(update, [change for change, _ in requests])
+            with self._journal.transaction():
+                outcomes = update.answer([change for change, _ in requests])
+                last, snapshot = self._journal.last, self.snapshot
+                if last != snapshot.version:
+                    snapshot = Snapshot.of(self.learner, last)
         except Exception as error:
             log.exception("changes failed")
             if update.touched:
@@ -268,20 +246,10 @@ class Writer:
         self.snapshot = snapshot
         if any(change.kind == "retry" for change, _ in requests):
             self.refused = len(self._journal.refused())
-        if not self._journal.is_bound:
-            self._bind()
+        if self.pending and not self._journal.is_bound and not self._folder_problem:
+            self._checkpoint()  # the folder names its journal from the first change on
         for (_, future), outcome in zip(requests, outcomes, strict=True):
             settle(future, outcome)
-
-    def _make(self, update: Update, group: list[Change]) -> tuple[list[Any], Snapshot]:
-        """Return an acknowledgement, or the error of a refused change, for each; and the result."""
-        with self._journal.transaction():
-            outcomes = [update.answer(change) for change in group]
-            update.finish()
-            last = self._journal.last
-            if last == self.snapshot.version:
-                return outcomes, self.snapshot
-            return outcomes, Snapshot.of(self.learner, last)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -290,80 +258,31 @@ class Writer:
         if self._journal.purge(time.time() - self.settings.undo_seconds):
             self._next_checkpoint = 0.0
 
-    def _bind(self) -> None:
-        """Let the model folder name its journal; a new model is saved, for others to load."""
-        self._end_checkpoint()  # which does the same
-        if self._journal.is_bound or self._folder_problem:
-            return
-        if not storage.exists(self.settings.model):
-            self._checkpoint()
-            return
-        try:
-            self._disk.submit(
-                storage.save_extras, self.settings.model, self._extras(self._checkpointed)
-            ).result()
-            self._journal.mark_bound()
-        except Exception as error:
-            self._report_checkpoint(error)
-
-    def _extras(self, position: int) -> dict[str, Any]:
-        """Return what the model folder keeps for services once it has the changes so far."""
-        return {**self.learner.extras, SERVICE: self._journal.binding(position)._asdict()}
-
-    def _checkpoint_if_due(self) -> None:
-        if self._saving is not None and self._saving[0].done():
-            self._end_checkpoint()
-        if self._saving is None and self.pending and time.monotonic() >= self._next_checkpoint:
-            self._begin_checkpoint()
-
     def _checkpoint(self) -> None:
-        """Save the model, and wait for it; if that fails, its changes stay in the journal."""
-        self._begin_checkpoint()
-        self._end_checkpoint()
-
-    def _begin_checkpoint(self) -> None:
-        """Start saving the model as it is now."""
-        self._next_checkpoint = time.monotonic() + self.settings.checkpoint_interval
-        has_classes = bool(self.learner.classes)
-        if not has_classes and not storage.exists(self.settings.model):
+        """Save the model; if that fails, its changes stay in the journal."""
+        model, has_classes = self.settings.model, bool(self.learner.classes)
+        wait = self.settings.checkpoint_interval
+        if not has_classes and not storage.exists(model):
             return  # it never had any
         try:
-            extras = self._extras(self._journal.last)
+            binding = self._journal.binding(self.snapshot.version)
+            extras = {**self.learner.extras, SERVICE: binding._asdict()}
             arrays, document = self.learner.pack(solved=has_classes)
-        except Exception as error:
-            self._report_checkpoint(error)
-            return
-        document = {**document, "extras": extras}
-        # Overwriting is safe: nobody else can have saved while this process holds the lock.
-        saved = self._disk.submit(storage.save, self.settings.model, arrays, document)
-        self._saving = saved, Binding.of(extras)
-
-    def _end_checkpoint(self) -> None:
-        """Wait until the model is saved, and remove the changes in it from the journal."""
-        if self._saving is None:
-            return
-        (saved, binding), self._saving = self._saving, None
-        try:
-            saved.result()
+            # Overwriting is safe: nobody else can have saved while this process holds the lock.
+            storage.save(model, arrays, {**document, "extras": extras})
             self._journal.mark_checkpointed(binding)
+            self._folder_problem = ""
+            log.info("checkpoint", extra={"position": binding.position})
         except Exception as error:
-            self._report_checkpoint(error)
-            return
-        self._folder_problem = ""
-        self._checkpointed = binding.position or 0
-        log.info("checkpoint", extra={"position": self._checkpointed})
-
-    def _report_checkpoint(self, error: Exception) -> None:
-        """Say that a checkpoint failed, until one succeeds."""
-        log.error("checkpoint failed", exc_info=error)
-        reason, wait = _reason(error), self.settings.checkpoint_interval
-        self._folder_problem = f"the model folder could not be written ({reason}); see the log"
-        self._next_checkpoint = time.monotonic() + min(wait, CHECKPOINT_AGAIN_SECONDS)
+            log.error("checkpoint failed", exc_info=error)
+            reason = _reason(error)
+            self._folder_problem = f"the model folder could not be written ({reason}); see the log"
+            wait = min(wait, CHECKPOINT_AGAIN_SECONDS)
+        self._next_checkpoint = time.monotonic() + wait
 
     def _finish(self) -> None:
         """Save what is left."""
         try:
-            self._end_checkpoint()
             if not self._problem:
                 self._purge()
                 if self.pending:
