@@ -36,6 +36,12 @@ KINDS = {
         "16,all",
         "ours,lr-last,lr",
     ),
+    "made": (
+        "k samples of every class, features that no network made",
+        "gaussian,digits",
+        "5,10,all",
+        "ours,ncm,lr",
+    ),
     "declared": (
         "Five classes are known by name alone, among 20 with k samples each",
         "banking",
@@ -58,6 +64,7 @@ def shots(
     noisy: Annotated[
         bool, typer.Option("--noisy", help="A fifth of the labels is drawn at random.")
     ] = False,
+    made: Annotated[bool, typer.Option("--made", help="Features that no network made.")] = False,
     declared: Annotated[
         bool, typer.Option("--declared", help="Five of 25 classes are known by name alone.")
     ] = False,
@@ -67,11 +74,12 @@ def shots(
 ) -> None:
     """Measure accuracy, doubt and refusals from k samples of every class, beside peers.
 
-    By default the paper's four sets of texts and eleven of other kinds. `gaussian` and `digits`
-    are features that no network made. k = 0 is the names of the classes alone (--methods names).
-    A run that is in the output folder is not repeated, unless the program has changed.
+    By default the paper's four sets of texts and eleven of other kinds. k = 0 is the names of the
+    classes alone (--methods names). A run that is in the output folder is not repeated, unless the
+    program has changed.
     """
-    chosen = [name for name, on in (("rare", rare), ("noisy", noisy), ("declared", declared)) if on]
+    kinds = {"rare": rare, "noisy": noisy, "made": made, "declared": declared}
+    chosen = [name for name, is_chosen in kinds.items() if is_chosen]
     if len(chosen) > 1:
         raise KldaError(f"--{' and --'.join(chosen)} can't be measured together; give one of them.")
     kind = (chosen or ["shots"])[0]

@@ -44,7 +44,6 @@ _SUFFIXES = (
 )
 
 
-
 def _named(collection: str, modality: str) -> tuple[str, ...]:
     wanted = (collection, modality)
     return tuple(k for k, info in DATASETS.items() if (info.collection, info.modality) == wanted)
@@ -82,9 +81,9 @@ class Samples:
 class Dataset:
     """Rows of a data set.
 
-    `split` is ``"paper"``, ``"more"``, or ``"own"`` for a user's folder. `source` is where it was read from
-    without the machine's part of the path, for result rows. `note` says so when this is not all of
-    it.
+    `split` is ``"paper"``, ``"more"``, or ``"own"`` for a user's folder. `source` is where it was
+    read from without the machine's part of the path, for result rows. `note` says so when this is
+    not all of it.
     """
 
     name: str
@@ -223,8 +222,8 @@ def _download(name: str) -> Path:
     target = cache_root() / collection / name
     archive = f", or {archives.describe(name)} into DIR" if archives.describe(name) else ""
     how = (
-        f"Put train and test files into DIR/{collection}/{name}/{archive}, and pass --data DIR (or set "
-        f"KLDA_DATA), or run once with a network: {downloads.describe(name)}."
+        f"Put train and test files into DIR/{collection}/{name}/{archive}, and pass --data DIR "
+        f"(or set KLDA_DATA), or run once with a network: {downloads.describe(name)}."
     )
     try:
         downloads.download(name, target)
@@ -264,17 +263,17 @@ def _read(place: Path, name: str) -> Dataset:
         raise KldaError(f"{place} holds {modality} rows; {name} needs {info.modality} rows.")
     root = "cache" if cache_root() in place.parents else "data"
     source = f"{root}/{place.parent.name}/{place.name}"
-    return Dataset(name, info.title, modality, info.collection, train, test, info.tasks, source, note)
+    return Dataset(
+        name, info.title, modality, info.collection, train, test, info.tasks, source, note
+    )
 
 
-def _read_parts(
-    place: Path, *, only_learned: bool = False
-) -> tuple[Samples, Samples, Modality]:
+def _read_parts(place: Path, *, only_learned: bool = False) -> tuple[Samples, Samples, Modality]:
     """Read train and test rows; `only_learned`, no test rows of classes that train has not."""
     train, modality = _read_part(place, "train")
     test, _ = _read_part(place, "test")
     if only_learned:
-        test = test.of_classes(train.y)
+        test = test.of_classes(np.unique(train.y).tolist())
     if not len(train) or not len(test):
         raise KldaError(f"{place}: train and test must both have rows.")
     unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()))

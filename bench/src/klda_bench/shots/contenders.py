@@ -42,7 +42,7 @@ Answering = Callable[[np.ndarray], Answers]
 
 
 def ours(
-    encoder: Any, seed: int, X: np.ndarray, y: np.ndarray, declared: Sequence[str], *, names: bool
+    encoder: Any, seed: int, X: np.ndarray, y: np.ndarray, declared: Any, *, names: bool
 ) -> Answering:
     """Teach a `Learner` with its default settings; `declared` classes are known by name alone."""
     learner = Learner(encoder, names=names)
@@ -50,7 +50,7 @@ def ours(
     if len(y):
         learner.learn_rows(X, y.tolist())
     if len(declared):
-        learner.declare(list(declared))
+        learner.declare(np.asarray(declared).tolist())
 
     def answer(X: np.ndarray) -> Answers:
         found = learner.answer_rows(X, top=1, reject=REJECT)
@@ -58,9 +58,7 @@ def ours(
         novelty, known = [each.novelty for each in found], [each.known for each in found]
         calibration = learner.solution.calibration
         expected = float("nan") if calibration is None else calibration.hits
-        return Answers(
-            np.array(labels), np.array(confidence), np.array(novelty), known, expected
-        )
+        return Answers(np.array(labels), np.array(confidence), np.array(novelty), known, expected)
 
     return answer
 
@@ -70,7 +68,7 @@ def estimator(
     seed: int,
     X: np.ndarray,
     y: np.ndarray,
-    declared: Sequence[str],
+    declared: Any,
     *,
     make: Callable[[int], Any],
 ) -> Answering:

@@ -120,32 +120,30 @@ class Arena:
 
     def run(self, method: str, shots: Shots, draw: int) -> Row:
         """Teach a method one draw and measure its answers."""
-        kind, own = self._plan.kind, CONTENDERS[method]
-        y, y_test = self.dataset.train.y, self.dataset.test.y
-        X, X_test, X_unknown = self.features(own.layers)
-        task = TASKS[kind](y, shots, np.random.default_rng(draw))
-        is_special = np.isin(y_test, task.special)
-        declared = self.dataset.classes if shots == 0 else ()
-        if kind == "declared":
-            declared = task.special.tolist()
-        answer = self._taught(method, draw, task, declared)
+        kind, y_test = self._plan.kind, self.dataset.test.y
+        _, X_test, X_unknown = self.features(CONTENDERS[method].layers)
+        task = TASKS[kind](self.dataset.train.y, shots, np.random.default_rng(draw))
+        by_name = self.dataset.classes if shots == 0 else ()
+        answer = self._taught(method, draw, task, task.special if kind == "declared" else by_name)
+        answers = answer(X_test)
         if kind == "declared":
             others = np.isin(y_test, task.labels)
             alone = self._taught(method, draw, task, ())(X_test[others])
-            row = {"others_alone": accuracy(y_test[others], alone.labels)}
-            answers = answer(X_test)
-            row["others_recall"] = accuracy(y_test[others], answers.labels[others])
+            row = {
+                "others_recall": accuracy(y_test[others], answers.labels[others]),
+                "others_alone": accuracy(y_test[others], alone.labels),
+            }
         else:
-            answers = answer(X_test)
             row = measured(answers, y_test)
         if len(task.special):
-            row[f"{kind}_recall"] = accuracy(y_test[is_special], answers.labels[is_special])
+            special = np.isin(y_test, task.special)
+            row[f"{kind}_recall"] = accuracy(y_test[special], answers.labels[special])
         if len(X_unknown) and answers.novelty is not None:
             row |= told_apart(answers, answer(X_unknown))
         row = {name: value for name, value in row.items() if not np.isnan(value)}
         return {"samples": len(task.rows)} | {name: round(v, 6) for name, v in row.items()}
 
-    def _taught(self, method: str, draw: int, task: Task, declared: Sequence[str]) -> Answering:
+    def _taught(self, method: str, draw: int, task: Task, declared: Any) -> Answering:
         own = CONTENDERS[method]
         is_text = self.dataset.modality == "text"
         encoder = _encoder(self._plan.backbone, "auto") if is_text else "features"

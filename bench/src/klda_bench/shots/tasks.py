@@ -27,12 +27,8 @@ class Task:
     special: np.ndarray = field(default_factory=partial(np.empty, 0, "U1"))
 
 
-def _first(y: np.ndarray, shots: Shots, rng: np.random.Generator, few: np.ndarray) -> np.ndarray:
-    """Draw rows, shuffled: of some classes the first so many, of the others all.
-
-    A draw of more samples contains that of fewer.
-    """
-    order = rng.permutation(len(y))
+def _first(y: np.ndarray, order: np.ndarray, shots: Shots, few: np.ndarray) -> np.ndarray:
+    """Return rows in an order: of some classes the first so many, of the others all."""
     drawn = y[order]
     rank = pd.Series(drawn).groupby(drawn).cumcount().to_numpy()
     limit = np.inf if shots == ALL else int(shots)
@@ -40,16 +36,16 @@ def _first(y: np.ndarray, shots: Shots, rng: np.random.Generator, few: np.ndarra
 
 
 def few_of_all(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
-    """Draw k samples of every class."""
-    rows = _first(y, shots, rng, np.unique(y))
+    """Draw k samples of every class; a draw of more contains that of fewer."""
+    rows = _first(y, rng.permutation(len(y)), shots, np.unique(y))
     return Task(rows, y[rows])
 
 
 def rare(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
     """Draw k samples of a tenth of the classes, and take all of the others."""
-    classes = np.unique(y)
+    order, classes = rng.permutation(len(y)), np.unique(y)
     few = rng.permutation(classes)[: max(1, round(RARE * len(classes)))]
-    rows = _first(y, shots, rng, few)
+    rows = _first(y, order, shots, few)
     return Task(rows, y[rows], few)
 
 
@@ -62,14 +58,21 @@ def noisy(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
 
 def declared(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
     """Draw k samples of 20 of the first 25 classes by name; the other five have a name alone."""
-    classes = np.unique(y)[:DECLARED_OUT_OF]
+    order, classes = rng.permutation(len(y)), np.unique(y)[:DECLARED_OUT_OF]
     by_name = rng.permutation(classes)[:DECLARED]
-    rows = _first(y, shots, rng, classes)
+    rows = _first(y, order, shots, classes)
     rows = rows[np.isin(y[rows], np.setdiff1d(classes, by_name))]
     return Task(rows, y[rows], by_name)
 
 
-TASKS = {"shots": few_of_all, "rare": rare, "noisy": noisy, "declared": declared}
+TASKS = {
+    "shots": few_of_all,
+    "made": few_of_all,
+    "rare": rare,
+    "noisy": noisy,
+    "declared": declared,
+}
+"""By the name of the kind of benchmark; `made` is for features that no network made."""
 
 
 # ---------------------------------------------------------------- features that no network made
