@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from klda import __version__
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence, unit_of
 from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_WAITING
@@ -17,6 +16,7 @@ from klda.engine.rows import Rows
 from klda.engine.rule import LDA_PART, lda_part
 from klda.errors import KldaError
 from klda.learner.folder import StoredModel
+from klda.version import __version__
 
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 
