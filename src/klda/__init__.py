@@ -6,14 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from klda.errors import KldaError
+from klda.version import __version__
 
 if TYPE_CHECKING:
     from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
     from klda.learner import Learner
     from klda.server.client import Client
 
-__version__ = "0.2.0"
-__all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner"]
+__all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner", "__version__"]
 
 # Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.
 _MODULES = {
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *__all__])
+    return sorted(__all__)

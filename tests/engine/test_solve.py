@@ -69,7 +69,7 @@ def test_kernel_features_have_the_kernel_for_inner_products():
     X = np.random.default_rng(0).normal(size=(30, 5))
     X = np.concatenate([X, X[:4]])  # equal rows span nothing new
     backend = learned(X, np.arange(34) % 3, parameters()).model.backend
-    own_map, Z = KernelMap.of(X, 0.1, backend)
+    own_map, Z = KernelMap.of(X, 0.1, np.ones(5), backend)
     Z = own_map.backend.to_numpy(Z)
     assert Z.shape == (34, 30)
     exact = np.exp(-0.1 * ((X[:, None] - X) ** 2).sum(-1))

@@ -16,7 +16,7 @@ def test_distances_are_mahalanobis_distances_of_the_means():
     model = LDA(ridge=1e-8, dtype="float64", small_sample_correction=False).fit(X, y)
     delta = model.means_[:, None] - model.means_
     expected = np.einsum("ijk,kl,ijl->ij", delta, np.linalg.inv(model.covariance_), delta)
-    found = label_set.squared_distances(model)
+    found = label_set.ClassDistances.of(model).squared
     np.testing.assert_array_equal(found, found.T)
     upper = np.triu_indices(6, 1)
     ratios = found[upper] / expected[upper]
@@ -75,7 +75,7 @@ def test_limits_of_the_list():
 
 def test_a_model_without_probes_has_distances_too():
     X, y = clouds(np.eye(3) * 5, 30)
-    assert label_set.squared_distances(LDA(calibrated=False).fit(X, y))[0, 1] > 0
+    assert label_set.ClassDistances.of(LDA(calibrated=False).fit(X, y)).squared[0, 1] > 0
 
 
 def test_nearest_means_have_no_whitened_space():

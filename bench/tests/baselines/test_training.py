@@ -123,7 +123,7 @@ def test_unknown_method_and_options_are_named():
     [
         ([], [], "at least one sample"),
         (["a"], ["x", "y"], "texts has 1 rows and labels 2"),
-        (["a", 3], ["x", "y"], r"inputs\[1\] must be a text; got int"),
+        (["a", 3], ["x", "y"], r"inputs\[1\] must be a string; got int"),
     ],
 )
 def test_bad_samples_are_refused_and_change_nothing(tiny, fast, texts, labels, message):

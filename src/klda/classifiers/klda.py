@@ -55,6 +55,9 @@ class KLDA(ContinualClassifier):
     rule : {"auto", "lda"}
         ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
         classes, from the same statistics; see `klda.engine.rule`.
+    blocks : tuple of int, optional
+        Widths of the blocks that a row consists of, such as the layers of a network. With few
+        samples of each class, the blocks before the last count less.
     random_state : int, RandomState or None
         Seed of the random features. Models can be merged only if they have the same ones.
     device : str
@@ -85,6 +88,7 @@ class KLDA(ContinualClassifier):
         calibrated: bool = True,
         priors: str = "auto",
         rule: str = "auto",
+        blocks: tuple[int, ...] | None = None,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -97,6 +101,7 @@ class KLDA(ContinualClassifier):
         self.calibrated = calibrated
         self.priors = priors
         self.rule = rule
+        self.blocks = blocks
         self.random_state = random_state
         self.device = device
         self.dtype = dtype

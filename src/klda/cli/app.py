@@ -123,7 +123,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from klda import __version__
+        from klda.version import __version__
 
         sys.stdout.write(f"klda {__version__}\n")
         raise typer.Exit

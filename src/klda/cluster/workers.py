@@ -17,10 +17,10 @@ from klda.cluster.connection import ClusterError
 from klda.data import Batch
 from klda.encoders import Encoder
 from klda.engine.engine import Engine
-from klda.engine.parameters import Parameters
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
+from klda.learner.stored import parameters as stored_parameters
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
 Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters
@@ -70,7 +70,7 @@ class Worker:
 
     def _learner(self, packed: Given) -> Learner:
         stored, arrays, meta = packed
-        parameters = Parameters(**(stored | {"device": self._options["device"]}))
+        parameters = stored_parameters(stored | {"device": self._options["device"]})
         learner = Learner(self._encoder, classifier=parameters)
         learner.engine = Engine.unpack(arrays, meta, parameters)
         return learner

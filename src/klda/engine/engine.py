@@ -19,14 +19,20 @@ from klda.engine.backends import Array, Backend, choose_backend
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
+from klda.engine.hints import as_samples, lifted_hints
 from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
-from klda.engine.solve import Factored, Solved, solve
+from klda.engine.solve import Declared, Factored, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label, grouped
+
+# Weight of the blocks before the last at one sample of each class; it grows with the root of their
+# number, to one. Mean accuracy over fifteen sets with weights of 0.4, 0.7 and 1: 56.2, 56.2, 55.6
+# with two samples of each class, 68.3, 68.8, 68.8 with five, 77.3, 78.1, 78.4 with sixteen.
+WEIGHT_OF_ONE = 0.4
 
 
 class PredictionOnlyError(KldaError):
@@ -225,10 +231,13 @@ class Engine:
             return
         model = self.model
         own_map, statistics = solving_form(model, parameters)
-        hints = model.hints.at([i for i, k in enumerate(model.hints.labels) if not model.counts[k]])
-        lifted = own_map.lift(hints.values) if len(hints) else statistics.means[:0]
+        named = (
+            lifted_hints(model, statistics, parameters.last_block)
+            if own_map is model.map
+            else Declared()
+        )
         kept, self._factored = self._factored, None
-        size, named = model.map.n_components, (lifted, hints.labels.tolist())
+        size = model.map.n_components
         is_random = isinstance(own_map, FourierMap)
         solved = solve(statistics, parameters, size, named, kept, random_features=is_random)
         if own_map is model.map:
@@ -309,11 +318,14 @@ def solving_form(
     is the same.
     """
     rows, own_map = model.rows, model.map
-    few = rows is not None and 0 < len(rows) <= EXACT_KERNEL_ROWS
+    few = rows is not None and len(rows) <= EXACT_KERNEL_ROWS and len(model.counts)
     if parameters.rule == "lda" or not few or not isinstance(own_map, FourierMap):
         return own_map, model.statistics
-    assert rows is not None
-    kernel_map, features = KernelMap.of(rows.values, own_map.gamma, model.backend)
+    rows, last = as_samples(model, parameters.last_block), parameters.last_block
+    # With few samples of a class, what the earlier blocks say is noise more than signal.
+    weight = min(1.0, WEIGHT_OF_ONE * float(np.sqrt(len(model.rows or ()) / len(model.counts))))
+    scales = np.where(np.arange(model.n_features) < last, weight, 1.0)
+    kernel_map, features = KernelMap.of(rows.values, own_map.gamma, scales, model.backend)
     nothing = ClassStatistics.empty(kernel_map.n_components, kernel_map.backend)
     labels, groups = grouped(np.array(rows.labels.tolist()))
     lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]

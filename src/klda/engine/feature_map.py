@@ -24,6 +24,7 @@ MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 RANDOM_FEATURES = ("gaussian", "orthogonal")
+KERNEL_ARRAYS = ("support", "centre", "whitener", "scales")
 
 
 @dataclass(frozen=True)
@@ -167,19 +168,28 @@ class KernelMap:
         c.
     whitener : array of shape (r, r)
         ``L^-T`` for the pivots.
+    scales : array of shape (d,)
+        What each feature is multiplied by first. The gamma for scaled features makes the kernel as
+        wide, on average, as it is without them.
     """
 
     backend: Backend
     support: Array
     centre: Array
     whitener: Array
+    scales: Array
     gamma: float
 
     @classmethod
-    def of(cls, rows: np.ndarray, gamma: float, backend: Backend) -> tuple[KernelMap, Array]:
+    def of(
+        cls, rows: np.ndarray, gamma: float, scales: np.ndarray, backend: Backend
+    ) -> tuple[KernelMap, Array]:
         """Return the map that samples span, and their features."""
-        rows = np.asarray(rows, np.float64)
+        plain = np.asarray(rows, np.float64)
+        rows = plain * scales
         centre = rows.mean(axis=0)
+        spread = float(rows.var(axis=0).sum())
+        gamma = gamma * float(plain.var(axis=0).sum()) / spread if spread > 0 else gamma
         kernel = relative_kernel(rows - centre, rows - centre, gamma, product)
         tolerance = len(rows) * np.finfo(float).eps * float(kernel.diagonal().max(initial=0.0))
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(kernel, tol=tolerance, lower=1)
@@ -193,7 +203,7 @@ class KernelMap:
         double = choose_backend(backend.device, "float64")
         support = double.asarray((rows - centre)[order[:rank]])
         parts = (support, double.asarray(centre), double.asarray(np.tril(inverse).T))
-        return cls(double, *parts, gamma), double.asarray(features)
+        return cls(double, *parts, double.asarray(scales), gamma), double.asarray(features)
 
     @property
     def n_features(self) -> int:
@@ -208,7 +218,7 @@ class KernelMap:
     def lift(self, rows: Array) -> Array:
         """Map rows ``(n, d)`` to their features ``(n, r)``."""
         backend = self.backend
-        rows = backend.asarray(rows) - self.centre
+        rows = backend.asarray(rows) * self.scales - self.centre
         kernel = relative_kernel(
             rows, self.support, self.gamma, lambda a, b: backend.linear(a, b.T), backend.xp
         )
@@ -216,8 +226,7 @@ class KernelMap:
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
-        parts = {"support": self.support, "centre": self.centre, "whitener": self.whitener}
-        arrays = {name: self.backend.to_numpy(array) for name, array in parts.items()}
+        arrays = {name: self.backend.to_numpy(getattr(self, name)) for name in KERNEL_ARRAYS}
         return arrays, {"gamma": self.gamma}
 
     @classmethod
@@ -226,9 +235,8 @@ class KernelMap:
     ) -> KernelMap:
         """Return the map that `pack` described."""
         double = choose_backend(backend.device, "float64")
-        names = ("support", "centre", "whitener")
-        support, centre, whitener = (double.asarray(arrays[name]) for name in names)
-        return cls(double, support, centre, whitener, float(meta["gamma"]))
+        support, centre, whitener, scales = (double.asarray(arrays[k]) for k in KERNEL_ARRAYS)
+        return cls(double, support, centre, whitener, scales, float(meta["gamma"]))
 
 
 def relative_kernel(rows: Array, others: Array, gamma: float, multiply: Any, xp: Any = np) -> Array:

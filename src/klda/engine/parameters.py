@@ -49,6 +49,7 @@ class Parameters:
     calibrated: bool = True
     priors: str = "auto"
     rule: str = "auto"
+    blocks: tuple[int, ...] | None = None
     random_state: Any = 0
     device: str = "auto"
     dtype: str = "float32"
@@ -79,19 +80,31 @@ class Parameters:
             known |= {"n_components": None, "rule": "lda"}
         return cls(**known)
 
+    @property
+    def last_block(self) -> int:
+        """The first feature of the last block of a row."""
+        return sum(self.blocks[:-1]) if self.blocks else 0
+
     def stored(self) -> dict[str, Any]:
         """Return them as JSON has them; the features drawn with a generator are stored."""
         values = {name: plain(value) for name, value in asdict(self).items()}
+        values["blocks"] = list(self.blocks) if self.blocks else None
         if not isinstance(values["random_state"], int | None):
             values["random_state"] = None
         return values
 
     def scoring(self) -> tuple[Any, ...]:
         """Return those that the scores of a model depend on."""
-        return (self.ridge, self.priors, self.small_sample_correction, self.rule)
+        return (self.ridge, self.priors, self.small_sample_correction, self.rule, self.blocks)
 
     def feature_map(self, rows: Array, backend: Backend) -> FeatureMap:
         """Return the feature map of a new model, given its first samples."""
+        blocks, width = self.blocks or (), int(rows.shape[1])
+        if blocks and (min(blocks) < 1 or sum(blocks) != width):
+            raise KldaError(
+                f"blocks={tuple(blocks)} adds up to {sum(blocks)}, but rows have {width} features; "
+                "give the width of each block of features."
+            )
         if self.n_components is None:
             return IdentityMap(backend, backend.asarray(rows).mean(0))
         gamma = self.gamma
@@ -99,7 +112,7 @@ class Parameters:
             gamma = GAMMA_SCALE / median_squared_distance(rows)
             gamma = float(f"{gamma:.6g}")  # the same, whatever machine has rounded its last digits
         draw = Draw(self.random_features, random_key(self.random_state))
-        width, size = int(rows.shape[1]), int(self.n_components)
+        size = int(self.n_components)
         return FourierMap(backend, width, size, float(gamma), draw)
 
 

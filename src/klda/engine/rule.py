@@ -63,6 +63,7 @@ def rule_terms(
     spread: float,
     inflation: float,
     parameters: Parameters,
+    extra: np.ndarray,
 ) -> RuleTerms:
     """Compute the terms from inner products of class means.
 
@@ -76,6 +77,8 @@ def rule_terms(
         Samples of each class.
     spread, inflation : float
         ``tr(P Sigma)`` as a new sample sees it, and how many times the in-sample one that is.
+    extra : ndarray of shape (M,)
+        What else is added to the biases.
     """
     chosen, blending = largest_classes(counts), None
     if len(chosen) < len(counts):
@@ -88,7 +91,7 @@ def rule_terms(
             blending = blend(gram, counts, float(np.median(lengths)), mixing.excess)
     if counts.max(initial=0) <= 1:  # how far out a single sample is says nothing about its class
         squares = np.full_like(squares, squares.mean())
-    extra = mixing.correction
+    extra = extra + mixing.correction
     if parameters.priors == "empirical":
         extra = extra + np.log(counts / counts.sum())
     elif parameters.priors == "auto":

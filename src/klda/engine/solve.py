@@ -11,9 +11,9 @@ kept, and the classifier is a function of the statistics alone, not of when it w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -36,6 +36,17 @@ DAMAGED = "the model was damaged. Restore it from a copy."
 
 class RidgeRaisedWarning(UserWarning):
     """The ridge was raised because the scatter was not positive definite in this precision."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Features of classes that have hints and no samples, for a model of statistics."""
+
+    labels: list[Label] = field(default_factory=list)
+    rows: Array = None  # one per class
+    # Of classes that have both: their positions in the statistics, and the features of their hints.
+    taught: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
+    taught_rows: Array = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +151,7 @@ def solve(
     statistics: ClassStatistics,
     parameters: Parameters,
     size: int,
-    hints: tuple[Array, Sequence[Label]],
+    declared: Declared,
     kept: Factored | None = None,
     *,
     random_features: bool = False,
@@ -155,8 +166,8 @@ def solve(
         What the user chose.
     size : int
         Components that a ridge given as a number is relative to.
-    hints : tuple of an array of shape (h, D) and their labels
-        Lifted rows of classes that have no samples: each counts as one.
+    declared : Declared
+        Classes that have no samples, known by their names.
     kept : Factored, optional
         What the last solve left.
     random_features : bool
@@ -166,7 +177,7 @@ def solve(
     if parameters.ridge == "auto":
         last = kept.choice if kept else None
         choice = choose_ridge(statistics, random_features=random_features, last=last)
-    nominal, scale = absolute_ridge(statistics, hints[0], parameters, size, choice.r)
+    nominal, scale = absolute_ridge(statistics, declared.rows, parameters, size, choice.r)
     why = (
         f"{statistics.n_scattered} samples is not positive definite in "
         f"{statistics.backend.dtype.name} with ridge={parameters.ridge}"
@@ -175,45 +186,49 @@ def solve(
         inverse = kept.inverse
         if inverse.is_for(statistics.scatter, inverse.rho):
             try:
-                return _rule(kept.advanced(statistics, choice), parameters, hints)
+                return _rule(kept.advanced(statistics, choice), parameters, declared)
             except NotPositiveDefiniteError:
                 pass  # a new factor may succeed with the same ridge
     least = float(np.finfo(statistics.backend.dtype).eps * scale)
     for rho in _rising_ridges(nominal, scale, least, why):
         try:
-            return _rule(Factored.of(statistics, nominal, choice, rho), parameters, hints)
+            return _rule(Factored.of(statistics, nominal, choice, rho), parameters, declared)
         except NotPositiveDefiniteError:
             continue
     raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
 
-def _rule(
-    factored: Factored, parameters: Parameters, hints: tuple[Array, Sequence[Label]]
-) -> Solved:
+def _rule(factored: Factored, parameters: Parameters, declared: Declared) -> Solved:
     """Estimate the means of the classes, add the biases."""
     statistics, inverse = factored.statistics, factored.inverse
     backend, reference = statistics.backend, factored.reference
     labels, counts, means = statistics.labels, statistics.counts, statistics.means - reference
     plain = inverse.update(factored.base, means)
-    if len(hints[1]):
-        added = backend.asarray(hints[0]) - reference
+    told, n_samples = 1.0, max(statistics.n_scattered, 1)
+    if declared.labels:
+        added = declared.rows - reference
+        told = _told_by_names(factored, declared)
         means = backend.concatenate([means, added])
         plain = backend.concatenate([plain, inverse.apply(added)])
-        labels = (*labels, *hints[1])
-        counts = np.concatenate([counts, np.ones(len(hints[1]), np.int64)])
+        labels = (*labels, *declared.labels)
+        usual = max(int(counts.mean()), 1) if len(counts) else 1
+        counts = np.concatenate([counts, np.full(len(declared.labels), usual, np.int64)])
     order = np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
     means, plain = means[backend.index(order)], plain[backend.index(order)]
     labels, counts = tuple(labels[i] for i in order), counts[order]
     centre = means.mean(0)
     means -= centre
-    plain = (plain - plain.mean(0)) * max(statistics.n_scattered, 1)
+    plain = (plain - plain.mean(0)) * n_samples
 
     spread, inflation = factored.spread() if parameters.small_sample_correction else (0.0, 1.0)
     at = backend.index(largest_classes(counts))
     inner = backend.to_numpy(backend.linear(plain[at], means[at]), np.float64)
     inner = (inner + inner.T) / 2  # rounding made it uneven
     lengths = backend.to_numpy((plain * means).sum(1), np.float64)
-    terms = rule_terms(inner, lengths, counts, spread, inflation, parameters)
+    named = np.isin(order, np.arange(len(statistics.labels), len(labels)))
+    # Of a name's squared length, only a part is the class's; the noise of samples is not in it.
+    extra = np.where(named, 0.5 * (1 - told) * lengths - 0.5 * spread / counts, 0.0)
+    terms = rule_terms(inner, lengths, counts, spread, inflation, parameters, extra)
     weights = plain
     if terms.mixing.combination is not None:
         weights = backend.asarray(terms.mixing.combination) @ weights
@@ -225,8 +240,23 @@ def _rule(
     return Solved(factored, *parts)
 
 
+def _told_by_names(factored: Factored, declared: Declared) -> float:
+    """Return how much of a class mean its name tells, relative to what it says.
+
+    The slope of the means of classes that have both on their names, in the whitened space.
+    """
+    if len(declared.taught) < 2:
+        return 1.0
+    statistics, backend = factored.statistics, factored.statistics.backend
+    means = statistics.means[backend.index(declared.taught)]
+    names, means = declared.taught_rows - means.mean(0), means - means.mean(0)
+    whitened = factored.inverse.apply(names)
+    said = float((names * whitened).sum())
+    return float(np.clip(float((means * whitened).sum()) / said, 0.0, 1.0)) if said > 0 else 1.0
+
+
 def absolute_ridge(
-    statistics: ClassStatistics, hints: Array, parameters: Parameters, size: int, r: float
+    statistics: ClassStatistics, names: Array, parameters: Parameters, size: int, r: float
 ) -> tuple[float, float]:
     """Return the ridge on the scale of the scatter, rounded to the grid, and that scale.
 
@@ -235,7 +265,7 @@ def absolute_ridge(
     """
     scatter, counts, backend = statistics.scatter, statistics.counts, statistics.backend
     scale, turnover = max(scatter.trace, 0.0) / scatter.size, scatter.turnover / scatter.size
-    means = statistics.means if len(statistics.means) else hints
+    means = statistics.means if len(statistics.means) else names
     weights = counts if len(counts) else np.ones(len(means))
     at = backend.asarray(weights / weights.sum())
     spread = ((means - at @ means) ** 2).sum(1)

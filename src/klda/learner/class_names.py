@@ -15,7 +15,6 @@ from klda.errors import KldaError
 from klda.labels import Label, check_labels, listed, plain
 from klda.learner.inputs import InputEncoder
 
-ENOUGH_SAMPLES = 10  # of a class, from which on its name is not looked at
 LONGEST_DESCRIPTION = 10_000  # characters
 
 
@@ -84,13 +83,12 @@ class ClassNames:
         return self.declared.get(label) or readable(label)
 
     def texts(self, counts: Mapping[Label, int]) -> dict[Label, str]:
-        """Return what to encode: of classes that have few samples, the name or description."""
-        counts = dict.fromkeys(self.declared, 0) | dict(counts)
-        named = set(self.declared) | (set(counts) if self.enabled else set())
-        few = sorted(label for label in named if counts[label] < ENOUGH_SAMPLES)
-        texts = {
-            label: self.text(label) for label in few if label in self.declared or counts[label]
-        }
+        """Return what to encode: the names or descriptions of the classes.
+
+        Those of classes with samples tell how names differ from samples.
+        """
+        known = set(self.declared) | (set(counts) if self.enabled else set())
+        texts = {label: self.text(label) for label in sorted(known)}
         return {label: text for label, text in texts.items() if text}
 
     def hint(

@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from klda import __version__
 from klda.errors import KldaError
 from klda.learner import array_files
 from klda.learner.array_files import ModelFolderError, damaged
+from klda.version import __version__
 
 FORMAT = "klda-model"
 FORMAT_VERSION = 3

@@ -59,6 +59,15 @@ class InputEncoder:
         return str(self.fingerprint["modality"])
 
     @property
+    def blocks(self) -> tuple[int, ...] | None:
+        """Widths of the earlier layers together and of the last, where there are several."""
+        layers = self.fingerprint["layers"]
+        if self.modality != "text" or isinstance(layers, str) or len(layers) < 2:
+            return None
+        last = int(self.fingerprint["dimension"]) // len(layers)
+        return int(self.fingerprint["dimension"]) - last, last
+
+    @property
     def encoder(self) -> encoders.Encoder:
         """The foundation model."""
         if self._encoder is None:

@@ -86,7 +86,7 @@ class ClassDistances:
 
     labels: list[Label]  # up to the 1,024 largest classes
     counts: np.ndarray  # (M,), their samples
-    squared: np.ndarray  # (M, M), as `squared_distances` has them
+    squared: np.ndarray  # (M, M), between their means in the whitened space
 
     @classmethod
     def of(cls, solution: Solution) -> ClassDistances:

@@ -133,7 +133,8 @@ class Learner:
         self._inputs = InputEncoder(encoder.fingerprint(), options, encoder)
         if classifier is None:
             gamma = gamma_for(encoder) if encoder.modality == "text" else "auto"
-            classifier = Parameters(gamma=gamma, device=options.get("device", "auto"))
+            blocks, device = self._inputs.blocks, options.get("device", "auto")
+            classifier = Parameters(gamma=gamma, blocks=blocks, device=device)
         self.parameters = _parameters_of(classifier)
         self.engine = Engine()
         self.keeps_all = keep is not None

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from klda.errors import KldaError
 
-if TYPE_CHECKING:
-    from klda.learner.learner import Learner
 
-
-def check_no_overlap(learner: Learner, other: Learner) -> None:
+def check_no_overlap(learner: Any, other: Any) -> None:
     """Raise if another learner is the same one, or has learned some of the same files."""
-    shared = _shared_sources(learner, other)
+    theirs = learned(other)
+    shared = {source: None for key, source in learned(learner).items() if key in theirs}
     if shared:
         reason = f"both models have learned {', '.join(shared)}, which would count twice"
     elif _is_same(learner, other):
@@ -24,7 +22,7 @@ def check_no_overlap(learner: Learner, other: Learner) -> None:
     raise KldaError(f"Nothing was merged: {reason}. If that is what you want, use allow_same.")
 
 
-def learned(learner: Learner) -> dict[str, str]:
+def learned(learner: Any) -> dict[str, str]:
     """Return what names the learns and the files in a history, each with where it came from."""
     return {
         key: entry.get("source", "some files")
@@ -34,13 +32,7 @@ def learned(learner: Learner) -> dict[str, str]:
     }
 
 
-def _shared_sources(learner: Learner, other: Learner) -> list[str]:
-    theirs = learned(other)
-    shared = (source for key, source in learned(learner).items() if key in theirs)
-    return list(dict.fromkeys(shared))
-
-
-def _is_same(learner: Learner, other: Learner) -> bool:
+def _is_same(learner: Any, other: Any) -> bool:
     if not learner.samples or learner.classes != other.classes:
         return False
     mine, theirs = (one.pack(solved=False)[0] for one in (learner, other))

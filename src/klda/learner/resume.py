@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda import __version__
 from klda.data import Batch, Position, Table, identity
 from klda.encoders.progress import Show
 from klda.errors import KldaError
 from klda.learner import folder as folders
 from klda.learner.learner import Learner
+from klda.version import __version__
 
 EVERY = 180.0  # seconds between checkpoints
 CHECKPOINT_TIME = 0.05  # fraction of the time that checkpoints may take

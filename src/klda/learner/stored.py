@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from klda import __version__
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence, unit_of
 from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_WAITING
@@ -17,6 +16,7 @@ from klda.engine.rows import Rows
 from klda.engine.rule import LDA_PART, lda_part
 from klda.errors import KldaError
 from klda.learner.folder import StoredModel
+from klda.version import __version__
 
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -29,7 +29,8 @@ def parameters(values: Mapping[str, Any]) -> Parameters:
             f"The model was made by a newer version of klda: it has a parameter {unknown[0]!r}, "
             f"which klda {__version__} does not know. Upgrade klda."
         )
-    return Parameters(**values)
+    blocks = values.get("blocks")
+    return Parameters(**{**values, "blocks": tuple(blocks) if blocks else None})
 
 
 def current(content: StoredModel) -> Content:
@@ -47,7 +48,7 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
             f"The model has a {meta['kind']}, saved by klda 0.2.0: a Learner of this version holds "
             "a KLDA or an LDA. Learn it again, or use klda 0.2.0."
         )
-    chosen = {name: value for name, value in meta["parameters"].items() if name != "blocks"}
+    chosen = dict(meta["parameters"])
     if meta["kind"] == "LDA":
         chosen |= {"n_components": None, "rule": "lda"}
     shape = {name: meta[name] for name in ("n_features", "classes", "counts")}
