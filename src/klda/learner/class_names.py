@@ -39,7 +39,7 @@ class ClassNames:
         if not given:
             raise KldaError("classes is empty: name at least one class to declare.")
         given = {plain(label): description for label, description in given.items()}
-        check_labels(list(given), "classes")
+        check_labels([*self.declared, *given], "classes")
         for label, description in given.items():
             if description is not None and not (
                 isinstance(description, str) and 0 < len(description.strip()) <= LONGEST_DESCRIPTION
