@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import pytest
 
-from klda import LDA, NCM, Learner
+from klda import LDA, Learner
 
 N_CLASSES = 100_000
 
@@ -21,11 +20,10 @@ def quickest(call, repeats=9):
     return min(times)
 
 
-@pytest.mark.parametrize("classifier", [LDA(), NCM()], ids=["LDA", "NCM"])
-def test_one_answer_among_many_classes_is_quick(classifier):
+def test_one_answer_among_many_classes_is_quick():
     X = np.random.default_rng(0).normal(size=(2 * N_CLASSES, 16)).astype(np.float32)
     names = [f"class {i}" for i in range(N_CLASSES)]
-    learner = Learner("features", classifier=classifier).learn(X, names * 2)
+    learner = Learner("features", classifier=LDA()).learn(X, names * 2)
     learner.predict(X[:1])
-    product = quickest(lambda: classifier.scores(X[:1]))
+    product = quickest(lambda: learner.scores(X[:1]))
     assert quickest(lambda: learner.predict(X[:1])) - product < 0.002

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KldaError, Learner
+from klda import KLDA, LDA, KldaError, Learner
 from klda.learner import UNKNOWN, UNKNOWN_INTEGER
 
 CENTRES = np.random.default_rng(5).normal(size=(10, 10)) * 4
@@ -45,8 +45,8 @@ def test_unknown_inputs_are_refused_and_known_ones_are_not(bot):
 
 def test_the_share_refused_is_the_share_asked_for(bot):
     for share in (0.01, 0.05, 0.2):
-        assert (~bot.is_known(KNOWN, refused=share)).mean() == pytest.approx(share, abs=0.05)
-    by_class = bot.is_known(KNOWN, refused=0.1, by_class=True)
+        assert (~bot.is_known(KNOWN, reject=share)).mean() == pytest.approx(share, abs=0.05)
+    by_class = bot.is_known(KNOWN, reject=0.1, by_class=True)
     assert (~by_class).mean() == pytest.approx(0.1, abs=0.06)
 
 
@@ -83,24 +83,16 @@ def test_the_top_begins_with_unknown_for_refused_inputs(bot):
 def test_a_share_that_is_none_is_refused_by_name(bot, share):
     with pytest.raises(KldaError, match="reject"):
         bot.predict(KNOWN, reject=share)
-    with pytest.raises(KldaError, match="refused"):
-        bot.is_known(KNOWN, refused=share)
+    with pytest.raises(KldaError, match="reject"):
+        bot.is_known(KNOWN, reject=share)
 
 
 def test_classifiers_that_can_not_tell_say_so():
-    for learner, word in (
-        (taught(classifier=NCM()), "NCM"),
-        (taught(classifier=LDA(calibrated=False)), "calibrated"),
-    ):
-        with pytest.raises(KldaError, match=word):
-            learner.predict(KNOWN, reject=0.05)
-        with pytest.raises(KldaError, match=word):
-            learner.is_known(KNOWN)
-
-
-def test_a_nearest_mean_has_no_novelty():
-    with pytest.raises(KldaError, match="NCM can't tell known inputs from unknown ones"):
-        taught(classifier=NCM()).novelty(KNOWN)
+    learner = taught(classifier=LDA(calibrated=False))
+    with pytest.raises(KldaError, match="calibrated"):
+        learner.predict(KNOWN, reject=0.05)
+    with pytest.raises(KldaError, match="calibrated"):
+        learner.is_known(KNOWN)
 
 
 def test_it_survives_save_and_load(bot, tmp_path):
@@ -159,9 +151,6 @@ def test_explain_where_little_is_known():
     assert np.isnan(said.margin)
     assert said.to_dict()["margin"] is None
     assert (said.threshold, said.known) == (None, None)
-    plain = taught(classifier=NCM()).explain(KNOWN[0])
-    assert (plain.novelty, plain.known) == (None, None)
-    assert plain.classes[0].distance == 0
 
 
 @pytest.mark.parametrize("wrong", [{"top": 0}, {"top": 1.5}, {"samples": -1}])

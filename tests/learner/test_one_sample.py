@@ -55,7 +55,7 @@ def test_not_everything_is_called_known(clinc):
     assert strange < 0.9
     assert known > strange + 0.1
     assert learner.explain(clinc["strange"][0]).threshold == learner.threshold()
-    looser, stricter = (learner.is_known(clinc["strange"], refused=share) for share in (0.01, 0.5))
+    looser, stricter = (learner.is_known(clinc["strange"], reject=share) for share in (0.01, 0.5))
     assert stricter.mean() < looser.mean()
 
 
