@@ -11,6 +11,7 @@ import pytest
 
 from klda import KLDA, LDA
 from klda.data import Columns, TableError, open_table, open_tables, read
+from klda.engine.engine import Engine
 from klda.errors import KldaError
 from klda.learner import Learner, resume
 from klda.learner import folder as storage
@@ -351,19 +352,19 @@ def test_without_checkpoints_nothing_is_written_beside_the_model(files, tmp_path
 def test_checkpoints_take_a_small_share_of_the_time(files, tmp_path, monkeypatch):
     """A clock that moves on by a second per batch and by ten per checkpoint."""
     clock, saved = [0.0], []
-    partial_fit = KLDA.partial_fit
+    add = Engine.add
 
     def save(*arguments, **options):
         clock[0] += 10.0
         saved.append(clock[0])
 
-    def learn_for_a_second(*arguments):
+    def learn_for_a_second(*arguments, **options):
         clock[0] += 1.0
-        return partial_fit(*arguments)
+        return add(*arguments, **options)
 
     monkeypatch.setattr(resume.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(storage, "save", save)
-    monkeypatch.setattr(KLDA, "partial_fit", learn_for_a_second)
+    monkeypatch.setattr(Engine, "add", learn_for_a_second)
     opened = [open_table(path) for path in files]
     job = job_of(tmp_path / "m", opened, every=3, fraction=0.5)
     job.learn(make(), read(opened, labels=True, rows=5))
