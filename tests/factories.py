@@ -45,6 +45,14 @@ def write_rows(path, labels, n, **options):
     return path
 
 
+def write_parquet(path, columns, **options):
+    """Write columns to a parquet file, given by its path or open, and return it."""
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
 # ---------------------------------------------------------------- texts
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from klda.data import TableError, open_table
+from tests.factories import write_parquet
 
 TEXTS = [f"text number {i}, somewhat long" for i in range(40)]
 LABELS = [f"label {i % 3}" for i in range(40)]
@@ -22,12 +23,7 @@ FEATURES = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 
 
 def parquet(columns, **options):
-    import pyarrow
-    import pyarrow.parquet
-
-    file = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), file, **options)
-    return file.getvalue()
+    return write_parquet(io.BytesIO(), columns, **options).getvalue()
 
 
 def npz(save=np.savez, **arrays):

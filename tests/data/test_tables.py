@@ -28,6 +28,7 @@ from klda.data import (
 from klda.data.files import find_files as find
 from klda.data.formats import FORMATS
 from klda.errors import KldaError
+from tests.factories import write_parquet
 
 ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
 
@@ -53,9 +54,6 @@ def formats(tmp_path):
     """The same four rows in every text format."""
     import csv
 
-    import pyarrow
-    import pyarrow.parquet
-
     for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
         with (tmp_path / f"rows{suffix}").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter=delimiter).writerows([("text", "label"), *ROWS])
@@ -65,7 +63,7 @@ def formats(tmp_path):
         plain = (tmp_path / f"rows{suffix}").read_bytes()
         (tmp_path / f"rows{suffix}.gz").write_bytes(gzip.compress(plain))
     columns = {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "rows.parquet")
+    write_parquet(tmp_path / "rows.parquet", columns)
     return tmp_path
 
 
@@ -138,14 +136,10 @@ def test_predicting_reads_no_column_but_the_input(tmp_path, name, content):
 
 
 def test_predicting_ignores_the_labels_of_features(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
     features = np.ones((2, 3), np.float32)
     np.savez(tmp_path / "a.npz", features=features, labels=np.array(["", "a"]))
     parquet = tmp_path / "a.parquet"
-    table = pyarrow.table({"x": [1.0, 2.0], "z": [3.0, 4.0], "label": [None, "a"]})
-    pyarrow.parquet.write_table(table, parquet)
+    write_parquet(parquet, {"x": [1.0, 2.0], "z": [3.0, 4.0], "label": [None, "a"]})
     for path in (tmp_path / "a.npz", parquet):
         (batch,) = open_table(path, modality="features").batches(labels=False)
         assert len(batch) == 2
@@ -309,17 +303,11 @@ def test_a_wrong_npz_says_what_is_wrong(tmp_path, arrays, message):
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_parquet_of_features(tmp_path, wide):
-    import pyarrow
-    import pyarrow.parquet
-
     features = np.random.default_rng(0).normal(size=(10, 3))
     columns = (
-        {f"f{i}": features[:, i] for i in range(3)}
-        if wide
-        else {"embedding": pyarrow.array(features.tolist())}
+        {f"f{i}": features[:, i] for i in range(3)} if wide else {"embedding": features.tolist()}
     )
-    table = pyarrow.table({**columns, "label": [f"c{i}" for i in range(10)]})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    write_parquet(tmp_path / "x.parquet", {**columns, "label": [f"c{i}" for i in range(10)]})
     opened = open_table(tmp_path / "x.parquet")
     batches = list(opened.batches(rows=4))
     assert opened.modality == "features"
@@ -328,11 +316,9 @@ def test_parquet_of_features(tmp_path, wide):
 
 
 def test_a_column_of_features_that_is_asked_for_is_looked_for(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"Vectors": [[1.0, 2.0]], "other": [[3.0, 4.0]], "label": ["b"]})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    write_parquet(
+        tmp_path / "x.parquet", {"Vectors": [[1.0, 2.0]], "other": [[3.0, 4.0]], "label": ["b"]}
+    )
     opened = open_table(tmp_path / "x.parquet", modality="features", columns=Columns("vectors"))
     assert next(opened.batches(rows=1)).inputs.tolist() == [[1.0, 2.0]]
     opened = open_table(tmp_path / "x.parquet", modality="features", columns=Columns("missing"))
@@ -341,21 +327,18 @@ def test_a_column_of_features_that_is_asked_for_is_looked_for(tmp_path):
 
 
 def test_parquet_with_texts_and_vectors_is_a_text_table_unless_asked(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"text": ["a"], "embedding": [[1.0, 2.0]], "label": ["b"]})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    write_parquet(
+        tmp_path / "x.parquet", {"text": ["a"], "embedding": [[1.0, 2.0]], "label": ["b"]}
+    )
     assert open_table(tmp_path / "x.parquet").modality == "text"
     assert open_table(tmp_path / "x.parquet", modality="features").modality == "features"
 
 
 def test_rows_of_different_lengths_are_refused(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"features": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "label": list("abc")})
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    write_parquet(
+        tmp_path / "x.parquet",
+        {"features": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "label": list("abc")},
+    )
     with pytest.raises(TableError, match="different lengths"):
         rows_of(tmp_path / "x.parquet")
 
@@ -455,9 +438,6 @@ def test_a_large_file_never_sits_in_memory(tmp_path, kind):
 @pytest.fixture
 def long_files(tmp_path):
     """The same 50 rows in every kind of file that is read in part."""
-    import pyarrow
-    import pyarrow.parquet
-
     texts, labels = [f"text {i}" for i in range(50)], [f"label {i % 3}" for i in range(50)]
     features = np.arange(100, dtype=np.float32).reshape(50, 2)
     lines = [f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)]
@@ -468,10 +448,10 @@ def long_files(tmp_path):
     (tmp_path / "b.jsonl").write_text(rows)
     with gzip.open(tmp_path / "c.jsonl.gz", "wt") as file:
         file.write(rows)
-    table = pyarrow.table({"text": texts, "label": labels})
-    pyarrow.parquet.write_table(table, tmp_path / "d.parquet", row_group_size=9)
-    table = pyarrow.table({"features": list(features), "label": labels})
-    pyarrow.parquet.write_table(table, tmp_path / "e.parquet", row_group_size=9)
+    write_parquet(tmp_path / "d.parquet", {"text": texts, "label": labels}, row_group_size=9)
+    write_parquet(
+        tmp_path / "e.parquet", {"features": list(features), "label": labels}, row_group_size=9
+    )
     np.savez(tmp_path / "f.npz", features=features, labels=np.array(labels))
     np.savez_compressed(tmp_path / "g.npz", features=features, labels=np.array(labels))
     return tmp_path
@@ -632,11 +612,8 @@ def test_a_feature_that_is_no_number_is_named_by_its_row(tmp_path, kind, value, 
     elif kind == "npy":
         np.save(path, features)
     else:
-        import pyarrow
-        import pyarrow.parquet
-
         columns = {"features": features.tolist(), "label": ["x"] * 30}
-        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+        write_parquet(path, columns)
     table = open_table(path)
     for skip in (0, 14):
         with pytest.raises(TableError, match=rf"a\.{kind}, row 25: a feature is not finite"):
@@ -690,11 +667,7 @@ def test_labels_are_read_for_the_classes_of_the_model(tmp_path, kind):
         elif kind == "jsonl":
             path.write_text("".join(json.dumps({"text": "x", "label": i}) + "\n" for i in labels))
         elif kind == "parquet":
-            import pyarrow
-            import pyarrow.parquet
-
-            table = pyarrow.table({"text": texts, "label": list(labels)})
-            pyarrow.parquet.write_table(table, path)
+            write_parquet(path, {"text": texts, "label": list(labels)})
         elif kind == "npz":
             np.savez(path, features=np.zeros((len(labels), 2)), labels=np.array(labels))
         else:

@@ -172,15 +172,6 @@ def test_bad_requests_get_the_documented_error(client, path, body, status, code)
     assert str(status) in responses
 
 
-def test_a_bad_input_does_not_fail_the_requests_it_was_batched_with(features_model):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with serving(features_model, batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
-        bodies = [{"features": X}, {"features": [[1.0, 2.0]]}, {"features": X}]
-        answers = list(pool.map(lambda body: client.post("/v1/predict", json=body), bodies))
-    assert [a.status_code for a in answers] == [200, 422, 200]
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_over_the_limit_is_refused(features_model, chunked):
     body = json.dumps({"features": X * 400}).encode()

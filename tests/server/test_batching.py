@@ -24,7 +24,7 @@ class Model:
 
 @pytest.fixture
 def batcher():
-    made = Batcher(Model, max_batch=64, wait=0.0)
+    made = Batcher(Model, 64)
     yield made
     made.stop()
 
@@ -93,7 +93,7 @@ def test_a_small_predict_does_not_wait_for_a_large_one():
         sizes.append(len(inputs))
         return inputs
 
-    batcher = Batcher(Model, max_batch=64, wait=0.0)
+    batcher = Batcher(Model, 64)
     batcher.start([encode])
     large = batcher.ask(rows(*values), 1)
     assert begun.wait(20)
@@ -115,7 +115,7 @@ def test_several_threads_share_a_large_request_and_keep_its_order():
             both.wait()  # until the other thread has a part, too
         return inputs
 
-    batcher = Batcher(Model, max_batch=8, wait=0.0)
+    batcher = Batcher(Model, 8)
     asked = batcher.ask(rows(*range(100)), 1)
     learned = batcher.encode(rows(*range(50)))
     batcher.start([encode, encode])

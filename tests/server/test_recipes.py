@@ -1,7 +1,4 @@
-"""The Dockerfile and the systemd unit: what they install is enough to start, without a network.
-
-KLDA_RECIPES=1 replays their steps in empty folders, with paths of the root replaced.
-"""
+"""The Dockerfile and the systemd unit: what they install is enough to start, without a network."""
 
 from __future__ import annotations
 

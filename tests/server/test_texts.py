@@ -49,7 +49,7 @@ def test_strange_texts_are_answered(text_model):
 
 def test_requests_that_come_together_are_encoded_together(text_model):
     sizes = []
-    with serving(text_model, batch_wait=0.05) as client, ThreadPoolExecutor(16) as pool:
+    with serving(text_model) as client, ThreadPoolExecutor(16) as pool:
         service = client.app.state.service
         observe = service.batcher.on_batch
         service.batcher.on_batch = lambda size: (sizes.append(size), observe(size))

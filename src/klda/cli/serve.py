@@ -44,10 +44,6 @@ def serve(
         int,
         typer.Option(min=1, metavar="N", help="Inputs of concurrent requests encoded together."),
     ] = 64,
-    batch_wait: Annotated[
-        float,
-        typer.Option(min=0, metavar="MS", help="How long to wait for inputs to encode together."),
-    ] = 3.0,
     checkpoint_interval: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
     ] = 30.0,
@@ -88,7 +84,6 @@ def serve(
         rate=(KEYED_RATE if known else 0.0) if rate is None else rate,
         max_body=max_body << 20,
         max_batch=max_batch,
-        batch_wait=batch_wait / 1000,
         checkpoint_interval=checkpoint_interval,
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,

@@ -651,6 +651,14 @@ class Learner:
         if self.engine.is_new or not len(self.engine.known.classes):
             raise KldaError("This learner has no classes yet: learn something before asking it.")
 
+    def _check_can_reject(self, reject: float) -> None:
+        check_fraction("reject", reject)
+        if not self.parameters.calibrated:
+            raise KldaError(
+                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
+                "the learner with calibrated=True."
+            )
+
     def predict(
         self,
         inputs: Any,
@@ -679,7 +687,7 @@ class Learner:
         self._check_has_classes()
         if reject is None:
             return self.predict_rows(self.encode(inputs, progress=progress))
-        check_fraction("reject", reject)
+        self._check_can_reject(reject)
         solution = self.solution
         answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
         known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
@@ -779,7 +787,7 @@ class Learner:
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
-        check_fraction("reject", reject)
+        self._check_can_reject(reject)
         solution = self.solution
         answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
         return answers.novelty <= solution.limits(answers, reject, by_class=by_class)

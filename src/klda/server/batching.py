@@ -1,15 +1,13 @@
 """Threads that encode and answer: small requests that arrive together are encoded together.
 
-While a batch is being encoded the next one gathers, so under load nothing waits for the sake of
-batching; an idle service waits a few milliseconds at most, and not at all if no other request is
-being received. Inputs to be learned join a few at a time: a large learn delays a predict by no more
-than one small batch.
+While a batch is being encoded the next one gathers, so nothing waits for the sake of batching.
+Inputs to be learned join a few at a time: a large learn delays a predict by no more than one small
+batch.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -64,13 +62,12 @@ class Batcher:
     every change acknowledged before its request came.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], *, max_batch: int, wait: float) -> None:
-        self._snapshot, self._max_batch, self._wait = snapshot, max_batch, wait
+    def __init__(self, snapshot: Callable[[], Snapshot], max_batch: int) -> None:
+        self._snapshot, self._max_batch = snapshot, max_batch
         self._jobs: dict[Encoding, None] = {}  # unfinished, the oldest first
         self._wake = threading.Condition()
         self._stopping = False
         self._threads: list[threading.Thread] = []
-        self.arriving = 0  # predicts that are being received or wait: worth waiting for
         self.on_batch: Callable[[int], None] = lambda size: None
 
     def start(self, encoders: Sequence[Encode]) -> None:
@@ -129,19 +126,8 @@ class Batcher:
                 self._wake.wait_for(lambda: any(job.left for job in self._jobs) or self._stopping)
                 if not any(job.left for job in self._jobs):
                     return
-                self._gather()
                 batch = self._take()
             self._process(batch, encode)
-
-    def _gather(self) -> None:
-        """Wait a moment for requests that are about to arrive."""
-        deadline = time.monotonic() + self._wait
-        while self._max_batch > 1 and not self._stopping:
-            asked = [job for job in self._jobs if job.top]
-            count, left = sum(job.left for job in asked), deadline - time.monotonic()
-            if count >= self._max_batch or self.arriving <= len(asked) or left <= 0:
-                return
-            self._wake.wait(left)
 
     def _take(self) -> list[Slice]:
         """Choose what is encoded next."""

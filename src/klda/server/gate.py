@@ -106,9 +106,7 @@ class Gate:
                 message = {**message, "headers": headers.raw}
             await send(message)
 
-        request, batcher = Request({**scope, "app": self.app}), self.state.service.batcher
-        is_predict = path == "/v1/predict"
-        batcher.arriving += is_predict
+        request = Request({**scope, "app": self.app})
         try:
             self._check(request, most)
             await self.app(scope, _limited(receive, most), send_secured)
@@ -119,7 +117,6 @@ class Gate:
                 response = await self._respond(request, error)
                 await response(scope, receive, send_secured)
         finally:
-            batcher.arriving -= is_predict
             self._note(scope, number, status, time.perf_counter() - began)
 
     def _check(self, request: Request, most: int) -> None:

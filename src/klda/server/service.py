@@ -59,9 +59,7 @@ class Service:
             divide_processors(settings.workers)
             self._processes = [EncoderProcess(settings) for _ in encoders]
             encoders = [process.encode for process in self._processes]
-        self.batcher = Batcher(
-            lambda: self.snapshot, max_batch=settings.max_batch, wait=settings.batch_wait
-        )
+        self.batcher = Batcher(lambda: self.snapshot, settings.max_batch)
         self.batcher.start(encoders)
 
     def stop(self) -> None:

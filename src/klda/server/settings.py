@@ -45,7 +45,6 @@ class ServiceSettings:
     rate: float = 0.0  # requests per second of one client (a key, or an address); 0 is no limit
     burst: int = 200  # requests that a client may send at once before the rate counts
     max_body: int = 16 << 20  # bytes of the largest request
-    batch_wait: float = 0.003  # seconds that a predict waits for others to be encoded with
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
     checkpoint_interval: float = 30.0  # seconds between saves of the model
     undo_seconds: float = 600.0  # how long a forget can be undone
@@ -58,7 +57,7 @@ class ServiceSettings:
         """Raise if a value can't be used, or if the service would be open to everyone."""
         for name in ("workers", "burst", "max_body", "max_batch"):
             check_count(name, getattr(self, name))
-        for name in ("rate", "batch_wait", "checkpoint_interval", "undo_seconds"):
+        for name in ("rate", "checkpoint_interval", "undo_seconds"):
             if not getattr(self, name) >= 0:
                 raise KldaError(f"{name}={getattr(self, name)!r} can't be used; give 0 or more.")
         if not self.keys and not is_loopback(self.host):
