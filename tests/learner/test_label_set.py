@@ -16,7 +16,7 @@ def test_distances_are_mahalanobis_distances_of_the_means():
     model = LDA(ridge=1e-8, dtype="float64", small_sample_correction=False).fit(X, y)
     delta = model.means_[:, None] - model.means_
     expected = np.einsum("ijk,kl,ijl->ij", delta, np.linalg.inv(model.covariance_), delta)
-    found = label_set.ClassDistances.of(model).squared
+    found = label_set.ClassDistances.of(model.solution_).squared
     np.testing.assert_array_equal(found, found.T)
     upper = np.triu_indices(6, 1)
     ratios = found[upper] / expected[upper]
