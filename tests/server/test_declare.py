@@ -78,22 +78,6 @@ def test_a_declared_class_comes_back_with_its_description(client, folder, taught
     assert Learner.load(folder).declared == CLASSES
 
 
-@pytest.mark.parametrize(
-    "classes",
-    [
-        {},
-        {"": None},
-        {"a\nb": None},
-        {"x" * 201: None},
-        {"refund": " "},
-        {"refund": 7},
-    ],
-)
-def test_what_cannot_be_declared(client, classes):
-    assert declare(client, classes).status_code == 422
-    assert listed(client) == {}
-
-
 def test_models_that_cannot_read_names_refuse(features_model):
     with serving(features_model) as client:
         answer = declare(client)

@@ -174,6 +174,12 @@ def numbered(tmp_path):
         yield client
 
 
+def test_one_class_is_no_choice(numbered):
+    page = numbered.post("/page/ask", data={"value": numbers("ants")}).text
+    assert "only one class so far" in page
+    assert "%" not in page
+
+
 @pytest.mark.parametrize("label", ["9007199254740993", "-9" + "0" * 30, "1_000", "٣", "x", "1.0"])
 def test_numbers_on_the_page_have_the_limits_of_the_api(numbered, label):
     refused = numbered.post("/page/teach", data={"value": numbers("bees"), "label": label})

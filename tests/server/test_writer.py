@@ -334,26 +334,6 @@ def test_a_writer_with_a_problem_says_so_and_recovers(features_model, monkeypatc
     assert Learner.load(features_model).classes["dogs"] == 3
 
 
-def test_a_change_that_could_not_be_rolled_back_counts_neither_now_nor_later(
-    features_model, monkeypatch
-):
-    monkeypatch.setattr("klda.server.writer.RETRY_SECONDS", 0.2)
-    running = Running(features_model, checkpoint_interval=1e9)
-    fails_on(monkeypatch, "bad")
-    with monkeypatch.context() as patched:
-        patched.setattr(Learner, "load", lambda *_, **__: 1 / 0)
-        with fails(503):
-            running.learn(samples("eels", 5), ["bad"] * 5)
-        with fails(503):
-            running.learn(samples("eels", 5), ["eels"] * 5)
-    wait_for(lambda: not any(running.service.problems.values()))
-    running.learn(samples("eels", 5), ["eels"] * 5)
-    running.abandon()
-    monkeypatch.undo()
-    with Running(features_model) as again:
-        assert again.counts == {**ALL, "eels": 5}
-
-
 @contextmanager
 def full_disk():
     """No file can grow beyond a few bytes: what a full disk does to SQLite."""

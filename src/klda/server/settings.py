@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from klda.checks import check_count
 from klda.errors import KldaError
 
 # Limits of one request. They are part of the API: the OpenAPI document states them.
@@ -54,12 +53,7 @@ class ServiceSettings:
     quiet: bool = False  # log warnings and errors only
 
     def check(self) -> None:
-        """Raise if a value can't be used, or if the service would be open to everyone."""
-        for name in ("workers", "burst", "max_body", "max_batch"):
-            check_count(name, getattr(self, name))
-        for name in ("rate", "checkpoint_interval", "undo_seconds"):
-            if not getattr(self, name) >= 0:
-                raise KldaError(f"{name}={getattr(self, name)!r} can't be used; give 0 or more.")
+        """Raise if the service would be open to everyone."""
         if not self.keys and not is_loopback(self.host):
             raise KldaError(
                 f"host={self.host!r} can be reached from other computers, and there is no API key. "
