@@ -10,11 +10,11 @@ import numpy as np
 DEVICE = os.environ.get("KLDA_TEST_DEVICE", "cpu")
 
 
-def lifted(member, X):
-    """Random features of a member in double precision."""
-    to_numpy = member.map.backend.to_numpy
-    frequencies = to_numpy(member.map.spectrum[0]).astype(np.float64)
-    phases = to_numpy(member.map.spectrum[1]).astype(np.float64)
+def lifted(own_map, X):
+    """Features of a map in double precision."""
+    if hasattr(own_map, "centre"):
+        return np.asarray(X, np.float64) - own_map.backend.to_numpy(own_map.centre, np.float64)
+    frequencies, phases = (own_map.backend.to_numpy(a, np.float64) for a in own_map.spectrum)
     D = frequencies.shape[1]
     return np.sqrt(2 / D) * np.cos(np.asarray(X, np.float64) @ frequencies + phases)
 

@@ -5,18 +5,17 @@
 Each mutation damages a copy of a small model folder in one way. The folder is then loaded, asked,
 explained, taught, and saved elsewhere, once with verification and once as a folder is read whose
 files are all too large to be verified at every load. Folders are of the present format and of
-version 1, which has no checksum of the values in ``model.json``; what is made of those is then
-checked by nothing but their types, ranges and shapes.
+version 0.2.0, as they are in tests/folders.
 
-The run fails if damage of the present format changes what a verified model says, or if anything
-but an error of klda's comes out, takes longer than 5 seconds, or needs more than 1 GB.
+The run fails if damage changes what a verified model says, or if anything but an error of klda's
+comes out, takes longer than 5 seconds, or needs more than 1 GB.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
+import itertools
 import json
 import os
 import resource
@@ -34,18 +33,23 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+from tests.own_encoder import LetterCounts
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
+from klda import KLDA, LDA, KldaError, Learner
 from klda.data import open_tables, read
 from klda.learner import array_files
 from klda.learner import folder as storage
 from klda.learner.resume import ResumableLearn
+
+OLD = Path(__file__).parent.parent / "tests" / "folders" / "0.2.0"
+REFUSED = "compact-of-few-samples"  # undamaged, too
 
 SLOW = 5.0
 MOST_MEMORY = 1 << 30
 OUTCOMES = ("refused", "no effect", "differs", "foreign", "slow")
 DIMENSION = 3
 PROBE = np.array([[0, 0, 0], [1, 2, 0], [2.5, 2.5, 2.5], [5, 5, 4], [9, -9, 0]], np.float32)
+TEXTS = ["aa bb", "eels", "a day by the sea", "zoo"]
 MORE = np.array([[0.5, 0, 1], [2, 3, 2], [6, 5, 5]], np.float32)
 
 
@@ -66,31 +70,24 @@ def taught(classifier, seed, names="abc", keep=None):
     return bot.learn(samples, list(labels), ids=ids, source="made.csv")
 
 
-def klda(**parameters):
-    return KLDA(n_components=12, gamma=0.1, random_state=0, device="cpu", **parameters)
+def klda(size=12, **parameters):
+    return KLDA(n_components=size, gamma=0.1, random_state=0, device="cpu", **parameters)
 
 
 def save_ledger(folder, seed):
     taught(klda(), seed, keep="features").forget(ids=[f"{seed}-4"]).save(folder)
 
 
-def save_thin(folder, seed):
-    taught(KLDA(n_components=80, gamma=0.1, random_state=0, device="cpu"), seed).save(folder)
+def save_few(folder, seed):
+    taught(klda(80), seed, names=[3, 5, 7]).save(folder)
 
 
-def save_ensemble(folder, seed):
-    ensemble = KLDAEnsemble(
-        n_members=2, n_components=6, gamma=0.1, random_state=0, combine="probabilities"
-    )
-    taught(ensemble, seed).save(folder)
+def save_many(folder, seed):
+    taught(klda(), seed).save(folder)
 
 
 def save_lda(folder, seed):
     taught(LDA(device="cpu", dtype="float64"), seed).save(folder)
-
-
-def save_ncm(folder, seed):
-    taught(NCM(device="cpu"), seed, names=[3, 5, 7]).save(folder)
 
 
 def save_one_class(folder, seed):
@@ -99,6 +96,11 @@ def save_one_class(folder, seed):
 
 def save_compact(folder, seed):
     taught(klda(), seed).save(folder, compact=True)
+
+
+def save_names(folder, seed):
+    bot = Learner(LetterCounts(), classifier=klda(40)).declare({"beach": None, "night": "dark"})
+    bot.learn(["a day at the sea", "old zoo" + seed * "o"], ["beach", "zoo"]).save(folder)
 
 
 class CutOffError(Exception):
@@ -141,16 +143,6 @@ MAKERS = {
 }
 
 
-def as_version_1(folder):
-    """Take away what version 2 brought."""
-    document = read_document(folder)
-    del document["sha256"]
-    document["format_version"] = 1
-    for entry in document["files"]:
-        del entry["header_sha256"]
-    write_document(folder, document)
-
-
 def read_document(folder):
     return json.loads((folder / "model.json").read_text(encoding="utf-8"))
 
@@ -170,21 +162,23 @@ def use(folder, elsewhere, verify):
 
 
 def use_model(folder, elsewhere, verify):
-    bot = Learner.load(folder, verify=verify)
-    said = [bot.classes, bot.history, bot.foundation, repr(bot), answers(bot)]
-    said.append(bot.explain(PROBE[1]).to_dict())
+    own = {"model": LetterCounts()} if "names" in folder.name else {}
+    bot = Learner.load(folder, verify=verify, **own)
+    said = [bot.classes, bot.declared, bot.history, bot.foundation, repr(bot), answers(bot)]
+    said.append(bot.explain(probe(bot)[1]).to_dict())
     compact = storage.load(folder, verify=verify).document["compact"]
     if bot.ledger is not None:
-        said += [bot.ledger.ids, bot.ledger.counts, bot.ledger.names]
-        bot.forget(ids=bot.ledger.ids[:2])
+        said += [ids_of(bot), bot.ledger.counts, bot.ledger.names]
+        bot.forget(ids=ids_of(bot)[:2])
     if not compact:
         known = list(bot.classes)
         detached = bot.copy().detach(known[0])
         said.append([detached.label, detached.count])
-        bot.learn(MORE, [known[i % len(known)] for i in range(len(MORE))])
+        more = probe(bot)[:3] if own else MORE
+        bot.learn(more, [known[i % len(known)] for i in range(len(more))])
         said.append(answers(bot))
     bot.save(elsewhere, compact=bool(compact))
-    said.append(answers(Learner.load(elsewhere, verify=True)))
+    said.append(answers(Learner.load(elsewhere, verify=True, **own)))
     return said
 
 
@@ -196,15 +190,21 @@ def use_progress(folder, elsewhere, verify):
     bot = learner_of_progress()
     learn.learn(bot, batches)
     bot.save(elsewhere.with_name("elsewhere-too"), overwrite=True)
-    return [learn.samples, bot.classes, bot.ledger.ids, answers(bot)]
+    return [learn.samples, bot.classes, ids_of(bot), answers(bot)]
+
+
+def probe(bot):
+    return TEXTS if bot.modality == "text" else PROBE
+
+
+def ids_of(bot):
+    return bot.ledger.ids_at(np.arange(len(bot.ledger)))
 
 
 def answers(bot):
-    found = [bot.predict(PROBE).tolist(), bot.scores(PROBE), bot.predict_proba(PROBE)]
-    if hasattr(bot.classifier, "novelty"):
-        found += [bot.classifier.novelty(PROBE), bot.classifier.threshold(0.1)]
-        found.append(bot.predict(PROBE, reject=0.1).tolist())
-    return [part.tobytes() if isinstance(part, np.ndarray) else part for part in found]
+    rows = bot.encode(probe(bot))
+    said = [(one.top, one.known, one.novelty) for one in bot.answer_rows(rows, reject=0.1)]
+    return [said, bot.solution.scores(rows).tobytes(), bot.threshold(0.1)]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -372,22 +372,13 @@ def change_header(rng, folder, other):
         header[name], header[twin] = header[twin], header[name]
     else:
         header["shape of many"] = {"dtype": "F32", "shape": [0] * 70, "data_offsets": [0, 0]}
-    write_arrays(rng, folder, path, header, data)
+    write_arrays(path, header, data)
 
 
-def write_arrays(rng, folder, path, header, data):
+def write_arrays(path, header, data):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    content = struct.pack("<Q", len(text)) + text + data
-    path.write_bytes(content)
-    document = read_document(folder)
-    if "sha256" in document or rng.random() < 0.3:
-        return
-    for entry in document["files"]:  # as if it had been written so
-        if entry["name"] == path.name:
-            entry |= {"bytes": len(content), "arrays": sorted(header)}
-            entry["sha256"] = hashlib.sha256(content).hexdigest()
-    write_document(folder, document)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def change_array(rng, folder, other):
@@ -406,7 +397,7 @@ def change_array(rng, folder, other):
     odd = odd if values.dtype.kind == "f" else [0, -1, 1, 5, 127, 255, 2**15, 2**31, 2**62]
     with np.errstate(all="ignore"):
         values[at] = np.asarray(pick(rng, odd)).astype(values.dtype)
-    write_arrays(rng, folder, path, header, data[:start] + values.tobytes() + data[end:])
+    write_arrays(path, header, data[:start] + values.tobytes() + data[end:])
 
 
 def take_file_of_other(rng, folder, other):
@@ -420,7 +411,7 @@ def take_data_of_other(rng, folder, other):
     path = pick(rng, sorted(folder.glob("*.safetensors")))
     part = path.name.rsplit("-", 1)[0]
     _, data = split(path.read_bytes())
-    (twin,) = other.glob(f"{part}-*.safetensors")
+    twin = next(other.glob(f"{part}-*.safetensors"), path)
     theirs = split(twin.read_bytes())[1]
     content = path.read_bytes()
     path.write_bytes(content[: len(content) - len(data)] + theirs[: len(data)])
@@ -480,13 +471,10 @@ class Run:
             for seed, folder in enumerate(pair):
                 make(folder, seed)
             self.folders.append(tuple(pair))
-            if name == "progress":  # which no other version resumes
-                continue
-            old = [work / f"{name}-{twin}-version-1" for twin in "ab"]
-            for new, folder in zip(pair, old, strict=True):
-                shutil.copytree(new, folder)
-                as_version_1(folder)
-            self.folders.append(tuple(old))
+        for old in sorted(path for path in OLD.iterdir() if path.is_dir() and path.name != REFUSED):
+            shutil.copytree(old, work / f"{old.name}-{OLD.name}")
+        found = sorted(work.glob(f"*-{OLD.name}"))
+        self.folders += zip(found, [*found[1:], found[0]], strict=True)
         for folder, _ in self.folders:
             self.expected[folder] = self.use(folder, True)
         self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -505,7 +493,7 @@ class Run:
         shutil.rmtree(damaged, ignore_errors=True)
         shutil.copytree(folder, damaged)
         damage(rng, damaged, other)
-        version = 1 if folder.name.endswith("version-1") else 2
+        version = OLD.name if folder.name.endswith(OLD.name) else "today"
         for verify in (True, False):
             outcome = self.outcome(damaged, folder, verify, f"{damage.__name__} {folder.name} #{i}")
             self.counts[version, verify, damage.__name__, outcome] += 1
@@ -533,8 +521,8 @@ class Run:
     def report(self):
         """Return how many mutations of each kind ended how, and whether that is as it must be."""
         lines = []
-        for version, verify in ((2, True), (2, False), (1, True), (1, False)):
-            title = f"format {version}, {'verified' if verify else 'not verified'}"
+        for version, verify in itertools.product(("today", OLD.name), (True, False)):
+            title = f"{version}, {'verified' if verify else 'not verified'}"
             lines += ["", " ".join([f"{title:28}", *map("{:>10}".format, OUTCOMES)])]
             for kind in [*dict.fromkeys(damage.__name__ for damage in DAMAGE), None]:
                 found = [self.total(version, verify, kind, outcome) for outcome in OUTCOMES]
@@ -542,7 +530,7 @@ class Run:
                 lines.append(" ".join([f"{name:28}", *map("{:>10,}".format, found)]))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self.before
         bad = sum(n for key, n in self.counts.items() if key[3] in ("foreign", "slow"))
-        silent = self.total(2, True, None, "differs")
+        silent = sum(self.total(each, True, None, "differs") for each in ("today", OLD.name))
         lines += ["", *self.foreign[:20]]
         lines.append(f"slowest: {self.slowest:.2f} s; memory beyond the start: {peak / 1e6:.0f} MB")
         lines.append(f"different though verified: {silent}; foreign or slow: {bad}")

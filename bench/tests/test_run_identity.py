@@ -7,7 +7,7 @@ import pytest
 
 from klda_bench import results
 from klda_bench.methods import registry
-from klda_bench.results import Results, key_of, meaning_of_auto
+from klda_bench.results import AUTO_MEANINGS, Results, key_of, meaning_of_auto
 from klda_bench.runs.grid import walk
 from toy_grid import plan, write_features
 
@@ -26,7 +26,7 @@ def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
 
 
 def test_only_words_have_a_meaning():
-    assert meaning_of_auto({"gamma": 0.2, "ridge": "auto"}) == {"ridge": [0.1, 0.01]}
+    assert meaning_of_auto({"gamma": 0.2, "ridge": "auto"}) == {"ridge": AUTO_MEANINGS["ridge"]}
 
 
 def test_the_options_of_a_fine_tuned_method_hold_its_defaults():

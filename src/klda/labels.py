@@ -52,6 +52,20 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
     return values
 
 
+def label_list(labels: Any, parameter: str = "labels") -> list[Label]:
+    """Return labels to be learned as a list; raise unless each can name a class."""
+    values = np.asarray(plain_labels(labels, parameter))
+    values = values.ravel() if values.shape[1:] == (1,) else values  # a column
+    if values.ndim != 1 or (values.dtype.kind == "f" and (values % 1).any()):
+        raise KldaError(
+            f"{parameter} has {values.dtype} values of shape {values.shape}; give one label for "
+            "each input, strings only or integers only."
+        )
+    found: list[Label] = values.tolist()
+    check_labels(found, parameter)
+    return found
+
+
 def check_labels(values: Sequence[Any], parameter: str) -> None:
     """Raise unless plain labels are all strings or all numbers, and each can name a class."""
     kinds = {type(value).__name__ for value in values}

@@ -95,7 +95,7 @@ def test_names_of_learned_classes_count_unless_told_otherwise(cli, test_file, tm
             *("--components", 300, *options),
         )
     hints = {
-        name: Learner.load(tmp_path / name).classifier.model_.hints.labels
+        name: Learner.load(tmp_path / name).engine.model.hints.labels.tolist()
         for name in ("with", "without")
     }
     assert hints == {"with": ["card_arrival", "lost_card", "refund"], "without": []}

@@ -81,7 +81,7 @@ def test_a_part_that_can_not_be_compared_is_said_to_be_unchecked(cli, make, rows
 
 
 @pytest.mark.parametrize("count", [25, 400], ids=["few rows", "many rows"])
-@pytest.mark.parametrize("options", [(), ("--members", 2), ("--keep", "features")])
+@pytest.mark.parametrize("options", [(), ("--seed", 3), ("--keep", "features")])
 def test_rows_that_were_never_learned_are_refused(
     cli, refused, rows, write, tmp_path, count, options
 ):

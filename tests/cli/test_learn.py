@@ -70,7 +70,7 @@ def check_same(folder, whole):
     """The same to the last bit: statistics, counts, temperature, weights."""
     stored, expected = storage.load(folder, verify=True), storage.load(whole)
     assert stored.document["samples"] == ROWS
-    assert stored.document["classifier"] == expected.document["classifier"]
+    assert stored.document["engine"] == expected.document["engine"]
     assert stored.arrays.keys() == expected.arrays.keys()
     for name, array in expected.arrays.items():
         assert np.array_equal(stored.arrays[name], array), name

@@ -58,7 +58,7 @@ def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("option", ["--components", "--members", "--seed"])
+@pytest.mark.parametrize("option", ["--components", "--seed"])
 def test_an_option_is_named_as_it_is_written(cli, rows, tmp_path, option):
     words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", "lda")
     message = " ".join(cli(*words, option, 3, code=2).stderr.split())

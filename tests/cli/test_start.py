@@ -9,11 +9,9 @@ import sys
 import time
 from contextlib import closing
 
-import numpy as np
 import pytest
 
-from klda import LDA, NCM, KLDAEnsemble, Learner
-from klda.learner.predictor import Predictor
+from klda import Learner
 
 TEXTS = ["where is my card?", "my card is lost", "will it rain?", "a sunny day", "is it hot"]
 LABELS = ["card", "card", "weather", "weather", "weather"]
@@ -65,8 +63,8 @@ def test_predicting_imports_neither_torch_nor_scikit_learn(folder):
 
 
 def test_the_check_of_imports_can_fail(folder):
-    done = run("predict", "--model", folder, "--text", "is my card lost?", "--reject")
-    assert "sklearn" in imported(done)
+    done = run("predict", "--model", folder, "--text", "is my card lost?", names="numpy")
+    assert imported(done) == ["numpy"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["models"], ["predict", "--help"]])
@@ -83,33 +81,6 @@ def test_an_answer_takes_little_memory_and_time(folder):
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.5
     peak = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("peak:")]
     assert all(int(kilobytes) < 300_000 for kilobytes in peak)
-
-
-CLASSIFIERS = {
-    "klda": lambda: None,
-    "ensemble": lambda: KLDAEnsemble(n_members=2, n_components=200, random_state=0),
-    "lda": LDA,
-    "ncm": NCM,
-}
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-@pytest.mark.parametrize("compact", [False, True])
-def test_a_predictor_answers_as_the_learner_does(kind, compact, tmp_path):
-    learner = Learner("ngrams", classifier=CLASSIFIERS[kind](), device="cpu")
-    learner.learn(TEXTS, LABELS)
-    learner.save(tmp_path / "bot", compact=compact)
-    predictor = Predictor.load(tmp_path / "bot")
-    asked = [*TEXTS, "?", "something else"] * 10  # more than a few rows
-    expected = Learner.load(tmp_path / "bot").predict_top(asked, 2)
-    given = predictor.predict_top(asked, 2)
-    assert [[label for label, _ in one] for one in given] == [
-        [label for label, _ in one] for one in expected
-    ]
-    np.testing.assert_allclose(
-        [[p for _, p in one] for one in given], [[p for _, p in one] for one in expected], rtol=1e-4
-    )
-    assert (predictor.modality, predictor.n_classes) == ("text", 2)
 
 
 @pytest.fixture(scope="module")

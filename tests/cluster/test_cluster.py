@@ -19,14 +19,15 @@ pytest.importorskip("ray")
 arrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
-from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble  # noqa: E402
+from klda.classifiers import KLDA, LDA  # noqa: E402
 from klda.cli.app import app  # noqa: E402
 from klda.cluster import ClusterError, learn  # noqa: E402
 from klda.cluster.connection import Resources, connect  # noqa: E402
 from klda.cluster.pool import Pool  # noqa: E402
 from klda.cluster.rows import Part  # noqa: E402
-from klda.cluster.workers import Worker  # noqa: E402
+from klda.cluster.workers import Worker, packed  # noqa: E402
 from klda.data import BATCH_ROWS, Batch, TableError  # noqa: E402
+from klda.engine.engine import Engine  # noqa: E402
 from klda.errors import KldaError, MissingDependencyError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
 from tests.cluster.samples import assert_same, learn_alone, make_rows  # noqa: E402
@@ -113,7 +114,7 @@ def test_files_are_learned_as_by_one_process(ray, files):
     alone = learn_alone(
         Learner("features", classifier=KLDA(n_components=150, random_state=0)), *paths
     )
-    assert learner.classifier.gamma_ == alone.classifier.gamma_
+    assert learner.engine.model.map.gamma == alone.engine.model.map.gamma
     assert_same(learner, alone, make_rows(500, seed=1)[0])
     assert [entry["action"] for entry in learner.history] == ["learn"]
     assert learner.history[0]["source"] == "a.npz, b.parquet"
@@ -128,13 +129,13 @@ def test_files_are_learned_as_by_one_process(ray, files):
 
 def test_killed_workers_are_done_again_and_counted_once(ray, files):
     killer = Killer()
-    make = KLDAEnsemble(n_components=800, n_members=2, gamma=0.05, random_state=1)
+    make = KLDA(n_components=800, gamma=0.05, random_state=1)
     learner = learn(
         f"{files}/*", model="features", classifier=make, workers=2, rows_per_part=1, progress=killer
     )
     assert killer.killed
     assert not any(map(is_running, killer.killed))
-    fresh = KLDAEnsemble(n_components=800, n_members=2, gamma=0.05, random_state=1)
+    fresh = KLDA(n_components=800, gamma=0.05, random_state=1)
     alone = learn_alone(Learner("features", classifier=fresh), files / "a.npz", files / "b.parquet")
     assert_same(learner, alone, make_rows(500, seed=1)[0])
 
@@ -197,12 +198,12 @@ def test_large_blocks_of_a_dataset_are_cut_and_integer_labels_stay_integers(ray)
 
     columns = {f"f{i}": column for i, column in enumerate(rows[:200].T)}
     wide = ray.data.from_arrow(arrow.table({**columns, "y": labels[:200]}))
-    few = learn(wide, model="features", classifier=NCM(), workers=1)
+    few = learn(wide, model="features", classifier=LDA(), workers=1)
     assert (
-        few.classes == Learner("features", classifier=NCM()).learn(rows[:200], labels[:200]).classes
+        few.classes == Learner("features", classifier=LDA()).learn(rows[:200], labels[:200]).classes
     )
 
-    named = Learner("features", classifier=NCM()).learn(rows, names)
+    named = Learner("features", classifier=LDA()).learn(rows, names)
     with pytest.raises(KldaError, match="use one kind"):
         learn(ray.data.from_arrow(block), learner=named, workers=1)
     assert named.samples == len(rows)
@@ -238,8 +239,8 @@ def test_a_worker_that_has_a_place_may_load_for_as_long_as_it_takes(ray, monkeyp
 
     monkeypatch.setattr("klda.cluster.pool.Worker", SlowWorker)
     rows, labels = make_rows(20)
-    learner = Learner("features", classifier=NCM()).learn(rows, labels)
-    empty = ray.put(learner.classifier.empty().pack(solved=False))
+    learner = Learner("features", classifier=LDA()).learn(rows, labels)
+    empty = ray.put(packed(learner, Engine(learner.engine.model.empty()), solved=False))
     part = Part(0, 20, [ray.put(Batch(rows, labels.tolist()))])
     with Pool(ray, learner.foundation, {}, Resources(workers=1)) as pool:
         pool.wait_for_place()

@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("ray")
 arrow = pytest.importorskip("pyarrow")
 
-from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble  # noqa: E402
+from klda.classifiers import KLDA, LDA  # noqa: E402
 from klda.cluster.rows import cut, dataset_table  # noqa: E402
-from klda.cluster.workers import Worker  # noqa: E402
+from klda.cluster.workers import Worker, packed  # noqa: E402
 from klda.data import Batch, Columns  # noqa: E402
+from klda.engine.engine import Engine  # noqa: E402
 from klda.engine.model import Model  # noqa: E402
 from klda.errors import KldaError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
@@ -26,17 +27,21 @@ from tests.cluster.samples import CLASSES, assert_same, make_rows  # noqa: E402
 def learn_part(alone, rows, labels, device="cpu"):
     """What a worker sends of some rows, which a classifier has learned, too."""
     worker = Worker(alone.foundation, {"device": device}, threads=1)
-    packed = alone.classifier.empty().pack(solved=False)
-    return worker.learn(packed, 0, Batch(rows, labels.tolist()))[1]
+    return worker.learn(nothing(alone), 0, Batch(rows, labels.tolist()))[1]
+
+
+def nothing(learner):
+    """What workers get to learn with: the learner's feature map."""
+    return packed(learner, Engine(learner.engine.model.empty()), solved=False)
 
 
 def merged(alone, parts):
     """A learner that knows the parts and nothing else."""
-    together = Learner("features", classifier=alone.classifier.empty())
-    model = together.classifier.model_
+    together = Learner("features", classifier=alone.parameters)
+    model = alone.engine.model.empty()
+    together.engine = Engine(model)
     for arrays, meta in parts:
-        part = Model.unpack(arrays, meta, model.backend, maps=model.maps)
-        together.classifier.attach(part)
+        together.engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
     return together
 
 
@@ -45,9 +50,7 @@ def merged(alone, parts):
     [
         KLDA(n_components=96, gamma=0.05, random_state=0),
         KLDA(n_components=500, gamma=0.05, random_state=0),  # few rows: the ridge is chosen
-        KLDAEnsemble(n_components=48, n_members=2, gamma=0.05, random_state=0),
         LDA(),
-        NCM(),
     ],
     ids=lambda classifier: f"{type(classifier).__name__}-{classifier.get_params()}"[:24],
 )
@@ -74,8 +77,9 @@ def test_parts_bring_the_samples_that_one_process_would_have_judged():
     parts = [learn_part(alone, rows[a:b], labels[a:b]) for a, b in reversed(edges)]
 
     def waiting(learner):
-        found = learner.classifier.model_.waiting
-        return {(label, row.tobytes()) for label, row in zip(found.labels, found.rows, strict=True)}
+        found = learner.engine.model.waiting
+        pairs = zip(found.labels, found.values, strict=True)
+        return {(label, row.tobytes()) for label, row in pairs}
 
     assert len(waiting(alone)) == 1024
     assert waiting(merged(alone, parts)) == waiting(alone)
@@ -85,9 +89,9 @@ def test_a_part_is_sent_as_a_triangle_whatever_its_number_of_rows():
     rows, labels = make_rows(2000)
     alone = Learner("features", classifier=KLDA(n_components=100, random_state=0))
     arrays, _ = learn_part(alone.learn(rows, labels), rows, labels)
-    assert arrays["learn/0/triangle"].shape == (100 * 101 // 2,)
-    assert arrays["learn/0/means"].shape == (CLASSES, 100)
-    others = [array for name, array in arrays.items() if not name.startswith("learn/0/")]
+    assert arrays["learn/statistics/triangle"].shape == (100 * 101 // 2,)
+    assert arrays["learn/statistics/means"].shape == (CLASSES, 100)
+    others = [array for name, array in arrays.items() if name.startswith("learn/waiting/features")]
     assert sum(array.size for array in others) <= 1024 * rows.shape[1]  # the samples that wait
 
 
@@ -208,22 +212,22 @@ def test_text_labels_of_a_dataset_are_read_as_in_files():
 
 
 def test_images_that_a_machine_does_not_see_are_named():
-    learner = Learner("features", classifier=NCM()).learn(*make_rows(20))
+    learner = Learner("features").learn(*make_rows(20))
     worker = Worker(learner.foundation, {"device": "cpu"}, threads=1)
     batch = batch_of(arrow.table({"path": ["/no/such.png"], "y": ["a"]}), "image")
     with pytest.raises(KldaError, match=r"/no/such.png.*all machines of the cluster"):
-        worker.learn(learner.classifier.empty().pack(solved=False), 0, batch)
+        worker.learn(nothing(learner), 0, batch)
 
 
 def test_predictions_have_the_columns_asked_for():
     rows, labels = make_rows(200)
-    learner = Learner("features", classifier=NCM()).learn(rows, labels)
+    learner = Learner("features").learn(rows, labels)
     source = arrow.table({"id": [7, 8, 9], "x": rows[:3].tolist()})
     worker = Worker(learner.foundation, {"device": "cpu"}, threads=1)
     batch = batch_of(source, "features", ("id",), labels=False, input="x")
-    _, table = worker.predict(learner.classifier.pack(compact=True), 0.05, 5, batch)
+    _, table = worker.predict(packed(learner, learner.engine, compact=True), 0.05, 5, batch)
     assert table.column_names == ["row", "id", "label", "probability", "known"]
     assert table["row"].to_pylist() == [6, 7, 8]
     assert table["id"].to_pylist() == [7, 8, 9]
-    assert table["known"].null_count == 3  # nearest class mean can't tell
+    assert table["known"].to_pylist() == [one.known for one in learner.answer_rows(rows[:3])]
     assert table["label"].to_pylist() == learner.predict(rows[:3]).tolist()

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda import KLDAEnsemble
 from klda.engine import arrays
 from klda.engine.arrays import NumpyBackend
-from klda.engine.model import choose_backend
+from klda.engine.backends import choose_backend
 from klda.errors import KldaError
 
 torch = pytest.importorskip("torch")
@@ -37,16 +36,15 @@ def random_rows(n, size=SIZE, seed=0):
     return np.random.default_rng(seed).normal(size=(n, size))
 
 
-def test_gram_fills_the_lower_triangle_and_leaves_the_upper(backend):
+def test_gram_fills_the_lower_triangle(backend):
     rows = random_rows(40)
     start = random_rows(SIZE, seed=1)
     square = backend.copy(backend.asarray(start))
     backend.add_gram(square, backend.asarray(rows), 1)
     result = backend.to_numpy(square)
     np.testing.assert_allclose(np.tril(result), np.tril(start + rows.T @ rows), atol=1e-3)
-    np.testing.assert_allclose(np.triu(result, 1), np.triu(start, 1), atol=1e-6)
     backend.add_gram(square, backend.asarray(rows), -1)
-    np.testing.assert_allclose(backend.to_numpy(square), start, atol=1e-4)
+    np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(start), atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [SIZE, 1501])  # of one block and of several on a GPU
@@ -58,9 +56,8 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend, size):
     np.testing.assert_allclose(np.tril(backend.to_numpy(square)), np.tril(scatter), rtol=1e-5)
     vectors = random_rows(7, size, seed=3)
     expected = np.linalg.solve(scatter + 50.0 * np.eye(size), vectors.T).T
-    for _ in range(2):  # the second time, a GPU solves in another way
-        solved = backend.to_numpy(backend.solve(square, factor, backend.asarray(vectors)))
-        assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
+    solved = backend.to_numpy(backend.solve(factor, backend.asarray(vectors)))
+    assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
 
 
 def test_factorise_says_no_to_an_indefinite_matrix(backend):
@@ -136,33 +133,3 @@ def test_scores_are_linear_in_the_features(backend):
 def test_more_values_than_a_blas_counts_are_summed_too(monkeypatch):
     monkeypatch.setattr(arrays, "MOST_COUNTED", 3)
     assert NumpyBackend("float32").sum_of_squares(np.full((2, 2), 3, np.float32)) == 36
-
-
-@pytest.mark.parametrize("cores", [1, 3])
-def test_threads_change_no_value(monkeypatch, cores):
-    monkeypatch.setattr(arrays, "usable_cpus", lambda: cores)
-    monkeypatch.setattr(arrays, "WORTH_THREADS", 1)
-    backend, rows = NumpyBackend("float32"), random_rows(2000)
-    square = backend.asarray(np.tril(rows.T @ rows))
-    pivots = backend.factorise(square, 50.0)
-    monkeypatch.setattr(arrays, "WORTH_THREADS", 1 << 40)
-    alone = backend.asarray(np.tril(rows.T @ rows))
-    np.testing.assert_array_equal(backend.factorise(alone, 50.0), pivots)
-    np.testing.assert_array_equal(alone, square)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_members_side_by_side_on_a_gpu_give_the_answers_of_one_after_another(monkeypatch):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(900, 12)), np.arange(900) % 6
-    X += 2 * rng.normal(size=(6, 12))[y]
-
-    def scores():
-        model = KLDAEnsemble(n_components=300, random_state=0, device="cuda")
-        for start in range(0, 900, 300):
-            model.partial_fit(X[start : start + 300], y[start : start + 300]).predict(X[:1])
-        return model.scores(X)
-
-    together = scores()
-    monkeypatch.setattr(TorchBackend, "side_by_side", lambda self, jobs: [job() for job in jobs])
-    np.testing.assert_allclose(scores(), together, rtol=1e-3, atol=1e-3)

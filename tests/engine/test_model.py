@@ -1,287 +1,214 @@
-"""A model's verbs: exact, and done completely or not at all."""
+"""A model's verbs: exact, all or nothing, across the switches between rows and statistics."""
 
 from __future__ import annotations
 
-import itertools
-import signal
-from inspect import isfunction
-
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from klda.engine import solution as engine_solution
-from klda.engine.feature_map import Draw, FeatureMap
-from klda.engine.fitted import Fitted
-from klda.engine.model import Member, Model, choose_backend
-from klda.engine.rule import Settings
-from klda.labels import grouped
+from klda import KldaError
+from klda.engine import model as models
+from klda.engine.backends import choose_backend
+from klda.engine.engine import Engine, PredictionOnlyError
+from klda.engine.feature_map import Draw, FourierMap, IdentityMap
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import NotLearnedError, Rows
 from tests import reference
 from tests.reference import DEVICE
 
-KINDS = ["KLDA", "ensemble", "LDA", "means"]
-SIZES = {"held": 100, "square": 24}
-X, Y = reference.blobs(80, 6, 4)
-
-
-def make(kind="KLDA", n_components=24):
-    """A model that holds up to half as many samples as it has components."""
-    backend = choose_backend(DEVICE, "float64")
-    if kind in ("LDA", "means"):
-        return Model.of_maps([FeatureMap(backend, 6, 6)], with_scatter=kind == "LDA")
-    n_maps = 2 if kind == "ensemble" else 1
-    draws = [Draw("gaussian", key) for key in range(n_maps)]
-    maps = [FeatureMap(backend, 6, n_components, 0.05, draw) for draw in draws]
-    return Model.of_maps(maps)
-
-
-def learn(model, rows, y):
-    labels, groups = grouped(np.asarray(y))
-    model.add(np.asarray(rows), groups, labels)
-    return model
-
-
-def remove(model, rows, y):
-    labels, groups = grouped(np.asarray(y))
-    model.remove(np.asarray(rows), groups, labels)
-    return model
-
-
-def settings(model):
-    return Settings(ridge=1e-2, calibrated=True, nearest_mean=not model.statistics.with_scatter)
-
-
-def solve(model):
-    return Fitted(model).solution(settings(model))
-
-
-def assert_same(model, expected, tolerance=1e-9):
-    """Statistics, samples that wait, evidence and answers."""
-    assert model.classes.tolist() == expected.classes.tolist()
-    assert model.counts == expected.counts
-    for mine, theirs in zip(model.members, expected.members, strict=True):
-        own, other = mine.statistics, theirs.statistics
-        assert len(own.means) == len(own.labels) == len(own.counts) == len(own.positions)
-        assert own.n_scattered == other.n_scattered
-        means = [model.backend.to_numpy(each.means)[each.order] for each in (own, other)]
-        np.testing.assert_allclose(*means, rtol=tolerance, atol=tolerance)
-        if own.with_scatter:
-            found, wanted = own.scatter(), other.scatter()
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
-    assert sorted(kept(model.waiting)) == sorted(kept(expected.waiting))
-    assert sorted(kept(model.held)) == sorted(kept(expected.held))
-    assert sorted(model.evidence.labels) == sorted(expected.evidence.labels)
-    if len(model.classes):
-        found, wanted = (solve(each).scores(X) for each in (model, expected))
-        assert reference.relative_error(found, wanted) < 1e-7
-
-
-def kept(held):
-    return [(row.tobytes(), label) for row, label in zip(held.rows, held.labels, strict=True)]
-
-
-# ---------------------------------------------------------------- a lack of memory anywhere
-
-
-class OutOfMemory:
-    """Lets the n-th array operation fail, and no other."""
-
-    def __init__(self, patch, backend, fails_at):
-        self.calls, self.fails_at = 0, fails_at
-        for name, operation in list(vars(type(backend)).items()):
-            if isfunction(operation) and not name.startswith("_") and name != "side_by_side":
-                patch.setattr(type(backend), name, self._counting(operation))
-
-    def _counting(self, operation):
-        def counted(*arguments, **options):
-            self.calls += 1
-            if self.calls == self.fails_at:
-                raise MemoryError(f"{operation.__name__}, operation {self.calls}")
-            return operation(*arguments, **options)
-
-        return counted
-
-
-def fails_everywhere(start, verb):
-    """Yield a model for each array operation of a verb, after that operation failed."""
-    for n in itertools.count(1):
-        model = start()
-        with pytest.MonkeyPatch.context() as patch:
-            OutOfMemory(patch, model.backend, n)
-            try:
-                verb(model)
-            except MemoryError:
-                pass
-            else:
-                assert n > 1 or model.is_holding, "the verb has no array operation"
-                return
-        yield model
-
-
-def started(kind, size):
-    """A model that has a factor, rows since then, and samples that wait."""
-    model = learn(make(kind, SIZES[size]), X[:40], Y[:40])
-    solve(model)
-    return learn(model, X[40:43], Y[40:43])
-
-
-OF_CLASS_1 = np.flatnonzero(Y[:43] == 1)
-VERBS = {
-    "add": lambda model: learn(model, X[50:70], Y[50:70] + 2),
-    "add a class": lambda model: learn(model, X[50:54], [9] * 4),
-    "remove": lambda model: remove(model, X[:20], Y[:20]),
-    "remove a class": lambda model: remove(model, X[OF_CLASS_1], Y[OF_CLASS_1]),
-    "remove all": lambda model: remove(model, X[:43], Y[:43]),
-    "merge": lambda model: model.merge(learn(model.empty(), X[50:70], Y[50:70] + 2)),
-    "drop": lambda model: model.drop(2),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [
-        ("KLDA", "held"),
-        ("KLDA", "square"),
-        ("ensemble", "held"),
-        ("ensemble", "square"),
-        ("LDA", "square"),
-        ("means", "square"),
-    ],
+X, Y = reference.blobs(120, 6, 4)
+FEW, MOST = 20, 40  # samples with the exact kernel, and with rows at hand
+PARAMETERS = Parameters(
+    n_components=2 * MOST, gamma=0.05, ridge=1e-2, dtype="float64", device=DEVICE
 )
-def test_a_lack_of_memory_anywhere_leaves_the_model_as_it_was(kind, size, verb, monkeypatch):
-    monkeypatch.setattr(engine_solution, "BLOCK_ROWS", {"cpu": 15, "gpu": 15})
-    before, after = started(kind, size), started(kind, size)
-    VERBS[verb](after)
-    for model in fails_everywhere(lambda: started(kind, size), VERBS[verb]):
-        assert_same(model, before)
-        VERBS[verb](model)  # and can be done afterwards
-        assert_same(model, after)
 
 
-# ---------------------------------------------------------------- interrupts
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(models, "EXACT_KERNEL_ROWS", FEW)
+    monkeypatch.setattr("klda.engine.engine.EXACT_KERNEL_ROWS", FEW)
 
 
-def interrupt(patch, calls):
-    """Press Ctrl-C within the n-th change of a member."""
-    change, left = Member.change, [calls]
-
-    def counting(member, *arguments):
-        left[0] -= 1
-        if left[0] == 0:
-            signal.raise_signal(signal.SIGINT)
-        change(member, *arguments)
-
-    patch.setattr(Member, "change", counting)
+def make(kind="KLDA", keep_all=False):
+    backend = choose_backend(DEVICE, "float64")
+    if kind == "LDA":
+        return Model.new(IdentityMap(backend, backend.zeros((6,))), keep_all=keep_all)
+    own_map = FourierMap(backend, 6, 2 * MOST, 0.05, Draw("gaussian", 0))
+    return Model.new(own_map, keep_all=keep_all)
 
 
-@pytest.mark.parametrize("verb", ["add", "add a class", "remove", "remove all"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_interrupt_in_any_block_leaves_the_model_as_it_was(kind, verb, monkeypatch):
-    monkeypatch.setattr(engine_solution, "BLOCK_ROWS", {"cpu": 15, "gpu": 15})
-    before = started(kind, "square")
-    for calls in itertools.count(1):
-        model = started(kind, "square")
-        with pytest.MonkeyPatch.context() as patch:
-            interrupt(patch, calls)
-            try:
-                VERBS[verb](model)
-            except KeyboardInterrupt:
-                assert_same(model, before)
-            else:
-                break
-    n_rows = {"add": 20, "add a class": 4, "remove": 20, "remove all": 43}[verb]
-    assert calls - 1 == -(-n_rows // 15) * len(model.members)
+def learn(model, at):
+    return model.add(X[at], Y[at].tolist())
 
 
-# ---------------------------------------------------------------- a class dropped and back
+def scores(model):
+    parameters = PARAMETERS if isinstance(model.map, FourierMap) else LDA_PARAMETERS
+    return Engine(model).solution(parameters).scores(X)
 
 
-@pytest.mark.parametrize("judged", [True, False])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_merging_what_was_dropped_brings_it_back_exactly(kind, size, judged):
-    model, before = (learn(make(kind, SIZES[size]), X, Y) for _ in range(2))
-    if judged and kind != "means" and not model.is_holding:
-        for each in (model, before):
-            Fitted(each).calibrated_solution(settings(each))
-        assert 2 in model.evidence.labels
-    part = model.drop(2)
-    assert part.classes.tolist() == [2]
-    assert model.classes.tolist() == [0, 1, 3]
-    assert not {2} & {*model.waiting.labels, *model.evidence.labels}
-    model.merge(part)
-    assert_same(model, before, tolerance=0)
-    model.drop(2)
-    model.merge(Model.unpack(*part.pack(), model.backend))  # a part may be stored meanwhile
-    assert_same(model, before, tolerance=0)
+LDA_PARAMETERS = Parameters.of({"ridge": 1e-2, "dtype": "float64", "device": DEVICE})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_only_class_may_be_dropped_and_brought_back(kind):
-    model, before = (learn(make(kind), X[:30], ["only"] * 30) for _ in range(2))
-    part = model.drop("only")
-    assert len(model.classes) == 0
-    model.merge(part)
-    assert_same(model, before, tolerance=0)
-    learn(model, X[30:], Y[30:].astype(str))
-    assert_same(model, learn(before, X[30:], Y[30:].astype(str)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_dropped_class_may_come_back_to_a_model_that_went_on(kind):
-    model = learn(make(kind), X[:50], Y[:50])
-    part = model.drop(3)
-    learn(model, X[50:], Y[50:])  # new samples of the class that was dropped, too
-    model.merge(part)
-    assert_same_but_for_the_scatter(model, learn(make(kind), X, Y))
-
-
-def assert_same_but_for_the_scatter(model, expected):
+def assert_same(model, expected):
     assert model.counts == expected.counts
-    found, wanted = (
-        each.backend.to_numpy(each.statistics.means)[each.statistics.order]
-        for each in (model, expected)
-    )
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
-    assert model.statistics.n_scattered == expected.statistics.n_scattered
+    assert (model.rows is None) == (expected.rows is None)
+    assert reference.relative_error(scores(model), scores(expected)) < 1e-7
 
 
-# ---------------------------------------------------------------- copies and storage
+@pytest.mark.parametrize("keep_all", [False, True])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_story_ends_as_if_only_what_is_left_had_been_learned(keep_all, data):
+    """Learning, removing, merging, renaming and storing, across 20 and 40 samples."""
+    model, left = make(keep_all=keep_all), []
+    for _ in range(data.draw(st.integers(1, 6))):
+        verb = data.draw(st.sampled_from(["add", "merge", "remove", "rename", "store"]))
+        free = np.setdiff1d(np.arange(len(X)), left)
+        some = data.draw(st.integers(1, 45))
+        if verb in ("add", "merge") and len(free):
+            new = free[:some]
+            part = learn(make(keep_all=keep_all), new)
+            model = model.merge(part) if verb == "merge" else learn(model, new)
+            left += new.tolist()
+        elif verb == "remove" and len(left) > 1:
+            gone, left = left[:some], left[some:] or left[-1:]
+            gone = [i for i in gone if i not in left]
+            model = model.remove(X[gone], Y[gone].tolist()) if gone else model
+        elif verb == "rename" and left:
+            label = int(Y[left[0]])
+            model = model.rename(label, 99).rename(99, label)
+        elif verb == "store":
+            model = Model.unpack(*model.pack(), model.backend)
+    if not left:
+        return
+    expected = learn(make(keep_all=keep_all), np.array(left))
+    assert model.counts == expected.counts
+    if (model.rows is None) == (expected.rows is None):  # with its rows, it is the same model
+        error = reference.relative_error(scores(model), scores(expected))
+        assert error < (1e-3 if keep_all else 1e-7)  # half precision rounds rows before the kernel
+    else:
+        assert model.rows is None
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_copies_and_stored_models_are_the_same_and_independent(kind, size):
-    model = started(kind, size)
-    arrays, meta = model.pack()
-    stored = {name: array.copy() for name, array in arrays.items()}
-    twins = [model.copy(), Model.unpack(arrays, meta, model.backend)]
-    for twin in twins:
-        assert_same(twin, model)
-    VERBS["add"](model)
-    for twin in twins:
-        assert_same(twin, started(kind, size))
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, stored[name], err_msg=name)
-    assert len(model.empty().classes) == 0
-    assert model.empty().maps == model.maps
+@pytest.mark.parametrize("n", [15, 30, 100])
+@pytest.mark.parametrize("kind", ["KLDA", "LDA"])
+def test_merging_what_was_dropped_brings_it_back(kind, n):
+    model = learn(make(kind), np.arange(n))
+    rest, gone = model.drop(2)
+    assert 2 not in rest.counts
+    assert gone.counts == {2: model.counts[2]}
+    assert_same(rest.merge(gone), model)
+    again = Model.unpack(*gone.pack(with_map=False), model.backend, model.map)
+    assert_same(rest.merge(again), model)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_merged_with_itself_has_learned_all_twice(kind, size):
-    model = learn(make(kind, SIZES[size]), X, Y)
-    model.merge(model)
-    assert_same(model, learn(learn(make(kind, SIZES[size]), X, Y), X, Y))
+@pytest.mark.parametrize("n", [15, 30])
+def test_a_class_that_is_dropped_leaves_no_trace_while_rows_are_kept(n):
+    model = learn(make(), np.arange(n))
+    others = np.flatnonzero(Y[:n] != 2)
+    assert_same(model.drop(2)[0], learn(make(), others))
 
 
-@pytest.mark.parametrize(("kind", "size"), [("KLDA", "square"), ("ensemble", "square")])
-def test_a_solve_that_failed_halfway_leaves_nothing_to_the_next(kind, size):
-    def weights(model):
-        return [model.backend.to_numpy(rule.weights) for rule in solve(model).rules]
+def test_lda_merges_models_that_began_with_other_samples():
+    backend = choose_backend(DEVICE, "float64")
+    parts = [np.arange(60), np.arange(60, 120)]
+    models = []
+    for at in parts:
+        centre = backend.asarray(X[at]).mean(0)
+        models.append(learn(Model.new(IdentityMap(backend, centre)), at))
+    whole = learn(Model.new(models[0].map), np.arange(120))
+    assert_same(models[0].merge(models[1]), whole)
 
-    start = lambda: learn(started(kind, size), X[50:54], [9] * 4)  # noqa: E731
-    expected = weights(start())
-    for model in fails_everywhere(start, solve):
-        for found, wanted in zip(weights(model), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * abs(wanted).max())
+
+def test_verbs_leave_the_model_as_it_was():
+    model = learn(make(), np.arange(100))
+    before = scores(model)
+    learn(model, np.arange(100, 120))
+    model.remove(X[:5], Y[:5].tolist())
+    model.drop(1)
+    model.rename(1, 7)
+    model.merge(learn(make(), np.arange(100, 110)))
+    np.testing.assert_array_equal(scores(model), before)
+
+
+def test_a_change_that_fails_leaves_the_engine_as_it_was(monkeypatch):
+    engine = Engine(learn(make(), np.arange(100)))
+    before, model = engine.solution(PARAMETERS).scores(X), engine.model
+    for error in (MemoryError, KeyboardInterrupt):
+
+        def failing(*args, error=error, **kwargs):
+            raise error
+
+        with monkeypatch.context() as broken:
+            broken.setattr(type(model.backend), "sum_of_squares", failing)
+            with pytest.raises(error):
+                engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+        assert engine.model is model
+    np.testing.assert_array_equal(engine.solution(PARAMETERS).scores(X), before)
+
+
+def test_rows_that_were_never_learned_are_refused():
+    few = learn(make(), np.arange(30))
+    with pytest.raises(NotLearnedError):
+        few.remove(X[50:51], [int(Y[50])])
+    engine = Engine(learn(make(), np.arange(100)))
+    engine.check_learned(X[:9], Y[:9].tolist(), PARAMETERS)
+    strangers = np.random.default_rng(0).normal(size=(30, 6)) * 9
+    with pytest.raises(NotLearnedError):
+        engine.check_learned(strangers[:9], [0] * 9, PARAMETERS)
+
+
+def test_a_model_that_keeps_all_rows_can_take_no_others():
+    whole, without = learn(make(keep_all=True), np.arange(20)), learn(make(), np.arange(100))
+    with pytest.raises(KldaError, match="keeps no ledger"):
+        whole.merge(without)
+
+
+def test_hints_are_classes_without_samples():
+    engine = Engine(learn(make(), np.arange(100)))
+    engine.hint(X[:1] * 0 + 9, [77], parameters=PARAMETERS)
+    assert engine.counts[77] == 0
+    solution = engine.solution(PARAMETERS)
+    assert solution.answer(X[:1] * 0 + 9).labels[0, 0] == 77
+    assert solution.class_counts[solution.classes == 77] == 0
+
+
+def test_an_engine_with_a_solution_alone_answers_and_does_not_learn():
+    engine = Engine(learn(make(), np.arange(100)))
+    frozen = engine.frozen(PARAMETERS)
+    engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+    assert frozen.counts != engine.counts
+    assert frozen.solution(PARAMETERS).answer(X[:3]).labels.shape == (3, 1)
+    with pytest.raises(PredictionOnlyError):
+        frozen.rename(0, 9)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("n", [15, 30, 100])
+def test_an_engine_survives_storing(n, compact):
+    engine = Engine(learn(make(), np.arange(n)))
+    solution = engine.calibrated(PARAMETERS)
+    again = Engine.unpack(*engine.pack(PARAMETERS, compact=compact), PARAMETERS)
+    loaded = again.calibrated(PARAMETERS)
+    np.testing.assert_array_equal(loaded.scores(X), solution.scores(X))
+    assert loaded.temperature == solution.temperature
+    assert loaded.threshold(0.05) == solution.threshold(0.05)
+    if not compact:
+        again.add(X[n:], Y[n:].tolist(), parameters=PARAMETERS)
+        assert_same(again.model, learn(make(), np.arange(120)))
+
+
+def test_ids_and_numbers_name_kept_rows():
+    rows = Rows.halved().add(X[:3], ["a", "b", "a"], ["x", None, "y"]).add(X[3:5], ["b", "b"])
+    assert rows.ids_at(np.arange(5)) == ["x", 1, "y", 3, 4]
+    rest = rows.without(rows.of_ids(["x", 3]))
+    assert rest.ids_at(np.arange(3)) == [1, "y", 4]
+    assert rest.add(X[:1], ["a"]).numbers.tolist() == [1, 2, 4, 5]
+    again = Rows.unpack(*rest.pack())
+    assert again.ids_at(np.arange(3)) == [1, "y", 4]
+    np.testing.assert_array_equal(again.values, rest.values)
+    for wrong in (["x"], [7], ["y", 2], []):
+        with pytest.raises(KldaError):
+            rest.of_ids(wrong)

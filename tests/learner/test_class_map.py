@@ -53,7 +53,7 @@ def test_classes_alike_are_neighbours():
     rng = np.random.default_rng(1)
     centres = np.repeat(rng.normal(size=(4, 8)) * 5, 3, axis=0)
     X = np.repeat(centres, 30, axis=0) + rng.normal(size=(360, 8))
-    found = ClassDistances.of(LDA().fit(X, np.repeat(np.arange(12), 30))).map()
+    found = ClassDistances.of(LDA().fit(X, np.repeat(np.arange(12), 30)).solution_).map()
     apart = squared_distances(found.places)
     np.fill_diagonal(apart, np.inf)
     assert (apart.argmin(axis=1) // 3 == np.arange(12) // 3).all()

@@ -1,4 +1,4 @@
-"""Forgetting: all of it or nothing, and only what was learned."""
+"""Forgetting: exact where the samples are known, all of it or nothing, only what was learned."""
 
 from __future__ import annotations
 
@@ -8,33 +8,54 @@ import warnings
 import numpy as np
 import pytest
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner
+from klda import KldaError, Learner
 from klda.learner import ForgetTraceWarning
+from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
 
-CENTRES = np.random.default_rng(5).normal(size=(4, 12)) * 2
-
-
-def drawn(label, n=30, seed=0):
-    rng = np.random.default_rng([seed, ord(label)])
-    return (CENTRES["abcd".index(label)] + rng.normal(size=(n, 12))).astype(np.float32)
-
-
-def klda(**changes):
-    return KLDA(**({"n_components": 400, "gamma": 0.02, "random_state": 0} | changes))
+NOT_LEARNED = "were not learned by this model"
+KINDS = {
+    "samples kept": {"n_components": 400},
+    "a ledger": {"keep": "features"},
+    "statistics": {},
+    "LDA": {"n_components": None, "rule": "lda"},
+}
 
 
-def taught(labels="abcd", n=30, classifier=None, keep=None):
-    learner = Learner("features", classifier=classifier or klda(), keep=keep)
-    for label in labels:
-        learner.learn(drawn(label, n), [label] * n)
-    return learner
+@pytest.fixture(params=KINDS)
+def learner(request):
+    return taught(n=30, **KINDS[request.param])
 
 
-PROBE = np.concatenate([drawn(label, 20, seed=50) for label in "abcd"])
+def test_forgetting_a_class_with_its_rows_equals_never_having_learned_it(learner):
+    never = Learner("features", classifier=learner.parameters, keep=learner.ledger and "features")
+    assert_same_scores(learner.forget("b", rows_of("b", 30)), never.learn(*samples("acd", 30)))
+    assert learner.history[-1]["dropped_classes"] == ["b"]
 
 
-def test_with_warnings_as_errors_a_class_is_not_dropped_halfway():
-    learner = taught(classifier=klda(n_components=50))
+@pytest.mark.parametrize("kind", ["samples kept", "a ledger"])
+def test_a_class_whose_samples_are_kept_leaves_no_trace(kind):
+    learner = taught(n=30, **KINDS[kind])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.forget(["d", "a"])
+    assert_same_scores(learner, taught("bc", n=30, **KINDS[kind]))
+
+
+def test_a_class_without_its_samples_leaves_a_trace_and_a_warning():
+    learner = taught(n=30)
+    assert learner.traces_of("ab") == ["a", "b"]
+    with pytest.warns(ForgetTraceWarning, match="'a'"):
+        learner.forget("a")
+    assert list(learner.classes) == ["b", "c", "d"]
+    assert "a" not in learner.predict(PROBE)
+    difference = learner.scores(PROBE) - taught("bcd", n=30).scores(PROBE)
+    assert np.abs(difference).max() > 1e-3 * np.abs(learner.scores(PROBE)).max()
+    learner.forget("b", rows_of("b", 30))  # the others are still forgotten exactly
+    assert list(learner.classes) == ["c", "d"]
+
+
+def test_with_warnings_as_errors_nothing_is_forgotten():
+    learner = taught(n=30)
     scores, history = learner.scores(PROBE), learner.history
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -43,71 +64,66 @@ def test_with_warnings_as_errors_a_class_is_not_dropped_halfway():
     assert list(learner.classes) == ["a", "b", "c", "d"]
     assert learner.history == history
     np.testing.assert_array_equal(learner.scores(PROBE), scores)
-    with pytest.warns(ForgetTraceWarning, match="'a'"):
-        learner.forget("a")
-    assert learner.history[-1]["dropped_classes"] == ["a"]
 
 
-def test_a_large_class_is_found_in_the_ledger_in_little_memory():
-    """A matrix of all pairs took 8 bytes each: 20 GB for a class of 50,000."""
+def test_of_150_classes_30_are_forgotten_one_by_one():
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(6000, 6)).astype(np.float32)
-    rows[:500] = rows[0]  # the same sample learned many times
-    learner = Learner("features", classifier=NCM(), keep="features")
-    learner.learn(rows, ["a"] * 5999 + ["b"])
-    again = rows[:5999] * (1 + 1e-4 * rng.normal(size=(5999, 1))).astype(np.float32)
-    again[:250] = rows[:250]
-    tracemalloc.start()
-    learner.forget("a", again[rng.permutation(5999)])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1e8  # all pairs: 2.9e8, several times over
-    assert learner.classes == {"b": 1}
-    assert len(learner.ledger) == 1
+    rows = rng.normal(size=(150, 1, 48)) + 0.7 * rng.normal(size=(150, 40, 48))
+    rows = (rows / np.linalg.norm(rows, axis=2, keepdims=True)).reshape(6000, 48)
+    labels = np.repeat([f"class {i}" for i in range(150)], 40)
+    questions = rows[rng.permutation(6000)[:300]] + 0.05
+
+    def learner():
+        parameters = small(n_components=600, gamma=0.3, rule="lda", ridge=0.01)
+        return Learner("features", classifier=parameters, keep="features")
+
+    learned = learner()
+    for part in np.array_split(rng.permutation(6000), 10):
+        learned.learn(rows[part], labels[part])
+    gone = rng.permutation(np.unique(labels))[:30].tolist()
+    for label in gone:
+        learned.forget(label)
+        learned.predict(questions[:1])  # the model is solved in between, as in use
+    left = ~np.isin(labels, gone)
+    assert_same_scores(learned, learner().learn(rows[left], labels[left]), questions)
 
 
-def test_a_sample_learned_twice_can_be_forgotten_twice_and_no_more():
-    learner = Learner("features", classifier=NCM(), keep="features")
-    learner.learn(np.repeat(PROBE[:1], 3, axis=0), ["a"] * 3).learn(PROBE[1:5], ["a"] * 4)
-    learner.forget("a", np.repeat(PROBE[:1], 2, axis=0))
-    with pytest.raises(KldaError, match="'a'"):
-        learner.forget("a", np.repeat(PROBE[:1], 2, axis=0))
-    assert learner.classes == {"a": 5}
+def test_nothing_of_a_forgotten_sample_is_left_in_the_folder(tmp_path):
+    """Neither in a ledger nor among the few samples that a model keeps."""
+    secret = rows_of("secret")
+
+    def content(learner):
+        learner.predict_proba(PROBE)
+        learner.save(tmp_path / "m", overwrite=True)
+        files = b"".join(path.read_bytes() for path in (tmp_path / "m").glob("*.safetensors"))
+        return {secret[4].tobytes() in files, halved[4].tobytes() in files}
+
+    ledger = taught("abc", keep="features")
+    ledger.learn(secret, ["secret"] * 12, ids=[f"id {i}" for i in range(12)])
+    halved = ledger.ledger.chunks[0][-12:]
+    few = taught("abc", n_components=400).learn(secret, ["secret"] * 12)
+    for learner in (ledger, few):
+        assert content(learner) == {True, False}
+        assert content(learner.forget("secret")) == {False}
+    assert "id 4" not in ledger.ledger.names
 
 
 # ---------------------------------------------------------------- only what was learned
 
-KINDS = {
-    "KLDA": klda,
-    "few components": lambda: klda(n_components=60),  # a square scatter
-    "ensemble": lambda: KLDAEnsemble(n_components=200, gamma=0.02, n_members=2, random_state=0),
-    "LDA": LDA,
+STRANGERS = {
+    "a whole class": (rows_of("a", 30, seed=7), ["a"] * 30),
+    "part of a class": (rows_of("a", 20, seed=7), ["a"] * 20),
+    "rows of another class": (rows_of("b", 30)[:10], ["a"] * 10),
+    "noise": (10 * rows_of("z", 5), ["a", "b", "c", "d", "a"]),
+    "one row": (10 * rows_of("z", 1), ["a"]),
 }
-NOT_LEARNED = "were not learned by this model"
 
 
-@pytest.fixture(params=KINDS)
-def learner(request):
-    return taught(classifier=KINDS[request.param]())
-
-
-def strangers():
-    """Rows that were never learned, each with the labels that someone may claim for them."""
-    rng = np.random.default_rng(9)
-    return {
-        "a whole class": (drawn("a", 30, seed=7), ["a"] * 30),
-        "part of a class": (drawn("a", 20, seed=7), ["a"] * 20),
-        "rows of another class": (drawn("b", 10), ["a"] * 10),
-        "noise": (rng.normal(size=(5, 12)).astype(np.float32) * 5, ["a", "b", "c", "d", "a"]),
-        "one row": (rng.normal(size=(1, 12)).astype(np.float32) * 5, ["a"]),
-    }
-
-
-@pytest.mark.parametrize("which", strangers())
+@pytest.mark.parametrize("which", STRANGERS)
 def test_rows_that_were_never_learned_are_refused(learner, which):
-    if isinstance(learner.classifier, LDA) and which == "part of a class":
-        pytest.skip("twelve features hold nothing that tells a few rows of a class from others")
-    rows, labels = strangers()[which]
+    if learner.parameters.n_components is None and which == "part of a class":
+        pytest.skip("eight features hold nothing that tells a few rows of a class from others")
+    rows, labels = STRANGERS[which]
     scores, history = learner.scores(PROBE), learner.history
     with pytest.raises(KldaError, match=NOT_LEARNED):
         learner.forget(labels, rows)
@@ -117,69 +133,60 @@ def test_rows_that_were_never_learned_are_refused(learner, which):
 
 
 def test_rows_that_were_learned_are_forgotten_whatever_their_number_and_order(learner):
-    rng = np.random.default_rng(1)
-    X = np.concatenate([drawn(label) for label in "abcd"])
-    y = np.repeat(list("abcd"), 30)
-    order = rng.permutation(120)
-    learner.forget(y[order[:1]], X[order[:1]])
-    learner.forget(y[order[1:60]], X[order[1:60]])
-    learner.forget(y[order[60:119]], X[order[60:119]])
-    assert learner.samples == 1
-    learner.forget(y[order[119:]], X[order[119:]])
-    assert learner.samples == 0
+    rows, labels = samples("abcd", 30)
+    order = np.random.default_rng(1).permutation(120)
+    for part in np.split(order, [1, 60, 119]):
+        learner.forget(np.array(labels)[part], rows[part])
+    assert learner.classes == {}
 
 
 def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
-    noise = 1 + 1e-5 * np.random.default_rng(2).normal(size=(30, 12))
-    learner.forget("a", (drawn("a") * noise).astype(np.float32))
+    noise = 1 + 1e-5 * np.random.default_rng(2).normal(size=(30, 1))
+    learner.forget("a", (rows_of("a", 30) * noise).astype(np.float32))
     assert list(learner.classes) == ["b", "c", "d"]
 
 
-def test_after_a_class_was_dropped_the_others_are_still_forgotten_exactly(learner):
-    if learner.classifier.leaves_trace:
-        with pytest.warns(ForgetTraceWarning):
-            learner.forget("a")
-    else:
-        learner.forget("a")
-    learner.forget("b", drawn("b"))
-    assert list(learner.classes) == ["c", "d"]
+@pytest.mark.parametrize("keep", [None, "features"])
+def test_a_sample_learned_twice_can_be_forgotten_twice_and_no_more(keep):
+    learner = taught("a", n=4, keep=keep).learn(np.repeat(PROBE[:1], 3, axis=0), ["a"] * 3)
+    learner.forget("a", np.repeat(PROBE[:1], 2, axis=0))
+    with pytest.raises(KldaError, match="'a'"):
+        learner.forget("a", np.repeat(PROBE[:1], 2, axis=0))
+    assert learner.classes == {"a": 5}
 
 
-def test_without_a_scatter_the_mean_of_a_class_tells():
-    learner = taught(classifier=NCM())
-    with pytest.raises(KldaError, match=NOT_LEARNED):
-        learner.forget("a", drawn("a", seed=7))
-    learner.forget("a", drawn("a"))
-    assert list(learner.classes) == ["b", "c", "d"]
+def test_a_large_class_is_found_in_the_ledger_in_little_memory():
+    """A matrix of all pairs took 8 bytes each: 20 GB for a class of 50,000."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 6)).astype(np.float32)
+    rows[:500] = rows[0]  # the same sample learned many times
+    learner = Learner("features", classifier=small(n_components=None), keep="features")
+    learner.learn(rows, ["a"] * 5999 + ["b"])
+    again = rows[:5999] * (1 + 1e-4 * rng.normal(size=(5999, 1))).astype(np.float32)
+    again[:250] = rows[:250]
+    tracemalloc.start()
+    learner.forget("a", again[rng.permutation(5999)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e8  # all pairs: 2.9e8, several times over
+    assert learner.classes == learner.ledger.counts == {"b": 1}
 
 
-def test_a_ledger_says_it_in_the_same_words():
-    learner = taught(keep="features")
-    for rows in (drawn("a", seed=7), drawn("a", 1, seed=7)):
-        with pytest.raises(KldaError, match=NOT_LEARNED):
-            learner.forget("a", rows)
-    assert learner.classes == dict.fromkeys("abcd", 30)
-
-
-def test_the_command_and_the_service_say_it_in_the_same_words(learner, tmp_path):
+def test_the_command_and_the_service_say_it_in_the_same_words(tmp_path):
     pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
     from tests.cli.conftest import Cli
     from tests.server.conftest import serving
 
-    learner.save(tmp_path / "m")
+    taught(n=30).save(tmp_path / "m")
     before = sorted(path.name for path in (tmp_path / "m").rglob("*"))
-    rows, labels = strangers()["part of a class"]
+    rows, labels = STRANGERS["part of a class"]
     np.savez(tmp_path / "rows.npz", features=rows, labels=np.array(labels))
     words = ("forget", "a", "--model", tmp_path / "m", "--rows", tmp_path / "rows.npz", "--partly")
-    said = " ".join(Cli()(*words, code=1).output.split())
-    assert NOT_LEARNED in said
-    assert "rows.npz" in said
+    assert NOT_LEARNED in " ".join(Cli()(*words, code=1).output.split())
     assert sorted(path.name for path in (tmp_path / "m").rglob("*")) == before
     with serving(tmp_path / "m") as client:
-        body = {"features": rows.tolist(), "labels": labels}
-        answer = client.post("/v1/forget", json=body)
+        answer = client.post("/v1/forget", json={"features": rows.tolist(), "labels": labels})
         assert answer.status_code == 409, answer.text
         assert NOT_LEARNED in answer.text
-        assert client.get("/v1/classes").json()["classes"][0]["samples"] == 30
-        body = {"features": drawn("a").tolist(), "labels": ["a"] * 30}
+        body = {"features": rows_of("a", 30).tolist(), "labels": ["a"] * 30}
         assert client.post("/v1/forget", json=body).status_code == 200

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from klda import LDA, NCM, KLDAEnsemble
+from klda import KLDA, LDA
 from klda.errors import KldaError
 from klda.learner import Learner
 from klda.server.changes import Key
@@ -76,8 +76,8 @@ def test_all_changes_survive_a_kill(features_model, saves):
 
 @pytest.mark.parametrize(
     "classifier",
-    [LDA(), NCM(), KLDAEnsemble(n_components=60, n_members=3, random_state=1)],
-    ids=["LDA", "NCM", "KLDAEnsemble"],
+    [LDA(), KLDA(n_components=60, random_state=1)],
+    ids=["LDA", "KLDA"],
 )
 def test_forget_and_undo_leave_the_answers_as_they_were(tmp_path, classifier):
     learner = Learner("features", classifier=classifier)

@@ -71,7 +71,9 @@ def test_answers_of_all_workers_include_what_was_acknowledged(text_model):
 
         for i in range(3):
             label = f"fresh{i}"
-            texts = [f"the zebra number {i} sings in room {j}" for j in range(4)]
+            texts = [
+                f"{['the zebra', 'a tax form', 'my old bike'][i]} in room {j}" for j in range(4)
+            ]
             body = {"texts": texts, "labels": [label] * 4}
             assert client.post("/v1/learn", json=body).status_code == 200
             assert {answer["label"] for answer in pool.map(ask, texts * 3)} == {label}

@@ -52,7 +52,7 @@ def fails_on(monkeypatch, label):
 
     def learn(self, rows, labels, **options):
         if label in labels:
-            self.classifier.forget("ants")
+            self.forget("ants")
             raise ArithmeticError(f"{label} on purpose")
         return real(self, rows, labels, **options)
 

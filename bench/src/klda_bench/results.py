@@ -21,9 +21,9 @@ from typing import Any
 
 from filelock import FileLock
 
+from klda.engine import ridge, rule
 from klda.engine.feature_map import GAMMA_SCALE
-from klda.engine.rule import AUTO_RIDGES, FADES_BELOW, LDA_PART, MOST_FADED
-from klda.engine.shrinkage import LEAST_OF_AVERAGE, PRIOR_WEIGHT
+from klda.engine.shrinkage import LEAST_OF_AVERAGE
 from klda.errors import KldaError
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 AUTO_MEANINGS: dict[str, Any] = {
     "gamma": GAMMA_SCALE,
-    "ridge": list(AUTO_RIDGES),
-    "priors": [PRIOR_WEIGHT, LEAST_OF_AVERAGE],
-    "rule": [LDA_PART, FADES_BELOW, MOST_FADED],
+    "ridge": [ridge.USUAL, ridge.PRIOR_WEIGHT],
+    "priors": [rule.PRIOR_WEIGHT, LEAST_OF_AVERAGE],
+    "rule": [rule.LDA_PART, rule.FADES_BELOW, rule.MOST_FADED],
 }
 """The numbers behind each parameter of KLDA that can be ``"auto"``."""
 NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "progress")

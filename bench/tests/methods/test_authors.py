@@ -62,12 +62,13 @@ def test_the_engine_gives_the_answers_of_the_plain_form_on_the_same_random_featu
     model = KLDAEnsemble.paper(gamma=0.5, n_components=400, n_members=3, random_state=0)
     model.fit(train.X, train.y)
     total = 0.0
-    for member in model.model_.maps:
-        Z, Z_test = (model.model_.backend.to_numpy(member.lift(X)) for X in (train.X, test.X))
+    for member in model.members_:
+        own_map = member.model_.map
+        Z, Z_test = (own_map.backend.to_numpy(own_map.lift(X)) for X in (train.X, test.X))
         means = np.stack([Z[train.y == label].mean(axis=0) for label in model.classes_])
         centred = (Z - means[np.searchsorted(model.classes_, train.y)]).astype(float)
         scatter = centred.T @ centred
-        ridge = model.ridge_ * np.trace(scatter) / len(scatter)
+        ridge = member.ridge_ * np.trace(scatter) / len(scatter)
         inverse = np.linalg.pinv(scatter + ridge * np.eye(len(scatter)))
         difference = Z_test[:, None, :] - means
         distance = np.einsum("nkd,de,nke->nk", difference, inverse, difference)

@@ -7,13 +7,13 @@ import zlib
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
-from klda.errors import KldaError
 from klda_bench.cli import app
-from klda_bench.runs.grid import pack_bits
 from klda_bench.shots import draws, summary
-from klda_bench.shots.contenders import CONTENDERS, Answers
+from klda_bench.shots.contenders import PEERS, Answers, logistic_regression
+from klda_bench.shots.tasks import MADE, TASKS
 
 TOPICS = ("card_arrival", "lost_luggage", "order_pizza", "play_music", "book_hotel", "set_alarm")
 FILLER = ("please", "now", "my", "the", "help", "want", "today", "again", "could", "you")
@@ -66,79 +66,135 @@ def rows_of(output):
     return [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
 
 
+def drawn(kind, y, shots, seed=0):
+    return TASKS[kind](y, shots, np.random.default_rng(seed))
+
+
 def test_a_draw_has_so_many_samples_per_class_and_contains_the_smaller_ones():
     y = np.repeat(["a", "b", "c"], [30, 4, 50])
-    few, more = (draws.draw_rows(y, k, seed=3)[0] for k in (2, 10))
-    assert pd.Series(y[few]).value_counts().to_dict() == {"a": 2, "b": 2, "c": 2}
-    assert pd.Series(y[more]).value_counts().to_dict() == {"a": 10, "b": 4, "c": 10}
-    assert set(few) < set(more)
-    assert set(few) != set(draws.draw_rows(y, 2, seed=4)[0])
-    assert sorted(draws.draw_rows(y, "all", seed=3)[0]) == list(range(len(y)))
-    assert len(draws.draw_rows(y, 0, seed=3)[0]) == 0
+    few, more = (drawn("shots", y, k, seed=3) for k in (2, 10))
+    assert pd.Series(few.labels).value_counts().to_dict() == {"a": 2, "b": 2, "c": 2}
+    assert pd.Series(more.labels).value_counts().to_dict() == {"a": 10, "b": 4, "c": 10}
+    assert set(few.rows) < set(more.rows)
+    assert set(few.rows) != set(drawn("shots", y, 2, seed=4).rows)
+    assert sorted(drawn("shots", y, "all").rows) == list(range(len(y)))
+    assert len(drawn("shots", y, 0).rows) == 0
 
 
 def test_rare_classes_have_few_samples_and_the_others_all():
     y = np.repeat([f"class {i:02d}" for i in range(20)], 15)
-    rows, rare = draws.draw_rows(y, 2, seed=0, rare=True)
-    counts = pd.Series(y[rows]).value_counts()
-    assert len(rare) == 2
-    assert all(counts[name] == (2 if name in rare else 15) for name in np.unique(y))
+    task = drawn("rare", y, 2)
+    counts = pd.Series(task.labels).value_counts()
+    assert len(task.special) == 2
+    assert all(counts[name] == (2 if name in task.special else 15) for name in np.unique(y))
+
+
+def test_a_fifth_of_the_labels_is_drawn_again_and_no_row_changes():
+    y = np.repeat(np.array(list("abcdefghij")), 200)
+    task = drawn("noisy", y, "all")
+    assert sorted(task.rows) == list(range(len(y)))
+    wrong = np.mean(task.labels != y[task.rows])  # a tenth of those drawn again are the same
+    deviation = np.sqrt(0.18 * 0.82 / len(y))
+    assert abs(wrong - 0.18) < 5 * deviation
+
+
+def test_declared_classes_are_five_of_the_first_25_and_have_no_sample():
+    y = np.repeat([f"class {i:02d}" for i in range(40)], 10)
+    task = drawn("declared", y, 3)
+    assert len(task.special) == 5
+    assert not set(task.special) & set(task.labels)
+    assert set(task.special) | set(task.labels) == {f"class {i:02d}" for i in range(25)}
+    assert pd.Series(task.labels).value_counts().to_dict() == dict.fromkeys(set(task.labels), 3)
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_made_features_have_all_classes_in_both_parts(name):
+    found = MADE[name]()
+    assert found.modality == "features"
+    for part in (found.train, found.test):
+        assert np.bincount(np.unique(part.y, return_inverse=True)[1]).min() > 70
+        assert len(set(part.y.tolist())) == 10
 
 
 def test_measures_of_doubt_are_those_of_a_worked_example():
     truth = np.array(["a", "a", "b", "b"])
-    answers = Answers(np.array(["a", "b", "b", "a"]), np.array([0.95, 0.95, 0.55, 0.15]))
-    row = draws.measured(answers, truth)
+    labels, confidence = np.array(["a", "b", "b", "a"]), np.array([0.95, 0.95, 0.55, 0.15])
+    row = draws.measured(Answers(labels, confidence, None, [True, False, None, None], 0.75), truth)
     assert row["accuracy"] == 50.0
     assert row["wrong_and_sure"] == 25.0
+    assert row["known_refused"] == 25.0  # what can't be judged is not refused
+    assert row["expected_accuracy"] == 75.0
     # Bins: two answers at 0.95 of which one is right, one right at 0.55, one wrong at 0.15.
     assert row["calibration_error"] == pytest.approx((2 * 0.45 + 0.45 + 0.15) / 4)
-    assert "calibration_error" not in draws.measured(Answers(truth), truth)
+    assert "known_refused" not in draws.measured(Answers(labels, confidence), truth)
 
 
 def test_inputs_that_cannot_be_judged_count_as_neither_known_nor_refused():
-    names = np.array(["a"] * 4)
-    known = Answers(names, None, np.array([0.0, 1.0, 2.0, 3.0]), [True, True, False, None])
-    unknown = Answers(names, None, np.array([2.5, 4.0, 5.0, 6.0]), [True, None, None, False])
+    names, sure = np.array(["a"] * 4), np.ones(4)
+    known = Answers(names, sure, np.array([0.0, 1.0, 2.0, 3.0]), [True, True, False, None])
+    unknown = Answers(names, sure, np.array([2.5, 4.0, 5.0, 6.0]), [True, None, None, False])
     row = draws.told_apart(known, unknown)
     assert row["auroc"] == pytest.approx(15 / 16)
-    assert row["known_refused"] == row["unknown_taken_for_known"] == 25.0
-    assert row["unknown_not_judged"] == 50.0
+    assert row["unknown_taken_for_known"] == 25.0
 
 
 def test_a_plan_leaves_out_what_would_be_the_same_run():
     plan = draws.Plan(["ours", "names", "ncm"], ["clinc"], [0, 1, "all"], 2)
     assert list(plan.cells()) == [
-        *[("names", 0, draw) for draw in (0, 1)],
+        ("names", 0, 0),
         *[(method, 1, draw) for draw in (0, 1) for method in ("ours", "names", "ncm")],
         *[("ours", "all", 0), ("names", "all", 0), ("ncm", "all", 0)],
         *[("ours", "all", 1), ("names", "all", 1)],
     ]
+    noisy = draws.Plan(["ncm"], ["clinc"], ["all"], 2, "noisy")
+    assert list(noisy.cells()) == [("ncm", "all", 0), ("ncm", "all", 1)]
 
 
-def made_up(method, shots, draw, right):
-    correct = np.arange(10) < right
-    row = {"dataset": "clinc", "method": method, "shots": shots, "draw": draw}
-    return row | {"accuracy": 10.0 * right, "correct": pack_bits(correct), "test_rows": 10}
+def test_c_is_chosen_by_cross_validation_where_classes_have_a_sample_for_each_fold():
+    assert isinstance(logistic_regression(2), LogisticRegression)
+    assert logistic_regression(3).param_grid == {"C": (1.0, 10.0, 100.0, 1000.0)}
+
+
+MADE_UP = {"ours": (60.0, 96.0), "ncm": (55.0, 97.0), "lr": (70.0, 80.0)}
+
+
+def made_up(dataset, minus=0.0, **measures):
+    return [
+        {"dataset": dataset, "method": method, "shots": shots, "draw": draw}
+        | {"accuracy": accuracy - minus + draw}
+        | (measures if method == "ours" else {})
+        for method, both in MADE_UP.items()
+        for shots, accuracy in zip((5, "all"), both, strict=True)
+        for draw in (0, 1)
+    ]
 
 
 def test_ours_is_compared_with_the_best_peer_of_each_cell():
-    rights = {"ours": (6, 9), "ncm": (5, 7), "lr": (3, 8), "knn": (9, 10)}
-    rows = [
-        made_up(method, shots, 0, right)
-        for method, both in rights.items()
-        for shots, right in zip((1, "all"), both, strict=True)
-    ]
-    (line,) = summary.ahead(pd.DataFrame(rows)).to_dict("records")
-    assert (line[1], line["all"], line["mean"], line["lowest"]) == ("+10.0",) * 4
-    paired = summary.paired(pd.DataFrame(rows)).set_index("klda, no names - ...")["mean"]
-    assert paired["NCM"].startswith("+20.00 ± ")
-    assert paired["nearest neighbours"].startswith("-10.00 ± ")
+    rows = made_up("clinc") + made_up("banking", minus=10.0)
+    found = dict(summary.tables(rows, "shots"))
+    apart = found["Accuracy less that of the best peer (points)"].set_index("data set")
+    assert apart.loc["CLINC"].tolist() == ["-10.0", "-1.0"]
+    assert apart.loc["lowest"].tolist() == ["-10.0", "-1.0"]
+    mean = found["Mean of the data sets"].set_index("method")
+    assert mean.loc["klda"].tolist() == ["accuracy (%)", "55.5", "91.5"]
+
+
+def test_every_target_names_the_cell_that_is_nearest_to_missing_it():
+    rows = made_up("clinc", calibration_error=0.03) + made_up("hwu", calibration_error=0.05)
+    found = dict(summary.tables(rows, "shots"))
+    lines = found["Targets, and the cell that is nearest to missing each"]
+    by_name = {(line[""], line["samples"], line["target"]): line for _, line in lines.iterrows()}
+    few = by_name["calibration error", "5 to 64", "at most 0.07"]
+    assert (few["found"], few["where"], few["kept"]) == ("0.050", "HWU, k = 5", "yes")
+    whole = by_name["calibration error", "all", "at most 0.04"]
+    assert (whole["found"], whole["where"], whole["kept"]) == ("0.050", "HWU, all", "NO")
+    least = by_name["accuracy (%)", "all", "at least 97"]
+    assert (least["found"], least["where"], least["kept"]) == ("96.5", "CLINC", "NO")
+    assert "Targets" not in " ".join(title for title, _ in summary.tables(rows, "noisy"))
 
 
 def test_every_method_answers_and_a_second_call_runs_nothing(folder, tmp_path, monkeypatch):
-    output = tmp_path / "out"
-    methods = "ours,names,cryptic,ncm,lda,knn,lr-last,lr"
+    output, methods = tmp_path / "out", ",".join(("ours", "names", *PEERS))
     arguments = ("--datasets", folder, "--shots", "0,2,all", "--draws", 2, "--output", output)
     first = call(*arguments, "--methods", methods)
     assert first.exit_code == 0, first.output
@@ -147,7 +203,8 @@ def test_every_method_answers_and_a_second_call_runs_nothing(folder, tmp_path, m
     for row in rows:
         assert row["accuracy"] > (60 if row["shots"] == "all" else 30), row  # chance is 17
         assert 0 <= row["calibration_error"] <= 1
-    assert (output / "shots.png").stat().st_size > 10_000
+    whole = next(row for row in rows if row["method"] == "ours" and row["shots"] == "all")
+    assert {"expected_accuracy", "known_refused", "wrong_and_sure"} <= set(whole)
     assert "| klda, names | " in (output / "shots.md").read_text()
     monkeypatch.setattr(draws.Arena, "run", lambda *cell: pytest.fail(f"{cell} ran again"))
     again = call(*arguments, "--methods", methods)
@@ -156,31 +213,22 @@ def test_every_method_answers_and_a_second_call_runs_nothing(folder, tmp_path, m
     assert len(rows_of(output)) == len(rows)
 
 
-def test_names_help_most_at_one_sample_and_codes_do_not_hurt(folder, tmp_path):
+def test_a_changed_program_runs_ours_again_and_no_peer(folder, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
+    for program in ("one", "other"):
+        monkeypatch.setattr(draws, "_program", lambda program=program: program)
+        assert call(*arguments, "--methods", "ours,ncm").exit_code == 0
+    assert [row["method"] for row in rows_of(output)] == ["ours", "ncm", "ours"]
+
+
+def test_names_help_most_at_one_sample(folder, tmp_path):
     output = tmp_path / "out"
     arguments = ("--datasets", folder, "--shots", "1", "--draws", 3, "--output", output)
-    assert call(*arguments, "--methods", "ours,names,cryptic").exit_code == 0
+    assert call(*arguments, "--methods", "ours,names").exit_code == 0
     means = pd.DataFrame(rows_of(output)).groupby("method").accuracy.mean()
     # One sample has one of the two words of its topic; the name has both.
     assert means["names"] > means["ours"] + 5
-    assert means["cryptic"] > means["ours"] - 5
-
-
-def test_joined_classes_are_as_many_as_asked_for():
-    y = np.array(sorted("abcdefg" * 3))
-    joined = draws.join_classes(y, 3, seed=0)
-    assert sorted(set(joined)) == ["group 1", "group 2", "group 3"]
-    assert all(len(set(joined[y == name])) == 1 for name in "abcdefg")
-    assert (draws.join_classes(y, 3, seed=1) != joined).any()
-
-
-def test_joined_classes_are_learned_and_told_in_files_of_their_own(folder, tmp_path):
-    output = tmp_path / "out"
-    arguments = ("--datasets", folder, "--draws", 1, "--shots", "2", "--output", output)
-    answer = call(*arguments, "--joined", 2, "--methods", "ncm,lr")
-    assert answer.exit_code == 0, answer.output
-    assert "joined at random to 2" in (output / "joined-2.md").read_text()
-    assert all(row["samples"] == 2 * 2 for row in rows_of(output))
 
 
 def test_rare_mode_tells_the_recall_of_the_rare_classes(folder, tmp_path):
@@ -194,26 +242,27 @@ def test_rare_mode_tells_the_recall_of_the_rare_classes(folder, tmp_path):
         assert 0 <= row["rare_recall"] <= 100
 
 
+def test_declared_classes_are_found_by_name_and_the_others_compared(folder, tmp_path):
+    output = tmp_path / "out"
+    answer = call("--datasets", folder, "--declared", "--draws", 2, "--output", output)
+    assert answer.exit_code == 0, answer.output
+    assert "recall of the declared classes" in answer.stdout
+    for row in rows_of(output):  # five of the six classes are declared: one was taught
+        assert row["samples"] == 12
+        assert 0 <= row["declared_recall"] <= 100
+        assert row["others_alone"] == 100.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--methods", "nothing"], "methods='nothing'"),
         (["--shots", "1,many"], "shots='1,many'"),
         (["--rare", "--shots", "0,1"], "--rare"),
+        (["--rare", "--declared"], "--rare and --declared"),
     ],
 )
 def test_errors_name_the_value(arguments, message):
     answer = call(*arguments)
     assert answer.exit_code == 1
     assert message in answer.stderr
-
-
-def test_the_registered_methods_learn_on_their_layers():
-    assert {name: CONTENDERS[name].layers for name in ("ncm", "lr-last", "lr", "anacp")} == {
-        "ncm": "last",
-        "lr-last": "last",
-        "lr": "auto",
-        "anacp": "auto",
-    }
-    with pytest.raises(KldaError, match="unheard"):
-        draws.Plan(["unheard"], [], [1], 1)

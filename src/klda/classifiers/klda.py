@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
+from klda.checks import check_count
 from klda.classifiers.base import ContinualClassifier
-from klda.engine.arrays import Array, Backend
-from klda.engine.feature_map import GAMMA_SCALE, Draw, FeatureMap, median_squared_distance
+from klda.classifiers.validation import not_fitted
+from klda.engine.feature_map import FourierMap
+from klda.engine.solution import softmax
 from klda.errors import KldaError
+from klda.labels import Label
 
 PAPER: dict[str, Any] = {
     "n_components": 5000,
@@ -35,8 +40,7 @@ class KLDA(ContinualClassifier):
         first batch; afterwards it is fixed. What the paper calls sigma is this gamma.
     ridge : float or "auto"
         Added to the covariance's diagonal, relative to its mean. Rounded to eight steps per
-        octave. ``"auto"`` is ``0.1 D / N`` for N samples and D components up to N = D, and falls
-        to 0.01 at N = 2 D; larger while there are few samples of each class.
+        octave. ``"auto"`` is chosen by generalised cross-validation; see `klda.engine.ridge`.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool
@@ -52,8 +56,8 @@ class KLDA(ContinualClassifier):
         ``"lda"`` is the paper's: the nearest class mean. ``"auto"`` adds ridge regression onto the
         classes, from the same statistics; see `klda.engine.rule`.
     blocks : tuple of int, optional
-        Widths of the blocks that a row consists of, such as the layers of a network. While there
-        are few samples, the blocks before the last are weighted by what the samples favour.
+        Widths of the blocks that a row consists of, such as the layers of a network. With few
+        samples of each class, the blocks before the last count less.
     random_state : int, RandomState or None
         Seed of the random features. Models can be merged only if they have the same ones.
     device : str
@@ -121,29 +125,11 @@ class KLDA(ContinualClassifier):
     @property
     def gamma_(self) -> float:
         """The kernel parameter in use."""
-        return float(self._known().maps[0].gamma or 0.0)
-
-    def _maps(self, samples: Array, backend: Backend) -> list[FeatureMap]:
-        """Draw random Fourier features, for one member or for each of several."""
-        rng = check_random_state(self.random_state)
-        blocks, width = tuple(self.blocks or ()), int(samples.shape[1])
-        if blocks and (min(blocks) < 1 or sum(blocks) != width):
-            raise KldaError(
-                f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; give "
-                "the width of each block of features."
-            )
-        members = int(getattr(self, "n_members", 1))
-        keys = rng.randint(np.iinfo(np.int64).max, size=members, dtype=np.int64).tolist()
-        gamma = self.gamma
-        if gamma == "auto":
-            gamma = GAMMA_SCALE / median_squared_distance(samples)
-            gamma = float(f"{gamma:.6g}")  # the same, whatever machine has rounded its last digits
-        draws = [Draw(self.random_features, key) for key in keys]
-        size, gamma = int(self.n_components), float(gamma)
-        return [FeatureMap(backend, width, size, gamma, draw, blocks=blocks) for draw in draws]
+        own_map = self.model_.map
+        return own_map.gamma if isinstance(own_map, FourierMap) else 0.0
 
 
-class KLDAEnsemble(KLDA):
+class KLDAEnsemble(ClassifierMixin, BaseEstimator):
     """KLDA-E: the average of several KLDA models with different random features.
 
     Scores are averaged by default: measured on the paper's data sets this is level with the
@@ -151,52 +137,103 @@ class KLDAEnsemble(KLDA):
 
     Parameters
     ----------
+    estimator : KLDA, optional
+        What each member is like.
     n_members : int
         Number of models.
     combine : {"scores", "probabilities"}
         What is averaged.
-    n_components, gamma, ridge, random_features, small_sample_correction, calibrated, priors, \
-rule, blocks, random_state, \
-device, dtype
-        As for `KLDA`.
+    random_state : int, RandomState or None
+        Seed of the members' random features.
     """
+
+    n_features_in_: int
+    members_: list[KLDA]
 
     def __init__(
         self,
+        estimator: KLDA | None = None,
         *,
         n_members: int = 5,
         combine: str = "scores",
-        n_components: int = 5000,
-        gamma: float | str = "auto",
-        ridge: float | str = "auto",
-        random_features: str = "gaussian",
-        small_sample_correction: bool = True,
-        calibrated: bool = True,
-        priors: str = "auto",
-        rule: str = "auto",
-        blocks: tuple[int, ...] | None = None,
         random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-        dtype: str = "float32",
     ) -> None:
-        super().__init__(
-            n_components=n_components,
-            gamma=gamma,
-            ridge=ridge,
-            random_features=random_features,
-            small_sample_correction=small_sample_correction,
-            calibrated=calibrated,
-            priors=priors,
-            rule=rule,
-            blocks=blocks,
-            random_state=random_state,
-            device=device,
-            dtype=dtype,
-        )
+        self.estimator = estimator
         self.n_members = n_members
         self.combine = combine
+        self.random_state = random_state
 
     @classmethod
-    def paper(cls, *, gamma: float, **parameters: Any) -> Self:
+    def paper(
+        cls, *, gamma: float, n_members: int = 5, random_state: Any = None, **parameters: Any
+    ) -> Self:
         """Return exactly the paper's KLDA-E: five members, averaged probabilities."""
-        return cls(gamma=gamma, **(PAPER | {"combine": "probabilities"} | parameters))
+        combine = parameters.pop("combine", "probabilities")
+        estimator = KLDA.paper(gamma=gamma, **parameters)
+        return cls(estimator, n_members=n_members, combine=combine, random_state=random_state)
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from scratch, forgetting whatever was learned before."""
+        members = self._made()
+        for member in members:
+            member.fit(X, y)
+        self.members_, self.n_features_in_ = members, members[0].n_features_in_
+        if hasattr(members[0], "feature_names_in_"):
+            self.feature_names_in_ = members[0].feature_names_in_
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn more samples, of known classes or of new ones; ``classes`` is ignored."""
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        drafts = [member.copy() for member in self.members_]  # all of them learn, or none
+        for draft in drafts:
+            draft.partial_fit(X, y)
+        self.members_ = drafts
+        return self
+
+    def _made(self) -> list[KLDA]:
+        check_count("n_members", self.n_members)
+        if self.combine not in ("scores", "probabilities"):
+            raise KldaError(
+                f"combine={self.combine!r} is not known; use one of 'scores', 'probabilities'."
+            )
+        rng, like = check_random_state(self.random_state), self.estimator or KLDA()
+        seeds = rng.randint(np.iinfo(np.int32).max, size=int(self.n_members))
+        return [KLDA(**(like.get_params() | {"random_state": int(seed)})) for seed in seeds]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "members_")
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Labels of the classes known now, sorted."""
+        return self._known()[0].classes_
+
+    def _known(self) -> list[KLDA]:
+        if not self.__sklearn_is_fitted__():
+            raise not_fitted(self, was_fitted=False)
+        return self.members_
+
+    def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Average scores ``(n_samples, n_classes)``, or logarithms of average probabilities."""
+        members = self._known()
+        if self.combine == "scores":
+            return np.mean([member.scores(X, among) for member in members], axis=0)
+        mean = np.mean([softmax(member.scores(X, among)) for member in members], axis=0)
+        return np.asarray(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
+
+    def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
+        scores = self.scores(X, among)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Labels of the likeliest classes, among some of them if they are given."""
+        labels = self.classes_ if among is None else np.asarray(among)
+        return labels[self.scores(X, among).argmax(axis=1)]
+
+    def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Average of the members' probabilities."""
+        members = self._known()
+        return np.mean([member.predict_proba(X, among) for member in members], axis=0)

@@ -1,4 +1,4 @@
-"""Classifiers on the features as they are: LDA, and the nearest class mean."""
+"""Linear Discriminant Analysis on the features as they are."""
 
 from __future__ import annotations
 
@@ -40,23 +40,5 @@ class LDA(ContinualClassifier):
         self.small_sample_correction = small_sample_correction
         self.calibrated = calibrated
         self.priors = priors
-        self.device = device
-        self.dtype = dtype
-
-
-class NCM(ContinualClassifier):
-    """Nearest class mean by cosine.
-
-    Parameters
-    ----------
-    device : str
-        ``"auto"``, ``"cpu"``, or a torch device such as ``"cuda"``.
-    dtype : {"float32", "float64"}
-        Precision of the means.
-    """
-
-    nearest_mean = True
-
-    def __init__(self, *, device: str = "auto", dtype: str = "float32") -> None:
         self.device = device
         self.dtype = dtype

@@ -145,7 +145,7 @@ def forget(
         raise typer.BadParameter("--partly goes with --rows.")
     encoding = options.encoding(device, batch_size, engine, precision)
     with changed(model, wait, encoding) as learner:
-        before, holding = learner.classes, learner.classifier.holds_samples
+        before, holding = learner.classes, not learner.leaves_trace
         names = [known_class(label, before) for label in labels or ()]
         exact = bool(ids or rows) or not learner.traces_of(names)
         if ids:

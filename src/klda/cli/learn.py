@@ -38,7 +38,6 @@ def learn(
     layers: options.Layers = None,
     classifier: options.Classifier = None,
     components: options.Components = None,
-    members: options.Members = None,
     gamma: options.Gamma = None,
     ridge: options.Ridge = None,
     seed: options.Seed = None,
@@ -86,9 +85,7 @@ def learn(
             "--resume continues from saved progress, which --restart discards and --cluster does "
             "not save: give one of them."
         )
-    new = NewModel(
-        foundation, layers, classifier, components, members, gamma, ridge, seed, keep, no_names
-    )
+    new = NewModel(foundation, layers, classifier, components, gamma, ridge, seed, keep, no_names)
     encoding = options.encoding(device, batch_size, engine, precision)
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _progress_kept(model):

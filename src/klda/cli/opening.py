@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from klda.cli.options import given
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.engine.parameters import Parameters
     from klda.labels import Label
     from klda.learner import Learner
 
@@ -23,7 +24,6 @@ CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
 # Options for a new model that are parameters of its classifier.
 PARAMETERS = {
     "components": "n_components",
-    "members": "n_members",
     "gamma": "gamma",
     "ridge": "ridge",
     "seed": "random_state",
@@ -43,7 +43,6 @@ class NewModel:
     layers: str | None = None
     classifier: str | None = None
     components: int | None = None
-    members: int | None = None
     gamma: float | None = None
     ridge: float | None = None
     seed: int | None = None
@@ -69,29 +68,22 @@ class NewModel:
             say(f"Making a new model with {foundation}.")
         options = encoding | given(layers=self.layers, keep=self.keep)
         learner = Learner(foundation, names=not self.no_names, **options)
-        learner.classifier = self._classifier(learner.classifier)
+        learner.parameters = self._changed(learner.parameters)
         return learner
 
-    def _classifier(self, default: Any) -> Any:
-        """Return the default classifier with what the options change."""
-        from klda.classifiers import LDA, NCM, KLDAEnsemble
-
-        kind = self.classifier or "klda"
-        changes = {PARAMETERS[option]: value for option, value in self._parameters().items()}
-        if kind == "klda" and (self.members or 1) > 1:
-            return KLDAEnsemble(**(default.get_params() | changes))
-        if kind == "klda":
-            changes.pop("n_members", None)
-            return default.set_params(**changes)
-        if kind not in ("lda", "ncm"):
-            raise typer.BadParameter(f"{kind!r} is not one of klda, lda, ncm.")
-        estimator = {"lda": LDA, "ncm": NCM}[kind](device=default.device)
-        for option in self._parameters():
-            if PARAMETERS[option] not in estimator.get_params():
-                raise typer.BadParameter(
-                    f"--{option} is not for --classifier {kind}. Leave it out."
-                )
-        return estimator.set_params(**changes)
+    def _changed(self, default: Parameters) -> Parameters:
+        """Return the default parameters with what the options change."""
+        kind, changes = self.classifier or "klda", self._parameters()
+        if kind not in ("klda", "lda"):
+            raise typer.BadParameter(f"{kind!r} is not one of klda, lda.")
+        if kind == "lda":
+            for option in ("components", "gamma", "seed"):
+                if option in changes:
+                    raise typer.BadParameter(
+                        f"--{option} is not for --classifier lda. Leave it out."
+                    )
+            default = replace(default, n_components=None, rule="lda")
+        return replace(default, **{PARAMETERS[option]: value for option, value in changes.items()})
 
     def _parameters(self) -> dict[str, Any]:
         return given(**{option: getattr(self, option) for option in PARAMETERS})

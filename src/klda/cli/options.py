@@ -84,9 +84,8 @@ Foundation = Annotated[
 Layers = Annotated[
     str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
 ]
-Classifier = Annotated[str | None, _new("klda (default), lda or ncm.")]
+Classifier = Annotated[str | None, _new("klda (default) or lda.")]
 Components = Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")]
-Members = Annotated[int | None, _new("Models in an ensemble (1).", min=1, metavar="N")]
 Gamma = Annotated[float | None, _new("Bandwidth of the kernel (automatic).")]
 Ridge = Annotated[float | None, _new("Ridge relative to the variance (automatic).")]
 Seed = Annotated[

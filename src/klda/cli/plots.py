@@ -82,7 +82,7 @@ def draw_map(learner: Learner, path: Path) -> None:
     """
     from klda.learner.label_set import ClassDistances
 
-    distances = ClassDistances.of(learner.classifier)
+    distances = ClassDistances.of(learner.solution)
     classes, pairs = distances.map(), distances.pairs(MOST_LINES)
     lines = ", red lines join the most easily confused" if pairs else ""
     title = f"{len(classes.labels):,} classes: neighbours are alike{lines}"

@@ -116,7 +116,7 @@ def predict(
     encoding = options.encoding(device, batch_size, engine, precision)
     if cluster is not None:
         _refuse(context, "--cluster", "server", "text", "top_k", "reject", "explain", "format")
-        where = options.given(address=cluster, workers=workers, refused=refused)
+        where = options.given(address=cluster, workers=workers, reject=refused)
         _on_cluster(file, model, output_file, encoding | where, input_column)
         return
     judged = reject or refused is not None
@@ -124,12 +124,12 @@ def predict(
         _refuse(context, "--server", "reject", "refused", "explain", *ENCODING)
         asked = _service(server, key)
     else:
-        asked = _opened(model, encoding, needs_learner=judged or explain)
+        asked = _opened(model, encoding)
     batches = _batches(asked.modality, file, text, input_column)
     if explain and format is Format.CSV:
         raise typer.BadParameter("--explain has no csv: leave out --format, or give jsonl.")
     if explain:
-        records = explained(asked, batches, max(top_k, FEWEST), options.given(refused=refused))
+        records = explained(asked, batches, max(top_k, FEWEST), options.given(reject=refused))
         write = write_jsonl if format is Format.JSONL else _write_explanations
     else:
         rejecting = {"reject": refused or REFUSED} if judged else {}
@@ -169,13 +169,7 @@ def _service(url: str, key: str | None) -> Any:
     return Client(url, key=key)
 
 
-def _opened(model: Any, encoding: dict[str, Any], *, needs_learner: bool) -> Any:
-    """Open a model folder with as little to import as the answers need."""
-    from klda.learner.predictor import Predictor
-
-    quick = None if needs_learner else Predictor.load(model, **encoding)
-    if quick is not None:
-        return quick
+def _opened(model: Any, encoding: dict[str, Any]) -> Any:
     from klda.learner import Learner
 
     return Learner.load(model, **encoding)
@@ -210,7 +204,7 @@ def answered(
 ) -> Iterator[Record]:
     """Yield the likeliest classes of each input; if some may be rejected, whether it is known."""
     # A model with fewer classes than asked for has fewer columns to fill.
-    most = min(top_k, getattr(asked, "n_classes", None) or len(asked.classes))
+    most = min(top_k, len(asked.classes))
     name = "row" if asked.modality == "features" else asked.modality
     answers = _named(batches, lambda inputs: asked.predict_top(inputs, most, **rejecting))
     for value, top in answers:

@@ -68,14 +68,15 @@ def show(
 
 
 def _summary(model: Path, document: dict[str, Any]) -> RichTable:
-    foundation, classifier = document["foundation_model"], document["classifier"]
+    foundation = document["foundation_model"]
     size = sum(file["bytes"] for file in document["files"])
-    parameters = ", ".join(f"{name}={value}" for name, value in classifier["parameters"].items())
+    parameters = ", ".join(f"{name}={value}" for name, value in document["parameters"].items())
+    kind = "LDA" if document["parameters"]["n_components"] is None else "KLDA"
     entries = {
         "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
         "foundation model": f"{foundation['name']}, {foundation['modality']}, "
-        f"{classifier['n_features']} features{_engine(foundation)}",
-        "classifier": f"{classifier['kind']}({parameters})",
+        f"{_width(document)} features{_engine(foundation)}",
+        "classifier": f"{kind}({parameters})",
         "knows": knowledge(len(document["classes"]), document["samples"]),
         "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",
@@ -87,6 +88,11 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     for name, value in entries.items():
         summary.add_row(name, Text(value))
     return summary
+
+
+def _width(document: dict[str, Any]) -> int:
+    engine = document["engine"]
+    return int(engine.get("solution", engine.get("model"))["n_features"])
 
 
 def _engine(foundation: dict[str, Any]) -> str:
@@ -102,10 +108,10 @@ def _engine(foundation: dict[str, Any]) -> str:
 
 def _kept(document: dict[str, Any]) -> str:
     """Say what the folder holds of single samples; never a text or an image."""
-    if "ledger" in document:
-        samples = counted(document["ledger"]["samples"], "sample")
+    if document["keep"]:
+        samples = counted(document["engine"]["model"]["rows"]["samples"], "sample")
         return f"the features of {samples} (--keep features), no text, no image"
-    keeps = document["classifier"].get("keeps")
+    keeps = document["engine"].get("keeps")
     if keeps is None:
         return "not recorded by the version that wrote it; learn something to have it recorded"
     if "rows" in keeps:
@@ -150,9 +156,9 @@ def _show_label_set(
         say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
         values["map"] = str(map_file)
     if confusable:
-        pairs = label_set.confusable(learner.classifier, limit=None)
+        pairs = label_set.confusable(learner.solution, limit=None)
         values["confusable"] = list(map(asdict, pairs))
-        values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classifier)))
+        values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classes)))
     if as_json:
         print_json(values)
     elif confusable:

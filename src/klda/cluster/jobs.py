@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from klda.checks import REFUSED, check_count, check_fraction
-from klda.classifiers.validation import check_label_kind
 from klda.cluster.connection import ClusterError, Resources, connected
 from klda.cluster.pool import Pool, Progress
 from klda.cluster.rows import Part, cut, open_rows
-from klda.cluster.workers import Packed
+from klda.cluster.workers import Packed, packed
 from klda.data import Batch, Columns, Table, read
 from klda.data.threads import read_ahead
 from klda.encoders import Encoder
 from klda.encoders.progress import progress_bar
+from klda.engine.checks import check_label_kind
+from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.errors import KldaError, require
 from klda.learner import Learner
@@ -104,43 +105,38 @@ def learn(
             "every row; on a cluster they stay on the workers. Use a learner without a ledger."
         )
     draft = taught.copy()
-    if _is_fitted(draft):
-        draft.classifier.model_  # noqa: B018  raises at once if it can only predict
+    if not draft.engine.is_new:
+        draft.engine.model  # noqa: B018  raises at once if it can only predict
     with connected(address, resources) as ray:
         columns = Columns(input_column, label_column)
         tables = open_rows(ray, data, taught.modality, columns, classes=taught.classes)
         with _working(ray, tables, taught, options, resources, progress, "Learning") as pool:
             batches: Iterator[Batch] = read(tables, labels=True)
-            if not _is_fitted(draft):
-                # A new classifier draws its feature maps, as learning the first rows would.
+            if draft.engine.is_new:  # the first rows fix the feature map
                 first = next(batches)
-                draft.classifier.partial_fit(draft.encode(first.inputs), first.labels)
-                draft.classifier = draft.classifier.empty()
+                draft.learn_rows(draft.encode(first.inputs), first.labels or [])
+                draft.engine = Engine(draft.engine.model.empty())
                 batches = itertools.chain([first], batches)
             parts = _parts(pool, batches, *_part_sizes(draft, rows_per_part))
-            empty = ray.put(draft.classifier.empty().pack(solved=False))
+            empty = ray.put(packed(draft, Engine(draft.engine.model.empty()), solved=False))
             _merge_all(pool.map(parts, "learn", empty), draft)
-    return taught.take_over(draft, source or ", ".join(table.path.name for table in tables))
-
-
-def _is_fitted(learner: Learner) -> bool:
-    return hasattr(learner.classifier, "n_features_in_")
+    return taught.commit(draft, source or ", ".join(table.path.name for table in tables))
 
 
 def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
     """Return the least and the most rows of a part."""
-    size = draft.classifier.model_.statistics.n_components
+    size = draft.engine.model.map.n_components
     most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
     return min(most, max(1, size // 2)), most
 
 
 def _merge_all(learned: Iterator[tuple[Part, Packed]], draft: Learner) -> None:
     """Add the model of each part to the draft."""
-    classifier, before, n_rows = draft.classifier, draft.samples, 0
-    model = classifier.model_
+    engine, before, n_rows = draft.engine, draft.samples, 0
     for part, (arrays, meta) in learned:
-        check_label_kind(classifier.classes_, meta["classes"])
-        classifier.attach(Model.unpack(arrays, meta, model.backend, maps=model.maps))
+        model = engine.model
+        check_label_kind(model.classes, meta["classes"])
+        engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
         n_rows += part.n_rows
     if draft.samples - before != n_rows:
         raise ClusterError(f"{draft.samples - before} rows were learned of {n_rows}: none is kept.")
@@ -153,7 +149,7 @@ def predict(
     *,
     input_column: str | None = None,
     columns: Sequence[str] = (),
-    refused: float = REFUSED,
+    reject: float = REFUSED,
     address: str | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
@@ -180,7 +176,7 @@ def predict(
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str
         Columns of a dataset to copy, such as an id, instead of the input.
-    refused : float
+    reject : float
         Fraction of inputs of known classes that may be called unknown.
     address, workers, cpus_per_worker, gpus_per_worker, retries, progress, **options
         As for `learn`.
@@ -192,7 +188,7 @@ def predict(
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
     parquet = require("pyarrow.parquet", "cluster")
-    check_fraction("refused", refused)
+    check_fraction("reject", reject)
     folder = Path(output).resolve()
     if folder.exists():
         raise KldaError(f"output={str(output)!r} exists already: name a new folder.")
@@ -202,10 +198,10 @@ def predict(
     with connected(address, resources) as ray, _written(folder) as partial:
         found = Columns(input_column)
         tables = open_rows(ray, data, asked.modality, found, copied=tuple(columns))
-        packed = ray.put(asked.classifier.pack(compact=True))
+        given = ray.put(packed(asked, asked.engine, compact=True))
         with _working(ray, tables, asked, options, resources, progress, "Predicting") as pool:
             parts = _parts(pool, read(tables, labels=False), *PREDICTIONS_PER_FILE)
-            for part, table in pool.map(parts, "predict", packed, float(refused)):
+            for part, table in pool.map(parts, "predict", given, float(reject)):
                 parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
 

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from klda import classifiers
 from klda.cluster.connection import ClusterError
 from klda.data import Batch
 from klda.encoders import Encoder
+from klda.engine.engine import Engine
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
+from klda.learner.stored import parameters as stored_parameters
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
+Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class WorkerInfo:
     pid: int
     host: str
     device: str
+
+
+def packed(learner: Learner, engine: Engine, **what: bool) -> Given:
+    """Return an engine, with the parameters of a learner, as workers are given it."""
+    return learner.parameters.stored(), *engine.pack(learner.parameters, **what)
 
 
 class Worker:
@@ -61,29 +68,32 @@ class Worker:
             torch.set_num_threads(self._threads)
         return encoder
 
-    def _learner(self, packed: Packed) -> Learner:
-        device = self._options["device"]
-        return Learner(self._encoder, classifier=classifiers.unpack(*packed, device=device))
+    def _learner(self, packed: Given) -> Learner:
+        stored, arrays, meta = packed
+        parameters = stored_parameters(stored | {"device": self._options["device"]})
+        learner = Learner(self._encoder, classifier=parameters)
+        learner.engine = Engine.unpack(arrays, meta, parameters)
+        return learner
 
     @property
     def _info(self) -> WorkerInfo:
         return WorkerInfo(os.getpid(), socket.gethostname(), self._options["device"])
 
-    def learn(self, packed: Packed, first_row: int, *batches: Batch) -> tuple[WorkerInfo, Packed]:
-        """Learn a part into an empty classifier, and return the packed model without its maps."""
+    def learn(self, packed: Given, first_row: int, *batches: Batch) -> tuple[WorkerInfo, Packed]:
+        """Learn a part into an empty model, and return it packed, without its map."""
         learner = self._learner(packed)
         learner.learn_batches((_visible(batch.inputs), batch.labels) for batch in batches)
-        return self._info, learner.classifier.model_.pack(maps=False)
+        return self._info, learner.engine.model.pack(with_map=False)
 
     def predict(
-        self, packed: Packed, refused: float, first_row: int, *batches: Batch
+        self, packed: Given, reject: float, first_row: int, *batches: Batch
     ) -> tuple[WorkerInfo, Any]:
         """Return an Arrow table with one prediction per row, beside other columns of the rows."""
         arrow = require("pyarrow", "cluster")
         learner, row, tables = self._learner(packed), first_row, []
         for batch in batches:
             rows = learner.encode(_visible(batch.inputs))
-            answers = learner.answer_rows(rows, top=1, refused=refused)
+            answers = learner.answer_rows(rows, top=1, reject=reject)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
             if batch.extra is not None:

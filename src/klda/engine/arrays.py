@@ -3,40 +3,28 @@
 `klda.engine.arrays_torch` has the same ones for torch devices: what is said here of an operation
 holds there too.
 
-Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``.
-
-A *square* is one ``(D, D)`` array that holds two things at once. Its lower triangle with the
-diagonal is the scatter matrix S. Its strict upper triangle is the unit-triangular factor of the
-last factorisation, ``S + rho I = U^T diag(pivots) U`` with ``U`` unit upper triangular, whose
-diagonal of ones needs no memory. So a model at rest holds one square and nothing else of that size.
+Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``. A *square* is
+a symmetric ``(D, D)`` matrix of which only the lower triangle is used.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
 
 from klda.engine.cpus import usable_cpus
 
-if TYPE_CHECKING:
-    from klda.engine.arrays_torch import TorchBackend
-
-Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floating-point type
-T = TypeVar("T")
-Array = Any  # numpy.ndarray or torch.Tensor, by backend
+Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, by backend
 
 CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
 FEW_ROWS = 32  # are lifted in less time than SciPy's BLAS takes to import
-MIRRORED = 256  # rows and columns per block, where one triangle is copied to the other
 MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
 WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million of them
 
@@ -52,13 +40,13 @@ def on_cpu(values: Array) -> np.ndarray:
     return np.asarray(values.detach().cpu().numpy() if is_torch(values) else values)
 
 
-def under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def add_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return arrays with a prefix before their names."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def inside(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays whose names have a prefix, without it: what `under` was given."""
+def strip_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays whose names have a prefix, without it: what `add_prefix` was given."""
     names = [name for name in arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): np.asarray(arrays[name]) for name in names}
 
@@ -77,28 +65,6 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """
     # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
     return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread within this block.
-
-    Only in the main thread: OpenBLAS ignores limits set in other threads, and overlapping blocks
-    could not restore the previous limit.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with _libraries().limit(limits=1):
-        yield
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    assert scipy.linalg.blas  # SciPy loads it when it is first asked for
-    return ThreadpoolController().select(user_api="blas")
 
 
 class NumpyBackend:
@@ -216,55 +182,23 @@ class NumpyBackend:
             float(sign), rows.T, beta=1.0, c=square.T, trans=0, lower=0, overwrite_c=1
         )
 
-    def add_lower(self, square: np.ndarray, other: np.ndarray) -> None:
-        """Add the lower triangle of another square, in place."""
-        for i in range(len(square)):
-            square[i, : i + 1] += other[i, : i + 1]
-
     def factorise(self, square: np.ndarray, rho: float) -> np.ndarray | None:
-        """Factor ``S + rho I`` into the strict upper triangle.
-
-        Returns what `solve` needs beside the square (here the pivots), None if the matrix is not
-        positive definite. Meanwhile the diagonal is not that of S: no other thread may read it,
-        and no interrupt may come.
-        """
-        # S is mirrored into the upper triangle and factored there. The two triangles share the
-        # diagonal, which is put back at the end.
-        n = len(square)
-
-        def mirror(start: int, stop: int) -> None:
-            for first in range(stop, n, MIRRORED):
-                last = first + MIRRORED
-                square[start:stop, first:last] = square[first:last, start:stop].T
-            corner = square[start:stop, start:stop]
-            np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
-
-        def make_unit(start: int, stop: int) -> None:
-            scale = 1 / roots[start:stop, None]
-            square[start:stop, stop:] *= scale
-            corner = square[start:stop, start:stop]
-            np.copyto(corner, np.tril(corner) + np.triu(corner, 1) * scale)
-
-        _in_threads(mirror, n, MIRRORED, n * n)
-        diagonal = np.einsum("ii->i", square)
-        of_scatter = diagonal.copy()
-        diagonal += self.dtype.type(rho)
-        # The upper triangle of a C-ordered array is the lower one of its transpose.
-        _, info = self._routine("potrf")(square.T, lower=1, clean=0, overwrite_a=1)
-        roots = diagonal.copy()
-        diagonal[:] = of_scatter
-        if info != 0 or not np.all(np.isfinite(roots)) or np.any(roots <= 0):
+        """Return the lower triangular L of ``S + rho I = L L^T``; None if that is not definite."""
+        factor = square.copy()
+        np.einsum("ii->i", factor)[:] += self.dtype.type(rho)
+        # The lower triangle of a C-ordered array is the upper one of its transpose.
+        _, info = self._routine("potrf")(factor.T, lower=0, clean=0, overwrite_a=1)
+        diagonal = factor.diagonal()
+        if info != 0 or not np.all(np.isfinite(diagonal)) or np.any(diagonal <= 0):
             return None
-        _in_threads(make_unit, n, MIRRORED, n * n)
-        return np.asarray(roots**2)
+        return factor
 
-    def solve(self, square: np.ndarray, pivots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return ``rows (S + rho I)^-1`` from the factor in the strict upper triangle."""
+    def solve(self, factor: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return ``rows (S + rho I)^-1`` from the factor."""
         trsm = self._routine("trsm")
         solved = np.array(rows, dtype=self.dtype, order="C")
-        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=0, diag=1, overwrite_b=1)
-        solved /= pivots
-        trsm(1.0, square.T, solved.T, side=0, lower=1, trans_a=1, diag=1, overwrite_b=1)
+        trsm(1.0, factor.T, solved.T, side=0, lower=0, trans_a=1, overwrite_b=1)
+        trsm(1.0, factor.T, solved.T, side=0, lower=0, trans_a=0, overwrite_b=1)
         return solved
 
     def small_solver(
@@ -301,14 +235,6 @@ class NumpyBackend:
         values = np.take_along_axis(scores, columns, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
         return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
-
-    def small_work_on_host(self) -> AbstractContextManager[None]:
-        """Return a block for work on the CPU beside that on the device; here they are the same."""
-        return nullcontext()
-
-    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Do independent jobs, here one after another, as each keeps all cores busy."""
-        return [job() for job in jobs]
 
 
 # A function of the module, not a closure: an estimator that holds one must survive pickling.

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, T, is_torch, one_blas_thread
+from klda.engine.arrays import Array, is_torch
 from klda.errors import KldaError, require
 
 BLOCK = 512  # columns per block, where a triangle is computed in blocks
-SOLVED_AT_ONCE = 1024  # unknowns, at most, that a product with an inverted block gives
 SUMMED = 256  # rows that one thread adds up
-
-_STREAMS: dict[str, list[Any]] = {}
-_MAKING_STREAMS = threading.Lock()
-
-
-@dataclass
-class TorchFactor:
-    """What solving needs beside the factor in a square."""
-
-    pivots: Array
-    used: bool = False
-    inverses: Array | None = None  # of the blocks on the diagonal, made when it is used again
 
 
 class TorchBackend:
@@ -154,61 +137,18 @@ class TorchBackend:
             square[start:stop, :start].addmm_(here, rows[:, :start], alpha=sign)
             corner = room[: stop - start, : stop - start]
             self.xp.mm(here, here.T, out=corner)
-            # The corner's upper half belongs to the factor.
-            square[start:stop, start:stop].add_(corner.tril_(), alpha=sign)
+            square[start:stop, start:stop].add_(corner, alpha=sign)
 
-    def add_lower(self, square: Array, other: Array) -> None:
-        """Add the lower triangle of another square, in place."""
-        square += other.tril()
+    def factorise(self, square: Array, rho: float) -> Array | None:
+        """Return the lower triangular L of ``S + rho I = L L^T``; None if that is not definite."""
+        shifted = square.clone()
+        shifted.diagonal().add_(rho)
+        factor, info = self.xp.linalg.cholesky_ex(shifted)  # reads the lower triangle alone
+        return factor if int(info) == 0 and np.isfinite(float(factor.diagonal().sum())) else None
 
-    def factorise(self, square: Array, rho: float) -> TorchFactor | None:
-        """Factor ``S + rho I`` into the strict upper triangle; None if not positive definite."""
-        torch = self.xp
-        diagonal = square.diagonal()
-        of_scatter = diagonal.clone()
-        diagonal += rho
-        try:
-            factor, info = torch.linalg.cholesky_ex(square)
-        finally:  # it may run out of memory
-            diagonal.copy_(of_scatter)
-        roots = factor.diagonal().clone()
-        if int(info) != 0 or not np.isfinite(float(roots.sum())):
-            return None
-        factor.div_(roots)
-        square.tril_().add_(factor.T)
-        diagonal.copy_(of_scatter)
-        return TorchFactor(roots.square())
-
-    def solve(self, square: Array, factor: TorchFactor, rows: Array) -> Array:
-        """Return ``rows (S + rho I)^-1`` by two unit-triangular solves.
-
-        The first time by substitution. Those who solve with the same factor again do it block by
-        block, with inverted blocks on the diagonal: a third of the time, once they are there.
-        """
-        if not factor.used:
-            factor.used = True
-            triangular = self.xp.linalg.solve_triangular
-            solved = triangular(square.T, rows.T, upper=False, unitriangular=True)
-            solved /= factor.pivots[:, None]
-            solved = triangular(square, solved, upper=True, unitriangular=True)
-            return solved.T.contiguous()
-        if factor.inverses is None:
-            factor.inverses = _inverted_blocks(square)
-        n, size = len(square), factor.inverses.shape[1]
-        blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-        inverses = [
-            inverse[: here.stop - here.start, : here.stop - here.start]
-            for here, inverse in zip(blocks, factor.inverses, strict=True)
-        ]
-        left, found = rows.T.contiguous(), []
-        for here, inverse in zip(blocks, inverses, strict=True):
-            found.append(inverse.T @ left[here])
-            left[here.stop :].addmm_(square[here, here.stop :].T, found[-1], alpha=-1)
-        left, found = self.xp.cat(found).div_(factor.pivots[:, None]), []
-        for here, inverse in zip(blocks[::-1], inverses[::-1], strict=True):
-            found.append(inverse @ left[here])
-            left[: here.start].addmm_(square[: here.start, here], found[-1], alpha=-1)
-        return self.xp.cat([part.T for part in found[::-1]], dim=1)
+    def solve(self, factor: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` from the factor."""
+        return self.xp.cholesky_solve(rows.T, factor).T.contiguous()
 
     def small_solver(self, matrix: Array, *, definite: bool) -> Callable[[Array], Array] | None:
         """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
@@ -237,78 +177,6 @@ class TorchBackend:
         columns = columns.sort(dim=1).values
         values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
         return self.to_numpy(values), self.to_numpy(columns.gather(1, order))
-
-    def small_work_on_host(self) -> AbstractContextManager[None]:
-        """Return a block in which BLAS uses one thread.
-
-        Its other threads wait busily after each call, and take the processor from the one thread
-        that feeds the GPU.
-        """
-        return one_blas_thread()
-
-    def side_by_side(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Do independent jobs, on a GPU in a thread and a stream each.
-
-        One member's factorisation leaves most of a GPU idle; the work of other members fills it.
-        """
-        if len(jobs) == 1 or not self.device.startswith("cuda"):
-            return [job() for job in jobs]
-        cuda = self.xp.cuda
-        caller, streams = cuda.current_stream(self.device), _streams(self.device, len(jobs))
-
-        def work(job: Callable[[], T], stream: Any) -> T:
-            stream.wait_stream(caller)  # for what was queued before
-            with cuda.stream(stream):
-                return job()
-
-        try:
-            with ThreadPoolExecutor(len(jobs)) as pool:
-                return list(pool.map(work, jobs, streams))
-        finally:
-            for stream in streams:
-                caller.wait_stream(stream)
-
-
-def _inverted_blocks(square: Array) -> Array:
-    """Return the inverses of the diagonal blocks of the factor in the strict upper triangle.
-
-    All have the same size; if need be, the last one has more ones on the diagonal. The halves of a
-    block are inverted by substitution:
-    ``[[A, B], [0, C]]^-1 = [[A^-1, -A^-1 B C^-1], [0, C^-1]]``.
-    """
-    torch, n = sys.modules["torch"], len(square)
-    n_blocks = -(-n // SOLVED_AT_ONCE)
-    half = -(-n // (2 * n_blocks))
-    missing = 2 * half * n_blocks - n
-    if missing:
-        square = torch.nn.functional.pad(square, (0, missing, 0, missing))
-    down, right = square.stride()
-    halves = square.as_strided((2 * n_blocks, half, half), (half * (down + right), down, right))
-    aside = square[:, half:].as_strided(
-        (n_blocks, half, half), (2 * half * (down + right), down, right)
-    )
-    ones = torch.eye(half, dtype=square.dtype, device=square.device).expand_as(halves)
-    inverses = torch.linalg.solve_triangular(halves, ones, upper=True, unitriangular=True)
-    first, second = inverses[::2], inverses[1::2]
-    blocks = square.new_zeros((n_blocks, 2 * half, 2 * half))
-    blocks[:, :half, :half], blocks[:, half:, half:] = first, second
-    blocks[:, :half, half:] = -first @ aside @ second
-    return blocks
-
-
-def _streams(device: str, n: int) -> list[Any]:
-    """Return streams of a device, which last as long as the process.
-
-    torch keeps freed memory for the stream that used it: new streams would take new memory.
-    """
-    torch = sys.modules["torch"]
-    with _MAKING_STREAMS:
-        streams = _STREAMS.setdefault(device, [])
-        if not streams:  # torch loads its solvers when first used, and fails if two threads do
-            torch.linalg.cholesky_ex(torch.eye(1, device=device))
-        while len(streams) < n:
-            streams.append(torch.cuda.Stream(device))
-        return streams[:n]
 
 
 # Functions of the module, not closures: an estimator that holds one must survive pickling.

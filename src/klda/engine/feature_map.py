@@ -1,35 +1,30 @@
-"""Feature maps, from a row x to the row z in the kernel's space: random Fourier features, or none.
+"""Feature maps, from a row x to the row z of the space in which LDA is done.
 
-For KLDA these are random Fourier features of the RBF kernel ``K(x, y) = exp(-gamma ||x - y||^2)``.
-The paper writes ``omega ~ N(0, sigma^-2 I)``, but the values it gives for sigma are values of
-gamma: its program draws ``omega ~ N(0, 2 gamma I)``. Here the parameter has scikit-learn's name
-and meaning.
+For KLDA that is the space of the RBF kernel ``K(x, y) = exp(-gamma ||x - y||^2)``: approximated by
+random Fourier features, or exact, spanned by the few samples there are. The paper writes
+``omega ~ N(0, sigma^-2 I)``, but the values it gives for sigma are values of gamma: its program
+draws ``omega ~ N(0, 2 gamma I)``. Here the parameter has scikit-learn's name and meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array, Backend, NumpyBackend, is_torch
+from klda.engine.arrays import is_torch, product
+from klda.engine.backends import Array, Backend, choose_backend
+from klda.engine.random_stream import RandomStream, orthogonal
 
 MEDIAN_SAMPLES = 1000
 MEDIAN_PAIRS = 125_000
 GAMMA_SCALE = 0.075
 RANDOM_FEATURES = ("gaussian", "orthogonal")
-KERNEL_ARRAYS = ("support", "centre", "scales")
-WORD = 1 << 64
-# SplitMix64's constants: what is added from word to word, and how bits are mixed.
-STEP = 0x9E3779B97F4A7C15
-MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-LAST_SHIFT = 31
-LANE = 16  # bits that pick one quantile
-UNIFORM = 53  # bits of a uniform number
+KERNEL_ARRAYS = ("support", "centre", "whitener", "scales")
 
 
 @dataclass(frozen=True)
@@ -41,76 +36,84 @@ class Draw:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureMap:
-    """A feature map, never changed.
+class IdentityMap:
+    """The features as they are, relative to a fixed row.
 
-    With a gamma, ``z = sqrt(2 / D) * cos(x omega + phase)``; without, ``z = x``. Random features
-    are drawn when they are first needed: a model that holds its samples does without them.
+    Beside an offset that all samples share, their differences would lose digits: the first batch's
+    mean is subtracted.
+    """
+
+    backend: Backend
+    centre: Array  # of shape (d,)
+
+    @property
+    def n_features(self) -> int:
+        """Length of x."""
+        return len(self.centre)
+
+    n_components = n_features  # length of z
+
+    def lift(self, rows: Array) -> Array:
+        """Map rows ``(n, d)`` to other rows."""
+        return self.backend.asarray(rows) - self.centre
+
+    def same_as(self, other: FeatureMap) -> bool:
+        """Whether two maps give the same features, up to an offset."""
+        return isinstance(other, IdentityMap) and self.n_features == other.n_features
+
+    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return named arrays and JSON-able values."""
+        return {"centre": self.backend.to_numpy(self.centre)}, {}
+
+
+@dataclass(frozen=True, eq=False)
+class FourierMap:
+    """Random Fourier features, ``z = sqrt(2 / D) * cos(x omega + phase)``.
+
+    They are drawn when they are first needed: a model of few samples does without them.
 
     Attributes
     ----------
-    backend : Backend
-        Where the arrays are.
-    n_features : int
-        Length d of x.
-    n_components : int
-        Length D of z.
-    gamma : float or None
+    n_features, n_components : int
+        Length d of x and D of z.
+    gamma : float
         The kernel's inverse squared width.
-    drawn : Draw or tuple of two arrays or None
+    drawn : Draw or tuple of two arrays
         How to draw the random directions omega, of shape (d, D) and scaled by ``sqrt(2 gamma)``,
         and the phases, of shape (D,) and uniform on ``[0, 2 pi)``; or these two, as read from disk.
-    unit_length : bool
-        Scale rows to unit length, for cosines.
-    blocks : tuple of int
-        Widths of the blocks that a row consists of; empty for one.
     """
 
     backend: Backend
     n_features: int
     n_components: int
-    gamma: float | None = None
-    drawn: Draw | tuple[Array, Array] | None = field(default=None, repr=False)
-    unit_length: bool = False
-    blocks: tuple[int, ...] = ()
+    gamma: float
+    drawn: Draw | tuple[Array, Array]
 
     @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Frequencies and phases."""
-        assert self.drawn is not None
-        assert self.gamma is not None
         if not isinstance(self.drawn, Draw):
             return self.drawn
         stream = RandomStream(self.drawn.key, self.backend)
         phases = self.backend.asarray(2 * np.pi * stream.uniform(self.n_components))
         size = (self.n_features, self.n_components)
-        orthogonal = self.drawn.kind == "orthogonal"
-        directions = _orthogonal(*size, stream) if orthogonal else stream.normal(*size)
+        is_orthogonal = self.drawn.kind == "orthogonal"
+        directions = orthogonal(*size, stream) if is_orthogonal else stream.normal(*size)
         directions *= float(np.sqrt(2 * self.gamma))
         return directions, phases
 
-    def lift(self, rows: Array, out: Array | None = None) -> Array:
-        """Map rows ``(n, d)`` to ``(n, D)``: into ``out`` if it is given, never into ``rows``."""
-        rows = self.backend.asarray(rows)
-        if self.gamma is not None:
-            scale = float(np.sqrt(2 / self.n_components))
-            return self.backend.cosine_map(rows, *self.spectrum, scale, out)
-        if self.unit_length:
-            lengths = (rows * rows).sum(1)[:, None] ** 0.5
-            return rows / (lengths + float(np.finfo(self.backend.dtype).tiny))
-        return self.backend.copy(rows)
-
-    def with_unit_length(self) -> FeatureMap:
-        """Return the same map with rows scaled to unit length."""
-        return replace(self, unit_length=True)
+    def lift(self, rows: Array) -> Array:
+        """Map rows ``(n, d)`` to other rows ``(n, D)``."""
+        scale = float(np.sqrt(2 / self.n_components))
+        return self.backend.cosine_map(self.backend.asarray(rows), *self.spectrum, scale)
 
     def same_as(self, other: FeatureMap) -> bool:
         """Whether two maps give the same features."""
-        if self.gamma is None or other.gamma is None:
-            return self.n_features == other.n_features
+        if not isinstance(other, FourierMap):
+            return False
         sizes = [(each.n_features, each.n_components, each.gamma) for each in (self, other)]
-        if isinstance(self.drawn, Draw) and self.drawn == other.drawn and sizes[0] == sizes[1]:
-            return True
+        if isinstance(self.drawn, Draw) and self.drawn == other.drawn:
+            return sizes[0] == sizes[1]
         pairs = zip(self.spectrum, other.spectrum, strict=True)
         mine, theirs = self.backend.to_numpy, other.backend.to_numpy
         return all(np.array_equal(mine(one), theirs(two)) for one, two in pairs)
@@ -120,61 +123,87 @@ class FeatureMap:
 
         Random features that nothing was computed with yet are not stored, but how to draw them.
         """
-        if self.gamma is None:
-            return {}, {}
-        meta = {"gamma": self.gamma} | ({"blocks": list(self.blocks)} if self.blocks else {})
         if isinstance(self.drawn, Draw) and "spectrum" not in vars(self):
-            return {}, meta | {"draw": asdict(self.drawn) | {"n_components": self.n_components}}
+            draw = asdict(self.drawn) | {"n_components": self.n_components}
+            return {}, {"gamma": self.gamma, "draw": draw}
         frequencies, phases = map(self.backend.to_numpy, self.spectrum)
-        return {"frequencies": frequencies, "phases": phases}, meta
+        return {"frequencies": frequencies, "phases": phases}, {"gamma": self.gamma}
 
-    @classmethod
-    def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        n_features: int,
-        backend: Backend,
-    ) -> FeatureMap:
-        """Return the map that `pack` described."""
-        if "gamma" not in meta:
-            return cls(backend, n_features, n_features)
-        gamma, blocks = float(meta["gamma"]), tuple(map(int, meta.get("blocks", ())))
-        if "draw" in meta:
-            kind, key, size = (meta["draw"][name] for name in ("kind", "key", "n_components"))
-            whole = isinstance(key, int) and isinstance(size, int)
-            if kind not in RANDOM_FEATURES or not whole or key < 0 or size < 1:
-                raise ValueError(f"random features that can't be drawn: {meta['draw']}")
-            return cls(backend, n_features, size, gamma, Draw(kind, key), blocks=blocks)
-        frequencies = backend.asarray(arrays["frequencies"])
-        phases = backend.asarray(arrays["phases"])
-        return cls(backend, n_features, len(phases), gamma, (frequencies, phases), blocks=blocks)
+
+FeatureMap: TypeAlias = IdentityMap | FourierMap
+
+
+def unpack_map(
+    arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], n_features: int, backend: Backend
+) -> FeatureMap:
+    """Return the map that `pack` described."""
+    if "gamma" not in meta:
+        centre = arrays.get("centre", np.zeros(n_features))  # version 0.2.0 had none
+        return IdentityMap(backend, backend.asarray(centre))
+    gamma = float(meta["gamma"])
+    if "draw" in meta:
+        kind, key, size = (meta["draw"][name] for name in ("kind", "key", "n_components"))
+        whole = isinstance(key, int) and isinstance(size, int)
+        if kind not in RANDOM_FEATURES or not whole or key < 0 or size < 1:
+            raise ValueError(f"random features that can't be drawn: {meta['draw']}")
+        return FourierMap(backend, n_features, size, gamma, Draw(kind, key))
+    frequencies, phases = (backend.asarray(arrays[name]) for name in ("frequencies", "phases"))
+    return FourierMap(backend, n_features, len(phases), gamma, (frequencies, phases))
 
 
 @dataclass(frozen=True, eq=False)
 class KernelMap:
-    """The kernel between a row and the samples of a model, less one: ``exp(-gamma d^2) - 1``.
+    """Features whose inner products are the kernel's, exactly, on the span of some samples.
+
+    With ``k`` the kernel relative to the samples' mean row c, ``k(x, y) = K(x, y) - K(x, c) -
+    K(c, y) + 1``, and the pivoted Cholesky factor ``L L^T`` of k between the samples, a row's
+    features are ``z = k(x, support) L^-T``. All of it is in double precision: the kernel of nearby
+    samples is almost singular.
 
     Attributes
     ----------
-    backend : Backend
-        Where the arrays are.
-    support : array of shape (n, d)
-        The samples, scaled, relative to their mean.
-    centre, scales : array of shape (d,)
-        What is subtracted from a scaled row, and what each feature is multiplied by.
-    scaled_gamma : float
-        The gamma for scaled features.
-    gamma : float
-        That of the feature map, for features that are not scaled.
+    support : array of shape (r, d)
+        The pivots: samples, relative to c, that are not in the span of others.
+    centre : array of shape (d,)
+        c.
+    whitener : array of shape (r, r)
+        ``L^-T`` for the pivots.
+    scales : array of shape (d,)
+        What each feature is multiplied by first. The gamma for scaled features makes the kernel as
+        wide, on average, as it is without them.
     """
 
     backend: Backend
     support: Array
     centre: Array
+    whitener: Array
     scales: Array
-    scaled_gamma: float
     gamma: float
+
+    @classmethod
+    def of(
+        cls, rows: np.ndarray, gamma: float, scales: np.ndarray, backend: Backend
+    ) -> tuple[KernelMap, Array]:
+        """Return the map that samples span, and their features."""
+        plain = np.asarray(rows, np.float64)
+        rows = plain * scales
+        centre = rows.mean(axis=0)
+        spread = float(rows.var(axis=0).sum())
+        gamma = gamma * float(plain.var(axis=0).sum()) / spread if spread > 0 else gamma
+        kernel = relative_kernel(rows - centre, rows - centre, gamma, product)
+        tolerance = len(rows) * np.finfo(float).eps * float(kernel.diagonal().max(initial=0.0))
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(kernel, tol=tolerance, lower=1)
+        rank, order = max(int(rank), 1), pivots - 1
+        factor = np.tril(factor)[:, :rank]
+        if factor[0, 0] <= 0:  # all samples are the same
+            factor[:], factor[0, 0] = 0.0, 1.0
+        features = np.empty_like(factor)
+        features[order] = factor
+        inverse, _ = scipy.linalg.lapack.dtrtri(factor[:rank], lower=1)
+        double = choose_backend(backend.device, "float64")
+        support = double.asarray((rows - centre)[order[:rank]])
+        parts = (support, double.asarray(centre), double.asarray(np.tril(inverse).T))
+        return cls(double, *parts, double.asarray(scales), gamma), double.asarray(features)
 
     @property
     def n_features(self) -> int:
@@ -183,108 +212,41 @@ class KernelMap:
 
     @property
     def n_components(self) -> int:
-        """Length n of z."""
+        """Length r of z."""
         return int(self.support.shape[0])
 
-    def lift(self, rows: Array, out: Array | None = None) -> Array:
-        """Map rows ``(n, d)`` to their kernel with each sample."""
-        rows = self.backend.asarray(rows) * self.scales - self.centre
-        lengths = (rows * rows).sum(1)[:, None] + (self.support * self.support).sum(1)
-        squares = lengths - 2 * self.backend.linear(rows, self.support)
-        return self.backend.xp.expm1(-self.scaled_gamma * squares.clip(0.0))
+    def lift(self, rows: Array) -> Array:
+        """Map rows ``(n, d)`` to their features ``(n, r)``."""
+        backend = self.backend
+        rows = backend.asarray(rows) * self.scales - self.centre
+        kernel = relative_kernel(
+            rows, self.support, self.gamma, lambda a, b: backend.linear(a, b.T), backend.xp
+        )
+        return backend.linear(kernel, self.whitener.T)
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
         arrays = {name: self.backend.to_numpy(getattr(self, name)) for name in KERNEL_ARRAYS}
-        return arrays, {"width": self.scaled_gamma, "gamma": self.gamma}
+        return arrays, {"gamma": self.gamma}
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        backend: Backend,
+        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
     ) -> KernelMap:
         """Return the map that `pack` described."""
-        found = {name: backend.asarray(arrays[name]) for name in KERNEL_ARRAYS}
-        return cls(backend, **found, scaled_gamma=float(meta["width"]), gamma=float(meta["gamma"]))
+        double = choose_backend(backend.device, "float64")
+        support, centre, whitener, scales = (double.asarray(arrays[k]) for k in KERNEL_ARRAYS)
+        return cls(double, support, centre, whitener, scales, float(meta["gamma"]))
 
 
-class RandomStream:
-    """Random numbers that are the same on every device; many are made on the backend's.
-
-    The i-th word of a stream is a function of its key and of i alone (SplitMix64, Steele et al.
-    2014), so that a GPU computes all words at once. From there on nothing rounds differently on
-    another device: a normal number is the sum of two entries of a table of quantiles, picked by 16
-    bits each. The sum takes 2^32 values; its fourth moment is 2.9996 where the normal
-    distribution's is 3.
-    """
-
-    def __init__(self, key: int, backend: Backend, position: int = 1) -> None:
-        self.key, self.backend = key, backend
-        self._position = position
-
-    def on(self, backend: Backend) -> RandomStream:
-        """Return what is left of the stream, made on another device."""
-        return RandomStream(self.key, backend, self._position)
-
-    def normal(self, n_rows: int, n_columns: int) -> Array:
-        """Draw standard normal numbers."""
-        words = self._words(-(-n_rows // 2), n_columns, self.backend)
-        quantiles = self.backend.asarray(_half_quantiles())
-        lanes = [quantiles[(words >> LANE * i) & ((1 << LANE) - 1)] for i in range(4)]
-        return self.backend.concatenate([lanes[0] + lanes[1], lanes[2] + lanes[3]])[:n_rows]
-
-    def uniform(self, n: int) -> np.ndarray:
-        """Draw a few numbers from ``[0, 1)``, on the CPU and in double precision."""
-        words = self._words(1, n, NumpyBackend("float64"))[0]
-        return np.asarray(_shifted(words, 64 - UNIFORM) * 2.0**-UNIFORM)
-
-    def _words(self, n_rows: int, n_columns: int, backend: Backend) -> Array:
-        """Return the next words of 64 bits, in signed integers: torch has no others."""
-        start = self.key + self._position * STEP
-        self._position += n_rows * n_columns
-        rows = np.arange(n_rows) * _signed(n_columns * STEP)  # all of it modulo 2^64
-        columns = np.arange(n_columns) * _signed(STEP) + _signed(start)
-        words = backend.index(rows)[:, None] + backend.index(columns)
-        for shift, factor in MIXING:
-            words ^= _shifted(words, shift)
-            words *= _signed(factor)
-        return words ^ _shifted(words, LAST_SHIFT)
-
-
-def _signed(word: int) -> int:
-    """Return the signed integer with the same bits."""
-    return (word + WORD // 2) % WORD - WORD // 2
-
-
-def _shifted(words: Array, shift: int) -> Array:
-    """Shift to the right without the sign, which signed integers would repeat."""
-    return (words >> shift) & ((1 << (64 - shift)) - 1)
-
-
-@lru_cache(maxsize=1)
-def _half_quantiles() -> np.ndarray:
-    """Return equally likely normal numbers, scaled so that the sum of two has variance one."""
-    n = 1 << LANE
-    quantiles = scipy.special.ndtri((np.arange(n) + 0.5) / n)
-    scaled = quantiles / np.sqrt(2 * np.mean(quantiles**2))
-    return scaled.astype(np.float32)
-
-
-def _orthogonal(n_features: int, n_components: int, stream: RandomStream) -> Array:
-    """Blocks of orthogonal directions with the lengths of Gaussian ones (Yu et al. 2016).
-
-    They are computed on the CPU: a factorisation rounds differently elsewhere.
-    """
-    on_host = stream.on(NumpyBackend("float64"))
-    blocks = []
-    for _ in range(-(-n_components // n_features)):
-        directions, triangle = np.linalg.qr(on_host.normal(n_features, n_features))
-        directions *= np.sign(np.diag(triangle))  # uniform over the orthogonal group
-        lengths = np.linalg.norm(on_host.normal(n_features, n_features), axis=0)
-        blocks.append(directions * lengths)
-    return stream.backend.asarray(np.concatenate(blocks, axis=1)[:, :n_components])
+def relative_kernel(rows: Array, others: Array, gamma: float, multiply: Any, xp: Any = np) -> Array:
+    """Return the kernel between rows and others, relative to the origin, without lost digits."""
+    lengths, other_lengths = (rows * rows).sum(1), (others * others).sum(1)
+    squares = lengths[:, None] + other_lengths - 2 * multiply(rows, others.T)
+    if rows is others:
+        squares.reshape(-1)[:: len(rows) + 1] = 0.0
+    near = xp.expm1(-gamma * squares.clip(0.0))
+    return near - xp.expm1(-gamma * lengths)[:, None] - xp.expm1(-gamma * other_lengths)
 
 
 def median_squared_distance(samples: Array) -> float:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, inside, under
-from klda.engine.evidence import USUAL_TEMPERATURE, Evidence, Scale
-from klda.engine.feature_map import FeatureMap, KernelMap
-from klda.engine.few_evidence import FewEvidence, usual_temperature
-from klda.engine.rule import Familiarity, Settings
+from klda.engine.arrays import add_prefix, strip_prefix
+from klda.engine.backends import Array, Backend, row_blocks
+from klda.engine.calibration import Calibration
+from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
+from klda.engine.novelty import RelativeMahalanobis
+from klda.engine.solve import Solved
 from klda.errors import KldaError
 from klda.labels import Label
 
-BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
-BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
-FEWEST_ROWS = 64  # in a block: all weights are read once per block
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
-
-
-def row_blocks(n_rows: int, width: int, backend: Backend) -> list[slice]:
-    """Split rows into blocks, for each of which an array of this width is computed at once."""
-    kind = "cpu" if backend.device == "cpu" else "gpu"
-    size = max(FEWEST_ROWS, BLOCK_BYTES[kind] // (width * backend.dtype.itemsize))
-    size = min(size, BLOCK_ROWS[kind])
-    return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
+PREFIX = "predict/0/"
 
 
 @dataclass(frozen=True)
@@ -42,42 +32,44 @@ class Answer:
         Likeliest first.
     known : bool or None
         Whether the input is like anything learned; None if there is too little evidence to tell.
-    novelty : float or None
+    novelty : float
         How unlike anything learned it is.
     """
 
     top: list[tuple[Label, float]]
     known: bool | None
-    novelty: float | None
+    novelty: float
 
 
 @dataclass(frozen=True)
-class LinearRule:
-    """Weights and biases of one member, classes in the order of their sorted labels.
+class Answers:
+    """What the model says about n inputs.
 
     Attributes
     ----------
-    weights : array of shape (M, D)
-        ``P (mu_m - g)``, g being the mean of the class means and mu_m the class's mean as estimated
-        (see `klda.engine.shrinkage`).
-    biases : array of shape (M,)
-        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the corrections for noise and the priors.
-    rho : float
-        The ridge on the scale of the scatter: what was added to its diagonal.
-    spread : float
-        ``tr(P Sigma)`` as a new sample sees it (``D_out``); 0 without the correction.
-    inflation : float
-        How much larger that is than in the sample; 1 without the correction.
-    familiarity : Familiarity or None
-        What tells known inputs from unknown ones.
+    labels, probabilities : ndarray of shape (n, k)
+        The k likeliest classes, the likeliest first; of equals the first in the order of labels.
+    novelty : ndarray of shape (n,)
+        How unlike anything learned the inputs are; NaN if that was not asked.
     """
 
-    weights: Array
-    biases: Array
-    rho: float = 0.0
-    spread: float = 0.0
-    inflation: float = 1.0
-    familiarity: Familiarity | None = None
+    labels: np.ndarray
+    probabilities: np.ndarray
+    novelty: np.ndarray
+
+    def each(self, limit: float) -> list[Answer]:
+        """Return them one by one; inputs beyond a limit of novelty are not known."""
+        if not np.isfinite(self.probabilities).all():
+            raise KldaError("An input is too far from everything learned to be compared with it.")
+        columns = self.labels.tolist(), self.probabilities.tolist(), self.novelty.tolist()
+        return [
+            Answer(
+                list(zip(names, chances, strict=True)),
+                new <= limit if np.isfinite(limit) else None,
+                new,
+            )
+            for names, chances, new in zip(*columns, strict=True)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,63 +78,116 @@ class Solution:
 
     Attributes
     ----------
-    backend : Backend
-        Where the arrays are.
-    maps : tuple of FeatureMap or KernelMap
-        One per member of an ensemble.
+    map : FeatureMap or KernelMap
+        From a row to its features.
     classes : ndarray of shape (M,)
         Labels, sorted.
     class_counts : ndarray of shape (M,)
         Samples behind each class.
-    rules : tuple of LinearRule
-        One per member.
-    combine : {"scores", "probabilities"}
-        What is averaged over the members.
-    evidence : Evidence, FewEvidence or None
-        What leaving samples out has told; None where nothing is known about that.
+    weights : array of shape (M, D)
+        ``P (mu_m - g)``, g being the mean of the class means and mu_m the class's mean as estimated
+        (see `klda.engine.shrinkage`), with regression blended in (`klda.engine.rule`).
+    biases : array of shape (M,)
+        ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the corrections for noise and the priors.
+    rho : float
+        The ridge on the scale of the scatter: what was added to its diagonal.
+    distance : RelativeMahalanobis
+        What tells known inputs from unknown ones.
+    calibration : Calibration or None
+        How sure to be; None where nothing is known about that.
     """
 
-    backend: Backend
-    maps: tuple[FeatureMap | KernelMap, ...]
+    map: FeatureMap | KernelMap
     classes: np.ndarray
     class_counts: np.ndarray
-    rules: tuple[LinearRule, ...]
-    combine: str
-    evidence: Evidence | FewEvidence | None
+    weights: Array
+    biases: Array
+    rho: float
+    distance: RelativeMahalanobis
+    calibration: Calibration | None = None
 
-    # ---------------------------------------------------------------- scores
+    @classmethod
+    def of(
+        cls, solved: Solved, own_map: FeatureMap | KernelMap, counts: Mapping[Label, int]
+    ) -> Solution:
+        """Return what answering needs of a rule, given the samples of each class."""
+        numbers = np.array([counts[label] for label in solved.labels], np.int64)
+        rho, distance = solved.factored.inverse.rho, solved.terms.novelty
+        labels = np.array(solved.labels)
+        return cls(own_map, labels, numbers, solved.weights, solved.biases, rho, distance)
 
-    def scores(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
-        """Return the scores ``(n, M)`` of rows; with ``columns``, of these classes."""
-        blocks = self._score_blocks(rows, columns)
-        found = [self.backend.to_numpy(self.combined(parts)) for parts in blocks]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    @property
+    def backend(self) -> Backend:
+        """Where the arrays are."""
+        return self.map.backend
 
-    def best(self, rows: Array, columns: np.ndarray | None = None) -> np.ndarray:
-        """Return the position of the best class of each row.
+    @property
+    def n_features(self) -> int:
+        """Length of a row."""
+        return self.map.n_features
 
-        With ``columns`` among these classes, positions being those in ``columns``.
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by before they become probabilities."""
+        return 1.0 if self.calibration is None else self.calibration.temperature
+
+    def threshold(self, reject: float) -> float:
+        """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
+        return np.inf if self.calibration is None else self.calibration.threshold(reject)
+
+    def class_thresholds(self, reject: float) -> dict[Label, float]:
+        """Return thresholds of single classes, for those with enough evidence."""
+        return {} if self.calibration is None else self.calibration.class_thresholds(reject)
+
+    def limits(self, answers: Answers, reject: float, *, by_class: bool) -> float | np.ndarray:
+        """Return the novelty beyond which inputs are unknown, by their class if it has its own."""
+        limit = self.threshold(reject)
+        if not by_class:
+            return limit
+        own = self.class_thresholds(reject)
+        return np.array([own.get(label, limit) for label in answers.labels[:, 0].tolist()])
+
+    # ---------------------------------------------------------------- answers
+
+    def answer(
+        self, rows: Array, top: int = 1, *, among: np.ndarray | None = None, novelty: bool = False
+    ) -> Answers:
+        """Answer for rows, in one pass: one lift and one scoring each.
+
+        Parameters
+        ----------
+        rows : array of shape (n, d)
+            Feature rows.
+        top : int
+            How many classes to name.
+        among : ndarray, optional
+            Columns of the classes to choose from.
+        novelty : bool
+            Also say how unlike anything learned they are; not with `among`.
         """
-        blocks = self._score_blocks(rows, columns)
-        found = [self.backend.to_numpy(self.combined(parts).argmax(1)) for parts in blocks]
-        return np.concatenate(found)
+        labels = self.classes if among is None else self.classes[among]
+        found = []
+        for scores in self._score_blocks(rows, among):
+            with np.errstate(over="ignore", invalid="ignore"):
+                positions, probabilities = self._top(scores, top)
+                new = np.full(len(positions), np.nan)
+                if novelty:
+                    new = self.distance.of_scores(self.backend.to_numpy(scores))
+            found.append((labels[positions], probabilities, new))
+        return Answers(*map(np.concatenate, zip(*found, strict=True)))
 
-    def likeliest(
-        self, rows: Array, k: int, columns: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return labels and probabilities ``(n, k)`` of the likeliest classes.
+    def scores(self, rows: Array, among: np.ndarray | None = None) -> np.ndarray:
+        """Return the scores ``(n, M)`` of rows; with ``among``, of these columns."""
+        blocks = self._score_blocks(rows, among)
+        return np.concatenate([self.backend.to_numpy(scores) for scores in blocks])
 
-        With ``columns`` among these classes. Of classes that tie, the first comes first.
-        """
-        labels = self.classes if columns is None else self.classes[columns]
-        blocks = self._score_blocks(rows, columns)
-        found, probabilities = zip(*(self._top(parts, k) for parts in blocks), strict=True)
-        return labels[np.concatenate(found)], np.concatenate(probabilities)
+    def novelty(self, rows: Array) -> np.ndarray:
+        """Return how unlike anything learned rows are."""
+        return self.answer(rows, novelty=True).novelty
 
-    def _top(self, parts: Sequence[Array], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and probabilities of the likeliest classes of a block of rows."""
-        scores, xp = self.combined(parts), self.backend.xp
-        best, positions = self.backend.top(scores, k)
+        xp, best, positions = self.backend.xp, *self.backend.top(scores, k)
         # In float32 some probabilities would exceed one.
         scores = xp.asarray(scores, dtype=xp.float64)
         largest = xp.amax(scores, 1)
@@ -150,193 +195,64 @@ class Solution:
         log_total = self.backend.to_numpy(largest / self.temperature + xp.log(total))
         return positions, np.exp(best.astype(np.float64) / self.temperature - log_total[:, None])
 
-    def _score_blocks(
-        self, rows: Array, columns: np.ndarray | None = None
-    ) -> Iterator[list[Array]]:
-        """Score rows block by block: yield the scores of each member.
-
-        Memory does not grow with rows times classes.
-        """
+    def _score_blocks(self, rows: Array, among: np.ndarray | None) -> Iterator[Array]:
+        """Score rows block by block: memory does not grow with rows times classes."""
         backend = self.backend
-        at = slice(None) if columns is None else backend.index(columns)
-        weights = [(rule.weights[at], rule.biases[at]) for rule in self.rules]
-        n_classes = len(weights[0][1])
+        at = slice(None) if among is None else backend.index(among)
+        weights, biases = self.weights[at], self.biases[at]
+        n_classes = len(biases)
         budget = ANSWERED_BYTES["cpu" if backend.device == "cpu" else "gpu"]
         step = max(1, budget // (n_classes * backend.dtype.itemsize))
-        for block in row_blocks(len(rows), max(self.maps[0].n_components, n_classes), backend):
-            own_rows, pairs = backend.asarray(rows[block]), zip(self.maps, weights, strict=True)
-            found = [backend.linear(own_map.lift(own_rows), *own) for own_map, own in pairs]
-            for start in range(0, len(own_rows), step):
-                yield [scores[start : start + step] for scores in found]
-
-    def combined(self, parts: Sequence[Array]) -> Array:
-        """Return one score per class from those of all members."""
-        if len(parts) == 1 and self.combine == "scores":
-            return parts[0]
-        if self.combine == "scores":
-            return sum(parts) / len(parts)
-        xp = self.backend.xp
-        mean = sum(softmax(part, xp) for part in parts) / len(parts)
-        return xp.log(mean.clip(float(np.finfo(np.float64).tiny)))
-
-    # ---------------------------------------------------------------- doubt
-
-    @cached_property
-    def scale(self) -> Scale:
-        """On what scale the scores are."""
-        n_samples = int(self.class_counts.sum())
-        spread = np.mean([rule.spread for rule in self.rules])
-        offset = float(spread) * len(self.classes) / max(n_samples, 1)
-        inflation = heat = float(np.mean([rule.inflation for rule in self.rules]))
-        known = self._familiarities()
-        if any(len(each.unblend) for each in known):
-            # Regression and the ridge vary with the samples per class, and scores with them.
-            usual = [usual_temperature(each.lengths, self.class_counts, True) for each in known]
-            heat = float(np.mean(usual)) / USUAL_TEMPERATURE
-        return Scale(n_samples, inflation, offset, heat)
-
-    @cached_property
-    def told(self) -> Evidence | FewEvidence | None:
-        """The evidence, or what is usual with one sample of each class: none can be left out."""
-        known, single = self._familiarities(), int(self.class_counts.sum()) <= len(self.classes)
-        if not single or not known or not isinstance(self.evidence, Evidence):
-            return self.evidence
-        lengths = np.mean([each.lengths for each in known], axis=0)
-        blended = any(len(each.unblend) for each in known)
-        return FewEvidence.usual(lengths, self.class_counts, blended)
-
-    @cached_property
-    def temperature(self) -> float:
-        """What scores are divided by before they become probabilities."""
-        return 1.0 if self.told is None else self.told.temperature(self.scale)
-
-    def threshold(self, refused: float) -> float:
-        """Return the novelty beyond which an input is unknown; infinite without evidence."""
-        return np.inf if self.told is None else self.told.threshold(refused, self.scale)
-
-    def class_thresholds(self, refused: float) -> dict[Label, float]:
-        """Return thresholds of single classes, for those with enough evidence."""
-        return {} if self.evidence is None else self.evidence.class_thresholds(refused, self.scale)
-
-    def novelty(self, rows: Array) -> np.ndarray:
-        """Return how unlike anything learned rows are."""
-        return np.concatenate([self._novelty(parts) for parts in self._score_blocks(rows)])
-
-    def _novelty(self, parts: Sequence[Array]) -> np.ndarray:
-        """Return the novelty of rows from the scores ``(n, M)`` of each member."""
-        pairs = zip(self._familiarities(), parts, strict=True)
-        each = [known.novelty(self.backend.to_numpy(part)) for known, part in pairs]
-        return np.asarray(sum(each) / len(each))
-
-    def _familiarities(self) -> list[Familiarity]:
-        return [rule.familiarity for rule in self.rules if rule.familiarity is not None]
-
-    # ---------------------------------------------------------------- answers
-
-    def answer(self, rows: Array, top: int, refused: float) -> list[Answer]:
-        """Answer in one pass: the likeliest classes, and whether rows are like anything learned.
-
-        ``refused`` is the fraction of inputs of known classes that may be called unknown.
-        """
-        limit, answers = self.threshold(refused), []
-        for parts in self._score_blocks(rows):
-            with np.errstate(over="ignore", invalid="ignore"):
-                positions, probabilities = self._top(parts, top)
-                novelty = (
-                    self._novelty(parts) if self._familiarities() else [np.nan] * len(parts[0])
-                )
-            if not np.isfinite(probabilities).all():
-                raise KldaError(
-                    "An input is too far from everything learned to be compared with it."
-                )
-            found = zip(self.classes[positions].tolist(), probabilities.tolist(), strict=True)
-            for (names, chances), new in zip(found, map(float, novelty), strict=True):
-                told = np.isfinite(new)
-                known = bool(new <= limit) if told and np.isfinite(limit) else None
-                pairs = list(zip(names, chances, strict=True))
-                answers.append(Answer(pairs, known, new if told else None))
-        return answers
+        for block in row_blocks(len(rows), max(self.map.n_components, n_classes), backend):
+            scores = backend.linear(self.map.lift(rows[block]), weights, biases)
+            for start in range(0, len(scores), step):
+                yield scores[start : start + step]
 
     # ---------------------------------------------------------------- storage
 
-    @property
-    def keeps(self) -> dict[str, int]:
-        """How many rows of single samples it keeps: those that the exact kernel compares with."""
-        own_map = self.maps[0]
-        return {"rows": own_map.n_components} if isinstance(own_map, KernelMap) else {}
-
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values."""
-        arrays: dict[str, np.ndarray] = {}
-        members = []
-        for i, (rule, own_map) in enumerate(zip(self.rules, self.maps, strict=True)):
-            own, meta = own_map.pack()
-            own["weights"] = self.backend.to_numpy(rule.weights)
-            own["biases"] = self.backend.to_numpy(rule.biases)
-            if rule.familiarity is not None:
-                own |= under("familiarity/", rule.familiarity.pack())
-            arrays |= under(f"predict/{i}/", own)
-            scales = {"rho": rule.rho, "spread": rule.spread, "inflation": rule.inflation}
-            members.append(meta | scales)
-        if self.evidence is not None:
-            arrays |= self.evidence.pack(self.classes.tolist())
-        meta = {
-            "n_features": self.maps[0].n_features,
+        arrays, meta = self.map.pack()
+        arrays["weights"] = self.backend.to_numpy(self.weights)
+        arrays["biases"] = self.backend.to_numpy(self.biases)
+        arrays |= add_prefix("familiarity/", self.distance.pack())
+        if self.calibration is not None:
+            arrays |= add_prefix("calibration/", self.calibration.pack(self.classes.tolist()))
+        meta |= {
+            "n_features": self.n_features,
             "classes": self.classes.tolist(),
             "counts": self.class_counts.tolist(),
-            "members": members,
+            "rho": self.rho,
         }
-        return arrays, meta
+        return add_prefix(PREFIX, arrays), meta
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        backend: Backend,
-        settings: Settings,
+        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
     ) -> Solution:
         """Return the solution that `pack` described; arrays are shared where they can be."""
-        maps: list[FeatureMap | KernelMap] = []
-        rules = []
-        for i, entry in enumerate(meta.get("few", meta["members"])):
-            own = inside(f"predict/{i}/", arrays)
-            if "support" in own:
-                maps.append(KernelMap.unpack(own, entry, backend))
-            else:
-                own_map = FeatureMap.unpack(own, entry, meta["n_features"], backend)
-                maps.append(own_map.with_unit_length() if settings.nearest_mean else own_map)
-            familiarity, known = None, inside("familiarity/", own)
-            if "offsets" in known:
-                familiarity = Familiarity.unpack(known)
-                np.asarray(meta["counts"])[familiarity.anchors]  # raises if there are no such
-            rules.append(
-                LinearRule(
-                    backend.asarray(own["weights"]),
-                    backend.asarray(own["biases"]),
-                    float(entry["rho"]),
-                    float(entry["spread"]),
-                    float(entry.get("inflation", 1.0)),
-                    familiarity,
-                )
-            )
+        own = strip_prefix(PREFIX, arrays)
+        own_map: FeatureMap | KernelMap
+        if "support" in own:
+            own_map = KernelMap.unpack(own, meta, backend)
+        else:
+            own_map = unpack_map(own, meta, meta["n_features"], backend)
+        calibration = strip_prefix("calibration/", own)
+        classes = meta["classes"]
         return cls(
-            backend,
-            tuple(maps),
-            np.array(meta["classes"]),
+            own_map,
+            np.array(classes),
             np.array(meta["counts"], np.int64),
-            tuple(rules),
-            settings.combine,
-            _evidence(arrays, meta["classes"]) if settings.calibrated else None,
+            own_map.backend.asarray(own["weights"]),
+            own_map.backend.asarray(own["biases"]),
+            float(meta["rho"]),
+            RelativeMahalanobis.unpack(strip_prefix("familiarity/", own), len(classes)),
+            Calibration.unpack(calibration, classes) if calibration else None,
         )
 
 
-def _evidence(arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Evidence | FewEvidence:
-    return FewEvidence.unpack(arrays, names) or Evidence.unpack(arrays, names) or Evidence()
-
-
-def softmax(scores: Array, xp: Any = np) -> Array:
+def softmax(scores: np.ndarray) -> np.ndarray:
     """Return probabilities of scores ``(n, M)`` in double precision, each row summing to one."""
-    scores = xp.asarray(scores, dtype=xp.float64)
-    found = xp.exp(scores - xp.amax(scores, 1)[:, None])
-    return found / found.sum(1)[:, None]
+    scores = np.asarray(scores, dtype=np.float64)
+    found = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(found / found.sum(axis=1, keepdims=True))

@@ -14,167 +14,111 @@ takes the same rows away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend
+from klda.engine.backends import Array, Backend
+from klda.engine.scatter import Scatter
 from klda.labels import Label
 
-CLASSES_AT_ONCE = 4096  # so that passing over all means makes no second copy of them
+# Samples class by class, how many there are of each class, and the classes.
+Batch = tuple[Array, np.ndarray, Sequence[Label]]
 
 
-class GrowingRows:
-    """Rows in one array with spare capacity, doubled when full.
-
-    Attributes
-    ----------
-    values : array of shape (n, width)
-        The rows, a view.
-    """
-
-    def __init__(self, width: int, backend: Backend) -> None:
-        self.backend = backend
-        self._nothing: Array = backend.empty((0, width))
-        self._buffer = self.values = self._nothing
-
-    def extend(self, n: int) -> Array:
-        """Append n uninitialised rows and return the view of them."""
-        known, needed = len(self.values), len(self.values) + n
-        if needed > len(self._buffer):
-            grown = self.backend.empty((max(needed, 2 * known), self._buffer.shape[1]))
-            grown[:known] = self.values
-            self._buffer = grown
-        self.values = self._buffer[:needed]
-        return self._buffer[known:needed]
-
-    def replace(self, values: Array) -> None:
-        """Hold these rows instead; they are taken over, not copied."""
-        self._buffer = self.values = values
-
-    def clear(self) -> None:
-        """Hold no rows; this takes no memory and so can't fail."""
-        self.replace(self._nothing)
-
-
+@dataclass(frozen=True, eq=False)
 class ClassStatistics:
-    """Counts, means and scatter of the classes learned so far, in the order they first came.
+    """Counts, means and scatter of the classes, in the order they first came; never changed.
 
     Attributes
     ----------
-    labels : list
+    labels : tuple
         The classes.
-    positions : dict
-        Where each is in ``labels``.
     counts : ndarray of shape (M,)
         Samples of each class.
-    with_scatter : bool
-        Whether there is a scatter; else counts and means are enough.
+    means : array of shape (M, D)
+        Their means.
+    scatter : Scatter
+        Of the samples around the means of their classes.
     n_scattered : int
         Samples behind the scatter; it keeps those of classes that were dropped.
-    turnover : float, or a scalar still on the device
-        Sum of squares of every row ever added to the scatter or removed: what rounding errors are
-        relative to.
+    n_changes : int
+        Samples that were ever added or removed.
     """
 
-    def __init__(self, n_components: int, backend: Backend, *, with_scatter: bool = True) -> None:
-        self.backend = backend
-        self.n_components = n_components
-        self.labels: list[Label] = []
-        self.positions: dict[Label, int] = {}
-        self.counts = np.empty(0, np.int64)
-        self.with_scatter = with_scatter
-        self.n_scattered = 0
-        self.turnover: Any = 0.0
-        self._square: Array = None  # made when there is something in the scatter
-        self._means = GrowingRows(n_components, backend)
-        self._order: np.ndarray | None = None
+    labels: tuple[Label, ...]
+    counts: np.ndarray
+    means: Array
+    scatter: Scatter
+    n_scattered: int = 0
+    n_changes: int = 0
+
+    @classmethod
+    def empty(cls, size: int, backend: Backend) -> ClassStatistics:
+        """Return the statistics of nothing."""
+        return cls((), np.empty(0, np.int64), backend.empty((0, size)), Scatter(backend, size))
 
     @property
-    def means(self) -> Array:
-        """Class means, one row per class."""
-        return self._means.values
+    def backend(self) -> Backend:
+        """Where the arrays are."""
+        return self.scatter.backend
 
-    @property
-    def square(self) -> Array:
-        """The scatter S in the lower triangle of a ``(D, D)`` array, see `klda.engine.arrays`."""
-        if self._square is None:
-            self._square = self.backend.zeros((self.n_components, self.n_components))
-        return self._square
+    @cached_property
+    def positions(self) -> dict[Label, int]:
+        """Where each class is in ``labels``."""
+        return {label: i for i, label in enumerate(self.labels)}
 
-    def trace(self) -> float:
-        """Return the sum of the diagonal of S."""
-        return float(self.backend.to_numpy(self.square.diagonal(), np.float64).sum())
-
-    def scatter(self) -> np.ndarray:
-        """Return the full symmetric matrix S."""
-        lower = np.tril(self.backend.to_numpy(self.square))
-        return np.asarray(lower + np.tril(lower, -1).T)
-
-    def _scatter_rows(self, rows: Array, sign: int) -> None:
-        """Add or remove the outer products of rows."""
-        turnover = self.turnover + self.backend.sum_of_squares(rows)
-        self.backend.add_gram(self.square, rows, sign)
-        self.turnover = turnover
-
-    @property
+    @cached_property
     def order(self) -> np.ndarray:
         """Positions of the classes in the order of their sorted labels."""
-        if self._order is None:
-            by_label = sorted(range(len(self.labels)), key=self.labels.__getitem__)
-            self._order = np.array(by_label, np.int64)
-        return self._order
+        return np.array(sorted(range(len(self.labels)), key=self.labels.__getitem__), np.int64)
 
-    def locate(self, labels: Sequence[Label]) -> np.ndarray:
+    def locate(self, labels: Iterable[Label]) -> np.ndarray:
         """Return the positions of known labels."""
         return np.array([self.positions[label] for label in labels], np.int64)
 
-    def change(self, rows: Array, batch: np.ndarray, labels: Sequence[Label], sign: int) -> Array:
-        """Add (``sign=+1``) or remove (``sign=-1``) samples that come class by class.
+    # ---------------------------------------------------------------- verbs
 
-        ``batch`` says how many there are of each class, in the order of ``labels``.
+    def change(self, batches: Iterable[Batch], sign: int) -> ClassStatistics:
+        """Return the statistics with samples added (``sign=1``) or removed (``sign=-1``).
 
-        All of it happens, or nothing if memory runs out. A class without samples left is dropped.
-
-        Returns
-        -------
-        array of shape (n, D)
-            The rows by which the scatter changed; in place of ``rows``, which is overwritten.
+        The rows of a batch are overwritten. A class without samples left is dropped.
         """
-        known = len(self.labels)
-        try:
-            self._admit([label for label in labels if label not in self.positions])
-            self._change(rows, batch, self.locate(labels), sign)
-        except BaseException:
-            self._restore(self.labels[:known], self.counts[:known], self.means[:known])
-            raise
-        if sign < 0 and self.n_scattered <= len(self.labels):
-            self._square, self.turnover = None, 0.0  # zero by definition: leave no rounding errors
-        return rows
-
-    def _change(self, rows: Array, batch: np.ndarray, here: np.ndarray, sign: int) -> None:
-        at, before = self.backend.index(here), self.counts[here]
-        old = self.means[at]
-        moved, after, centres = self._moved(rows, batch, old, before, sign)
-        if self.with_scatter:
+        known, draft = self, self.scatter.draft()
+        for rows, batch, labels in batches:
+            known = known._admit([label for label in labels if label not in known.positions])
+            here = known.locate(labels)
+            moved, after, centres = known._moved(rows, batch, here, sign)
+            known.means[self.backend.index(here)], known.counts[here] = moved, after
             self.backend.centre(rows, centres, batch)
-        self.means[at], self.counts[here] = moved, after
-        try:
-            drop = self.prepare_drop([self.labels[i] for i in here[after == 0]])
-            if self.with_scatter:
-                self._scatter_rows(rows, sign)
-        except BaseException:
-            self.means[at], self.counts[here] = old, before
-            raise
-        self.n_scattered += sign * len(rows)
-        drop()
+            draft.add(rows, sign)
+            known = replace(
+                known,
+                n_scattered=known.n_scattered + sign * len(rows),
+                n_changes=known.n_changes + len(rows),
+            )
+        known = replace(known, scatter=draft.done())
+        known = known.drop([known.labels[i] for i in np.flatnonzero(known.counts == 0)])
+        if sign < 0 and known.n_scattered <= len(known.labels):
+            # Zero by definition: leave no rounding errors.
+            known = replace(known, scatter=Scatter(self.backend, self.scatter.size))
+        return known
+
+    def _admit(self, labels: Sequence[Label]) -> ClassStatistics:
+        """Return these statistics in arrays of their own, with classes without samples added."""
+        new = self.backend.zeros((len(labels), self.scatter.size))
+        counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
+        means = self.backend.concatenate([self.means, new])
+        return replace(self, labels=(*self.labels, *labels), counts=counts, means=means)
 
     def _moved(
-        self, rows: Array, batch: np.ndarray, old: Array, before: np.ndarray, sign: int
+        self, rows: Array, batch: np.ndarray, here: np.ndarray, sign: int
     ) -> tuple[Array, np.ndarray, Array]:
         """Compute a change of means and counts: the new ones, and what to centre rows on."""
+        old, before = self.means[self.backend.index(here)], self.counts[here]
         after = before + sign * batch
         # Without the batch (n1 = before when adding, after when removing) and with it:
         without, whole = (before, after) if sign > 0 else (after, before)
@@ -192,82 +136,72 @@ class ClassStatistics:
 
         Nothing changes but ``rows``, which is overwritten.
         """
-        here = self.locate(labels)
-        old = self.means[self.backend.index(here)]
-        centres = self._moved(rows, batch, old, self.counts[here], -1)[2]
+        centres = self._moved(rows, batch, self.locate(labels), -1)[2]
         self.backend.centre(rows, centres, batch)
         return rows
 
-    def merge(self, other: ClassStatistics) -> None:
-        """Add all that another model learned."""
-        self._admit([label for label in other.labels if label not in self.positions])
-        here = self.locate(other.labels)
-        if other._square is not None:
-            self.backend.add_lower(self.square, self.backend.asarray(other._square))
-            self.turnover = self.turnover + float(other.turnover)
-        for part in class_blocks(len(here)):
-            self._merge_means(here[part], other.means[part], other.counts[part])
-        self.n_scattered += other.n_scattered
+    def merge(self, other: ClassStatistics) -> ClassStatistics:
+        """Return these statistics with all that others learned."""
+        backend = self.backend
+        merged = self._admit([label for label in other.labels if label not in self.positions])
+        here = merged.locate(other.labels)
+        at, before = backend.index(here), merged.counts[here]
+        after = before + other.counts
+        shift = backend.asarray(other.means) - merged.means[at]
+        draft, both = self.scatter.merge(other.scatter).draft(), np.flatnonzero(before)
+        if len(both):
+            weights = np.sqrt(before * (other.counts / after))[both, None]
+            draft.add(shift[backend.index(both)] * backend.asarray(weights), 1)
+        merged.means[at] += shift * backend.asarray((other.counts / after)[:, None])
+        merged.counts[here] = after
+        return replace(
+            merged,
+            scatter=draft.done(),
+            n_scattered=self.n_scattered + other.n_scattered,
+            n_changes=self.n_changes + int(other.counts.sum()),
+        )
 
-    def _merge_means(self, here: np.ndarray, means: Array, counts: np.ndarray) -> None:
-        before, after = self.counts[here], self.counts[here] + counts
-        at = self.backend.index(here)
-        shift = self.backend.asarray(means) - self.means[at]
-        both = np.flatnonzero(before)
-        if self.with_scatter and len(both):
-            weights = np.sqrt(before * (counts / after))
-            chosen = self.backend.index(both)
-            scaled = shift[chosen] * self.backend.asarray(weights[both, None])
-            self._scatter_rows(scaled, 1)
-        self.means[at] += shift * self.backend.asarray((counts / after)[:, None])
-        self.counts[here] = after
-
-    def prepare_drop(self, labels: Sequence[Label]) -> Callable[[], None]:
-        """Return a callable that drops classes from the answers.
-
-        All memory is allocated now, so the call can't fail. What the classes left in the scatter
-        stays.
-        """
+    def drop(self, labels: Sequence[Label]) -> ClassStatistics:
+        """Return the statistics without some classes; what these left in the scatter stays."""
         if not labels:
-            return lambda: None
+            return self
         gone = set(self.locate(labels).tolist())
-        kept = np.array([i for i in range(len(self.labels)) if i not in gone], np.int64)
-        means, counts = self.means[self.backend.index(kept)], self.counts[kept]
-        return partial(self._restore, [self.labels[i] for i in kept], counts, means)
+        left = self._at([i for i in range(len(self.labels)) if i not in gone])
+        n_gone = int(self.counts.sum() - left.counts.sum())
+        return replace(left, n_changes=self.n_changes + n_gone)
 
     def only(self, label: Label) -> ClassStatistics:
-        """Return one class alone, with nothing in the scatter: what `merge` undoes a drop with."""
-        part = ClassStatistics(self.n_components, self.backend, with_scatter=self.with_scatter)
-        at = self.locate([label])
-        part._restore([label], self.counts[at], self.means[self.backend.index(at)])
-        return part
+        """Return one class alone, with nothing in the scatter: merged, it undoes a drop."""
+        alone = self._at([self.positions[label]])
+        return replace(alone, scatter=Scatter(self.backend, self.scatter.size), n_scattered=0)
 
-    def rename(self, old: Label, new: Label) -> None:
-        """Give a class another name."""
-        position = self.positions.pop(old)
-        self.labels[position] = new
-        self.positions[new] = position
-        self._order = None
+    def _at(self, kept: Sequence[int]) -> ClassStatistics:
+        at = np.array(kept, np.int64)
+        labels = tuple(self.labels[i] for i in kept)
+        means = self.means[self.backend.index(at)]
+        return replace(self, labels=labels, counts=self.counts[at], means=means)
 
-    def copy(self) -> ClassStatistics:
-        """Return an independent copy."""
-        twin = ClassStatistics(self.n_components, self.backend, with_scatter=self.with_scatter)
-        twin._restore(self.labels, self.counts.copy(), self.backend.copy(self.means))
-        twin._square = None if self._square is None else self.backend.copy(self._square)
-        twin.n_scattered, twin.turnover = self.n_scattered, self.turnover
-        return twin
+    def rename(self, old: Label, new: Label) -> ClassStatistics:
+        """Return the statistics with a class that has another name."""
+        return replace(self, labels=tuple(new if one == old else one for one in self.labels))
+
+    def shift(self, offset: Array) -> ClassStatistics:
+        """Return the statistics of samples that are all moved by the same offset."""
+        return replace(self, means=self.means + self.backend.asarray(offset))
+
+    # ---------------------------------------------------------------- storage
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays, classes in the order of their labels, and JSON-able values."""
         arrays = {"means": self.backend.to_numpy(self.means)[self.order]}
         if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
             arrays["order"] = self.order.astype(np.int32)
-        meta: dict[str, Any] = {"n_scattered": self.n_scattered}
-        if self.with_scatter:
-            meta["turnover"] = float(self.turnover)
-        if self._square is not None:
-            arrays["triangle"] = pack_triangle(self.backend.to_numpy(self._square))
-        return arrays, meta
+        draft = self.scatter.draft()
+        draft.bring_in()
+        square = draft.done().square
+        if square is not None:
+            arrays["triangle"] = pack_triangle(self.backend.to_numpy(square))
+        return arrays, {"n_scattered": self.n_scattered, "turnover": self.scatter.turnover}
 
     @classmethod
     def unpack(
@@ -277,60 +211,26 @@ class ClassStatistics:
         counts: Mapping[Label, int],
         backend: Backend,
     ) -> ClassStatistics:
-        """Return the statistics that `pack` described, in memory of their own.
-
-        Version 0.1.0 stored a small scatter as the rows that it is made of.
-        """
+        """Return the statistics that `pack` described, in memory of their own."""
         means = backend.copy(backend.asarray(arrays["means"]))
-        statistics = cls(means.shape[1], backend, with_scatter="turnover" in meta)
         came = np.argsort(arrays.get("order", np.arange(len(means))))
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
-        statistics._restore([labels[i] for i in came], numbers[came], means[backend.index(came)])
-        statistics.n_scattered = int(meta["n_scattered"])
+        size, square = int(means.shape[1]), None
         if "triangle" in arrays:
-            square = unpack_triangle(arrays["triangle"], means.shape[1])
-            statistics._square = backend.asarray(square)
-        for sign in (1, -1) if "rows" in arrays else ():
-            rows = arrays["rows"][arrays["signs"] == sign]
-            if len(rows):
-                statistics._scatter_rows(backend.asarray(rows), sign)
-        statistics.turnover = float(meta.get("turnover", 0.0))
-        return statistics
-
-    def _restore(self, labels: Sequence[Label], counts: np.ndarray, means: Array) -> None:
-        """Hold these classes instead."""
-        self.labels = list(labels)
-        self.positions = {label: i for i, label in enumerate(self.labels)}
-        self.counts, self._order = counts, None
-        self._means.replace(means)
-
-    def _admit(self, labels: Sequence[Label]) -> None:
-        """Add classes without samples."""
-        if not labels:
-            return
-        self._means.extend(len(labels))[:] = 0
-        self.counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
-        for label in labels:
-            self.positions[label] = len(self.labels)
-            self.labels.append(label)
-        self._order = None
-
-
-def class_blocks(n_classes: int) -> Iterator[slice]:
-    """Split classes into blocks whose means are worked on at once."""
-    for start in range(0, n_classes, CLASSES_AT_ONCE):
-        yield slice(start, start + CLASSES_AT_ONCE)
+            square = backend.asarray(unpack_triangle(arrays["triangle"], size))
+        scatter = Scatter(backend, size, square, turnover=float(meta.get("turnover", 0.0)))
+        return cls(
+            tuple(labels[i] for i in came),
+            numbers[came],
+            means[backend.index(came)],
+            scatter,
+            int(meta["n_scattered"]),
+        )
 
 
 def pack_triangle(square: np.ndarray) -> np.ndarray:
     """Return the lower triangle of a square as a vector, row after row."""
-    size = len(square)
-    packed = np.empty(size * (size + 1) // 2, square.dtype)
-    start = 0
-    for i in range(size):
-        packed[start : start + i + 1] = square[i, : i + 1]
-        start += i + 1
-    return packed
+    return np.concatenate([row[: i + 1] for i, row in enumerate(square)])
 
 
 def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:

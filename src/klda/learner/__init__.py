@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from klda.learner.inputs import FoundationModelError
-    from klda.learner.learner import ForgetTraceWarning, Learner
-    from klda.learner.read_only import UNKNOWN, UNKNOWN_INTEGER, Detached
+    from klda.learner.learner import (
+        UNKNOWN,
+        UNKNOWN_INTEGER,
+        Detached,
+        ForgetTraceWarning,
+        Learner,
+    )
 
 __all__ = [
     "UNKNOWN",
@@ -21,9 +26,9 @@ __all__ = [
 
 # Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
 _MODULES = {
-    "UNKNOWN": "read_only",
-    "UNKNOWN_INTEGER": "read_only",
-    "Detached": "read_only",
+    "UNKNOWN": "learner",
+    "UNKNOWN_INTEGER": "learner",
+    "Detached": "learner",
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",

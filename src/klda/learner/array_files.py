@@ -187,8 +187,7 @@ def open_file(file: Path, entry: Mapping[str, Any], *, verify: bool) -> dict[str
         with file.open("rb") as opened:
             _compare(file, hashlib.file_digest(opened, "sha256").hexdigest(), entry["sha256"])
     start = read_header(file)
-    if "header_sha256" in entry:
-        _compare(file, hashlib.sha256(start).hexdigest(), entry["header_sha256"])
+    _compare(file, hashlib.sha256(start).hexdigest(), entry["header_sha256"])
     return map_arrays(file, start)
 
 

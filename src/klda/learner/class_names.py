@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from klda.engine.model import ENOUGH_SAMPLES
+from klda.engine.engine import Engine
+from klda.engine.parameters import Parameters
 from klda.errors import KldaError
 from klda.labels import Label, check_labels, listed, plain
-
-if TYPE_CHECKING:
-    from klda.classifiers import ContinualClassifier
-    from klda.learner.inputs import InputEncoder
+from klda.learner.inputs import InputEncoder
 
 LONGEST_DESCRIPTION = 10_000  # characters
 
@@ -25,11 +23,6 @@ def readable(label: Label) -> str:
     words = re.sub(r"[\W_]+", " ", str(label))
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words)
     return words.strip().lower()
-
-
-def can_read_names(classifier: ContinualClassifier, inputs: InputEncoder) -> bool:
-    """Check whether names can count: encoded like the inputs, and heeded by the classifier."""
-    return inputs.modality == "text" and getattr(classifier, "rule", "") == "auto"
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class ClassNames:
         if not given:
             raise KldaError("classes is empty: name at least one class to declare.")
         given = {plain(label): description for label, description in given.items()}
-        check_labels(list(given), "classes")
+        check_labels([*self.declared, *given], "classes")
         for label, description in given.items():
             if description is not None and not (
                 isinstance(description, str) and 0 < len(description.strip()) <= LONGEST_DESCRIPTION
@@ -89,56 +82,58 @@ class ClassNames:
         """Return what says most about a class: its description, or else its name as words."""
         return self.declared.get(label) or readable(label)
 
-    def texts(self, classifier: ContinualClassifier) -> dict[Label, str]:
-        """Return what to encode: of classes that have few samples, the name or description.
+    def texts(self, counts: Mapping[Label, int]) -> dict[Label, str]:
+        """Return what to encode: the names or descriptions of the classes.
 
-        Of classes that were not declared, only while the classifier holds its samples: names of
-        classes that have any do not count later.
+        Those of classes with samples tell how names differ from samples.
         """
-        counts = dict.fromkeys(self.declared, 0) | classifier.counts_
-        named = {label for label in self.declared if counts[label] < ENOUGH_SAMPLES}
-        if self.enabled and classifier.holds_samples:
-            named |= {label for label, n in counts.items() if 0 < n < ENOUGH_SAMPLES}
-        texts = {label: self.text(label) for label in sorted(named)}
+        known = set(self.declared) | (set(counts) if self.enabled else set())
+        texts = {label: self.text(label) for label in sorted(known)}
         return {label: text for label, text in texts.items() if text}
 
-    def give_to(
-        self, classifier: ContinualClassifier, texts: dict[Label, str], inputs: InputEncoder
+    def hint(
+        self,
+        engine: Engine,
+        inputs: InputEncoder,
+        parameters: Parameters,
+        keep_all: bool,
+        *,
+        only_known: bool = False,
     ) -> ClassNames:
-        """Give a classifier these texts as hints, encoding those that it does not have.
+        """Give an engine these names as hints, encoding those that it does not have.
 
-        Returns the names with these texts in use.
+        With `only_known`, none is encoded. Returns the names with those in use.
         """
-        fitted = classifier.__sklearn_is_fitted__()
-        hints = classifier.model_.hints.by_label() if fitted else {}
+        texts = self.texts(engine.counts)
+        hints = {} if engine.is_new else engine.model.hints.by_label()
         if texts == {label: self.in_use.get(label) for label in hints}:
             return self
+        if only_known:
+            texts = {label: self.in_use[label] for label in texts if label in self.in_use}
         known = {self.in_use.get(label, ""): row for label, row in hints.items()}
         missing = [text for text in dict.fromkeys(texts.values()) if text not in known]
         if missing:
             known |= dict(zip(missing, inputs.encode(missing), strict=True))
-        classifier.hint(np.array([known[text] for text in texts.values()]), list(texts))
+        rows = np.array([known[text] for text in texts.values()])
+        engine.hint(rows, list(texts), parameters=parameters, keep_all=keep_all)
         return replace(self, in_use=texts)
 
-    def refreshed(
-        self, classifier: ContinualClassifier, inputs: InputEncoder
+    def given_to(
+        self, engine: Engine, inputs: InputEncoder, parameters: Parameters, keep_all: bool
     ) -> tuple[ClassNames, str]:
-        """Update a classifier's hints; return the names still in use.
+        """Update an engine's hints; return the names still in use.
 
         Also a warning if some could not be encoded, or "".
         """
-        counts = classifier.counts_
-        names = self.only(counts)
-        if not can_read_names(classifier, inputs) or not classifier.__sklearn_is_fitted__():
-            return names, ""
-        texts = names.texts(classifier)
+        can_read = inputs.modality == "text" and parameters.rule == "auto"
+        if not can_read or engine.is_new or engine.predicts_only:
+            return self, ""
         try:
-            return names.give_to(classifier, texts, inputs), ""
+            return self.hint(engine, inputs, parameters, keep_all), ""
         except Exception as error:  # rows may be learned where the foundation model is not at hand
             # The hints that it has stay, even of former names: nothing is left to encode.
-            texts = {label: names.in_use[label] for label in texts if label in names.in_use}
             reason = (str(error) or type(error).__name__).rstrip(".")
-            return names.give_to(classifier, texts, inputs), (
+            return self.hint(engine, inputs, parameters, keep_all, only_known=True), (
                 f"Some class names could not be encoded and are not used as examples: {reason}. "
                 "The next change encodes them, once the foundation model can be loaded."
             )
@@ -163,17 +158,3 @@ class ClassNames:
         names = cls(bool(values["enabled"]), declared)
         in_use = {label: former.get(label) or names.text(label) for label in hinted}
         return replace(names, in_use=in_use)
-
-
-def carry_hints(old: ContinualClassifier, new: ContinualClassifier, inputs: InputEncoder) -> None:
-    """Give a classifier the hints of another, if it heeds them; refuse if classes would be lost."""
-    hints = old.model_.hints.by_label()
-    if can_read_names(new, inputs):
-        new.hint(np.array(list(hints.values())), list(hints))
-        return
-    for label in hints:
-        if not old.counts_[label]:
-            raise KldaError(
-                f"{label!r} has no samples, and {type(new).__name__} can't use its name: forget "
-                "the class first, or use a KLDA with rule='auto'."
-            )

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from klda.engine.rows import Rows, SampleId
+from klda.engine.solution import Solution, softmax
 from klda.labels import Label
-from klda.learner.ledger import Ledger, NearSample
+
+
+@dataclass(frozen=True)
+class NearSample:
+    """A learned sample near an input."""
+
+    id: SampleId  # the id it was given, or its running number
+    label: Label
+    similarity: float  # cosine between the two feature rows
 
 
 @dataclass(frozen=True)
@@ -19,8 +29,7 @@ class NearClass:
     probability: float
     score: float  # its discriminant score: the larger, the likelier
     # How far the input is from it: the squared Mahalanobis distance, less that from all classes
-    # together, as the decision weighs it. The nearest class's is the input's novelty. For
-    # classifiers that know no such distance, by how much the score is below the best.
+    # together, as the decision weighs it. The nearest class's is the input's novelty.
     distance: float
 
 
@@ -32,7 +41,7 @@ class Explanation:
     classes: list[NearClass]  # the nearest, the likeliest first
     # How much likelier the first is than the second, in log odds: 0 is undecided, 2.2 nine to one.
     margin: float  # NaN while there is only one class
-    novelty: float | None  # how unlike anything learned the input is
+    novelty: float  # how unlike anything learned the input is
     threshold: float | None  # the novelty beyond which an input is unknown, if enough was learned
     known: bool | None  # whether the input is like anything learned
     samples: list[NearSample]  # learned samples most like the input, out of a ledger
@@ -45,36 +54,37 @@ class Explanation:
 
 
 def explain_rows(
-    classifier: Any,
+    solution: Solution,
     rows: np.ndarray,
-    ledger: Ledger | None,
+    ledger: Rows | None,
     threshold: float | None,
     top: int,
     samples: int,
 ) -> list[Explanation]:
     """Explain the answers for feature rows; differences of scores over temperature are log odds."""
-    labels, temperature = classifier.classes_.tolist(), classifier.temperature_
-    probabilities = classifier.predict_proba(rows)
-    knows_novelty = hasattr(classifier, "novelty")
-    novelties = classifier.novelty(rows).tolist() if knows_novelty else [0.0] * len(rows)
+    labels, temperature = solution.classes.tolist(), solution.temperature
+    all_scores = solution.scores(rows).astype(np.float64)
+    probabilities = softmax(all_scores / temperature)
+    novelties = solution.distance.of_scores(all_scores).tolist()
     found = []
-    for i, scores in enumerate(classifier.scores(rows).astype(np.float64)):
-        order, novelty = np.argsort(-scores, kind="stable"), novelties[i]
+    for i, (scores, novelty) in enumerate(zip(all_scores, novelties, strict=True)):
+        order = np.argsort(-scores, kind="stable")
         distances = 2 * (scores[order[0]] - scores) + novelty
         classes = [
             NearClass(labels[j], float(probabilities[i, j]), float(scores[j]), float(distances[j]))
             for j in order[:top]
         ]
         lead = float(scores[order[0]] - scores[order[1]]) if len(order) > 1 else np.nan
+        near = [] if ledger is None else ledger.nearest(rows[i], samples)
         found.append(
             Explanation(
                 classes[0].label,
                 classes,
                 lead / temperature,
-                novelty if knows_novelty else None,
+                novelty,
                 threshold,
-                novelty <= threshold if knows_novelty and threshold is not None else None,
-                [] if ledger is None else ledger.nearest(rows[i], samples),
+                None if threshold is None else novelty <= threshold,
+                [NearSample(*one) for one in near],
             )
         )
     return found

@@ -34,13 +34,13 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from klda import __version__
 from klda.errors import KldaError
 from klda.learner import array_files
 from klda.learner.array_files import ModelFolderError, damaged
+from klda.version import __version__
 
 FORMAT = "klda-model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
@@ -52,7 +52,6 @@ NOTHING = ""  # what a save replaces that must not replace any model
 _SHARED_BELOW = 64 * 1024
 # No model needs a larger model.json, and one that damage made larger must not fill the memory.
 LARGEST_DOCUMENT = 1 << 28
-DEEPEST_DOCUMENT = 50  # levels of lists and objects
 LONGEST_COMMAND = 200  # characters, in the message that names a process
 _ARRAY_FILE = re.compile(r"[\w.-]+-[0-9a-f]{16}\.safetensors\Z")
 _TEMPORARY = re.compile(r"\.new-[0-9a-f]{32}\Z")
@@ -102,11 +101,6 @@ class StoredModel:
     def generation(self) -> str:
         """Identifies this save of the model among all others."""
         return str(self.document["generation"])
-
-    @property
-    def has_checksum(self) -> bool:
-        """Whether the values of the document are checked; those of format version 1 are not."""
-        return _CHECKSUM in self.document
 
 
 def exists(path: str | Path) -> bool:
@@ -432,10 +426,7 @@ def _no_model(folder: Path) -> str:
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn errors in reading a folder into errors that name it and the fix.
-
-    Checksums find damage of folders that this version wrote; those of older versions have none.
-    """
+    """Turn errors in reading a folder into errors that name it and the fix."""
     try:
         yield
     except (KldaError, MemoryError):
@@ -459,24 +450,18 @@ def _check_document(file: Path, content: Any) -> None:
             f"{str(content.get('klda_version'))[:40]}; this is klda {__version__}, which reads "
             f"versions up to {FORMAT_VERSION}. Upgrade klda."
         )
+    if version == 1:
+        raise ModelFolderError(
+            f"{file} was saved by klda 0.1, which klda {__version__} can't read: load and save it "
+            "with klda 0.2.0 first."
+        )
     for name, kind in {"files": list, "generation": str, "format_version": int}.items():
         if type(content.get(name)) is not kind:
             raise damaged(file, f"{name} is {reprlib.repr(content.get(name))}")
-    # Version 1 had no checksum of its own values. One that has is a later one that was damaged.
-    if content["format_version"] > 1 or _CHECKSUM in content:
-        found = checksum(content)
-        if content.get(_CHECKSUM) != found:
-            expected = reprlib.repr(content.get(_CHECKSUM))
-            raise damaged(file, f"the SHA-256 of its values is {found}, expected {expected}")
-    elif _is_deeper(content, DEEPEST_DOCUMENT):
-        raise damaged(file, "its values are nested too deeply")
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    inside = value.values() if isinstance(value, dict) else value
-    return isinstance(value, dict | list) and (
-        not levels or any(_is_deeper(one, levels - 1) for one in inside)
-    )
+    found = checksum(content)
+    if content.get(_CHECKSUM) != found:
+        expected = reprlib.repr(content.get(_CHECKSUM))
+        raise damaged(file, f"the SHA-256 of its values is {found}, expected {expected}")
 
 
 def _open_arrays(folder: Path, document: dict[str, Any], verify: bool) -> dict[str, np.ndarray]:

@@ -9,10 +9,10 @@ from typing import Any, get_args
 import numpy as np
 
 from klda import encoders
+from klda.checks import Modality, checked_inputs
 from klda.data.threads import map_behind
-from klda.encoders.base import Modality
 from klda.encoders.progress import Show
-from klda.errors import KldaError, checked_inputs
+from klda.errors import KldaError
 from klda.labels import Label, check_one_each, plain_labels
 
 ENCODER_MEMBERS = [name for name in vars(encoders.Encoder) if not name.startswith("_")]

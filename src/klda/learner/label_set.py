@@ -13,19 +13,18 @@ samples that the model gets wrong when they are left out. Where none were left o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from klda.errors import KldaError
+from klda.engine.solution import Solution
 from klda.labels import Label
 from klda.learner.class_map import ClassMap
 
 FEW_SAMPLES = 10
-MOST_CLASSES = 2000  # on a map, in a table of pairs: the largest ones
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,17 @@ class SmallClass:
     samples: int
 
 
-def _grams(estimator: Any) -> list[np.ndarray]:
-    """Return, for each member, inner products of the class means in the whitened space."""
-    rules = estimator.solution_.rules
-    if all(len(rule.familiarity.anchors) == estimator.n_classes_ for rule in rules):
-        return [rule.familiarity.inner() for rule in rules]
-    means, weights = estimator.means_, estimator.coef_
-    if means.ndim == 2:
-        means, weights = means[None], weights[None]
-    centred = [mean.astype(np.float64) - mean.mean(axis=0) for mean in means]
-    return [weight.astype(np.float64) @ m.T for weight, m in zip(weights, centred, strict=True)]
+def squared_distances(solution: Solution) -> np.ndarray:
+    """Return squared distances ``(M, M)`` between class means in the whitened space.
+
+    Of the largest classes, where there are more than a thousand.
+    """
+    gram = solution.distance.inner()
+    own = np.diag(gram)
+    squared = np.maximum(own[:, None] + own - gram - gram.T, 0.0)
+    np.fill_diagonal(squared, 0.0)
+    error = 0.0 if solution.calibration is None else solution.calibration.error_rate
+    return np.asarray(squared) / distance_scale(squared, error)
 
 
 def distance_scale(squared: np.ndarray, error: float) -> float:
@@ -84,26 +84,16 @@ class ClassDistances:
     It holds no part of the model, so that a model which goes on learning can be looked at.
     """
 
-    labels: list[Label]  # up to the 2,000 largest classes
+    labels: list[Label]  # up to the 1,024 largest classes
     counts: np.ndarray  # (M,), their samples
     squared: np.ndarray  # (M, M), between their means in the whitened space
 
     @classmethod
-    def of(cls, estimator: Any) -> ClassDistances:
-        """Measure the distances between the largest classes of an estimator that can learn."""
-        if estimator.nearest_mean:
-            raise KldaError(
-                f"{type(estimator).__name__} has no whitened space; use a KLDA, KLDAEnsemble or "
-                "LDA."
-            )
-        rows, solution = _largest(estimator.class_count_, MOST_CLASSES), estimator.solution_
-        gram = np.mean([gram[np.ix_(rows, rows)] for gram in _grams(estimator)], axis=0)
-        own = np.diag(gram)
-        squared = np.maximum(own[:, None] + own - (gram + gram.T), 0.0)
-        np.fill_diagonal(squared, 0.0)
-        error = 0.0 if solution.evidence is None else solution.evidence.error_rate(solution.scale)
-        squared /= distance_scale(squared, error)
-        return cls(estimator.classes_[rows].tolist(), estimator.class_count_[rows], squared)
+    def of(cls, solution: Solution) -> ClassDistances:
+        """Measure the distances between the largest classes of a solution."""
+        chosen = solution.distance.chosen
+        squared = squared_distances(solution)
+        return cls(solution.classes[chosen].tolist(), solution.class_counts[chosen], squared)
 
     def largest(self, most: int) -> ClassDistances:
         """Return that of the classes with the most samples."""
@@ -134,17 +124,17 @@ class ClassDistances:
 
 
 def confusable(
-    estimator: Any, limit: int | None = 20, at_least: float = 0.01
+    solution: Solution, limit: int | None = 20, at_least: float = 0.01
 ) -> list[ConfusablePair]:
     """List the pairs of classes that are most easily confused, the most confusable first.
 
     ``limit`` is the most to list, None for all; pairs with less expected confusion than
     ``at_least`` are left out.
     """
-    return ClassDistances.of(estimator).pairs(limit, at_least)
+    return ClassDistances.of(solution).pairs(limit, at_least)
 
 
-def small_classes(estimator: Any, below: int = FEW_SAMPLES) -> list[SmallClass]:
+def small_classes(counts: Mapping[Label, int], below: int = FEW_SAMPLES) -> list[SmallClass]:
     """List the classes of fewer samples than `below`, the smallest first."""
-    counts = sorted(estimator.counts_.items(), key=lambda entry: entry[1])
-    return [SmallClass(label, count) for label, count in counts if count < below]
+    found = sorted(counts.items(), key=lambda entry: entry[1])
+    return [SmallClass(label, count) for label, count in found if count < below]

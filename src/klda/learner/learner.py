@@ -1,43 +1,70 @@
-"""What a user holds: a frozen foundation model, a classifier on top, and a model folder."""
+"""What a user holds: a frozen foundation model, an engine on top, and a model folder."""
 
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import clone
 
 from klda import encoders
-from klda.classifiers import KLDA, ContinualClassifier
-from klda.classifiers.validation import check_label_kind, check_labels_known
+from klda.checks import REFUSED, check_count, check_fraction
 from klda.data.threads import map_behind
 from klda.encoders.probes import gamma_for
 from klda.encoders.progress import Show
-from klda.engine.interrupts import held_back
+from klda.engine.checks import (
+    check_label_kind,
+    check_labels_known,
+    check_removable,
+    check_rows,
+    check_same_map,
+    check_same_parameters,
+    checked_name,
+)
+from klda.engine.engine import Engine
 from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import Rows, SampleId
+from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
-from klda.labels import Label, check_one_each, listed, plain
-from klda.learner.class_names import ClassNames, can_read_names, carry_hints
+from klda.labels import Label, check_one_each, label_list, listed, plain
+from klda.learner import folder, stored
+from klda.learner.class_names import ClassNames
+from klda.learner.evaluation import Evaluation
+from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
-from klda.learner.ledger import Ledger, SampleId
 from klda.learner.overlap import check_no_overlap, learned
-from klda.learner.read_only import Detached, ReadOnlyLearner
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
+# What `predict` answers for inputs that are rejected, where classes are strings or integers. -1 is
+# what scikit-learn's outlier detectors say.
+UNKNOWN = "unknown"
+UNKNOWN_INTEGER = -1
 
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(ReadOnlyLearner):
+@dataclass(frozen=True)
+class Detached:
+    """A class that was forgotten, with all that `Learner.attach` needs to bring it back."""
+
+    label: Label
+    count: int  # its samples
+    arrays: dict[str, np.ndarray]  # a packed model of the class alone
+    meta: dict[str, Any]  # what came with them, JSON-able
+
+
+class Learner:
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -45,8 +72,8 @@ class Learner(ReadOnlyLearner):
     model : str, Path or Encoder
         The frozen foundation model: a name out of ``klda.encoders.MODELS``, a hub name, a local
         folder, ``"features"`` for rows computed elsewhere, or an encoder.
-    classifier : estimator, optional
-        KLDA, KLDAEnsemble, LDA or NCM. By default a KLDA with fixed random features, so that
+    classifier : KLDA, LDA or Parameters, optional
+        Whose parameters to use. By default those of a KLDA with fixed random features, so that
         learners trained separately can be merged, and a bandwidth that for texts depends on the
         foundation model alone, so that learning in pieces gives what learning at once gives.
     keep : {None, "features"}
@@ -55,18 +82,27 @@ class Learner(ReadOnlyLearner):
         other parameters. By default no text and no image is kept; while there are fewer than half
         as many samples as random features, one row of numbers per sample is.
     names : bool
-        For texts: the name of a class, read as words, counts as an example of it until the class
-        has ten samples, if names prove to tell classes apart. Needs the default classifier.
+        For texts: the name of a class, read as words, counts beside its samples while they are
+        few, as far as names prove to tell classes apart.
     **options
         Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``,
         ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
         named model best.
 
+    Attributes
+    ----------
+    engine : Engine
+        All that was learned.
+    parameters : Parameters
+        How it is solved.
+    extras : dict
+        JSON-able values of others, saved in the folder beside the model and kept by later saves.
+
     Notes
     -----
     A call that changes the learner returns it, and changes it completely or, when it raises or is
-    interrupted, not at all. Any number of threads may ask while none changes it; :meth:`frozen`
-    makes a view that keeps answering meanwhile.
+    interrupted, not at all. Any number of threads may ask and change it; :meth:`frozen` makes a
+    view that keeps answering as before.
 
     Examples
     --------
@@ -86,7 +122,7 @@ class Learner(ReadOnlyLearner):
         self,
         model: str | Path | encoders.Encoder = "minilm",
         *,
-        classifier: ContinualClassifier | None = None,
+        classifier: Any = None,
         keep: str | None = None,
         names: bool = True,
         **options: Any,
@@ -97,20 +133,92 @@ class Learner(ReadOnlyLearner):
         self._inputs = InputEncoder(encoder.fingerprint(), options, encoder)
         if classifier is None:
             gamma = gamma_for(encoder) if encoder.modality == "text" else "auto"
-            device, blocks = options.get("device", "auto"), self._inputs.blocks
-            classifier = KLDA(gamma=gamma, blocks=blocks, random_state=0, device=device)
-        self.classifier = classifier
-        self.extras = {}
-        self._ledger = Ledger() if keep else None
+            blocks, device = self._inputs.blocks, options.get("device", "auto")
+            classifier = Parameters(gamma=gamma, blocks=blocks, device=device)
+        self.parameters = _parameters_of(classifier)
+        self.engine = Engine()
+        self.keeps_all = keep is not None
+        self.extras: dict[str, Any] = {}
         self._names = ClassNames(enabled=bool(names))
-        self._history = []
-        self._origin = None
+        self._history: list[dict[str, Any]] = []
+        self._origin: tuple[Path, str] | None = None
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return (
-            f"<Learner {self.foundation['name']} + {type(self.classifier).__name__}: "
-            f"{len(self.classes)} classes, {self.samples} samples>"
+            f"<Learner {self.foundation['name']}: {len(self.classes)} classes, "
+            f"{self.samples} samples>"
         )
+
+    # ---------------------------------------------------------------- what it knows
+
+    @property
+    def encoder(self) -> encoders.Encoder:
+        """The frozen foundation model; a loaded learner opens it when first needed."""
+        return self._inputs.encoder
+
+    @property
+    def foundation(self) -> dict[str, Any]:
+        """Fingerprint of the foundation model."""
+        return dict(self._inputs.fingerprint)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How the foundation model is opened."""
+        return dict(self._inputs.options)
+
+    @property
+    def modality(self) -> str:
+        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
+        return self._inputs.modality
+
+    @property
+    def classes(self) -> dict[Label, int]:
+        """Number of samples learned of each class."""
+        return self.engine.counts
+
+    @property
+    def declared(self) -> dict[Label, str | None]:
+        """Classes that were declared, each with its description, if it was given one."""
+        return dict(self._names.declared)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples learned."""
+        return sum(self.classes.values())
+
+    @property
+    def width(self) -> int | None:
+        """Features of a row; None before anything was learned."""
+        return None if self.engine.is_new else self.engine.known.n_features
+
+    @property
+    def ledger(self) -> Rows | None:
+        """Features, labels and ids of the samples learned, if it keeps them all."""
+        if not self.keeps_all or self.engine.predicts_only:
+            return None
+        return Rows.halved() if self.engine.is_new else self.engine.model.rows
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether a class that is forgotten leaves a trace in the covariance."""
+        return not self.engine.keeps_rows
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was learned, forgotten and merged, and when; the latest last."""
+        return [dict(entry) for entry in self._history]
+
+    @property
+    def origin(self) -> Path | None:
+        """The model folder that this learner was loaded from or last saved to."""
+        return None if self._origin is None else self._origin[0]
+
+    @property
+    def solution(self) -> Solution:
+        """The solved classifier, with all that the evidence says: immutable."""
+        self._check_has_classes()
+        return self.engine.calibrated(self.parameters)
 
     # ---------------------------------------------------------------- learning
 
@@ -131,7 +239,7 @@ class Learner(ReadOnlyLearner):
             Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: an iterable
             of batches, taken one at a time, so that it may be larger than the memory. While one is
             encoded, the one before is learned and the next is tokenised, in threads. If any batch
-            fails, none is learned; for that, a second set of statistics is held meanwhile.
+            fails, none is learned.
         labels : sequence of str or int, optional
             One label per input.
         ids : sequence of str, optional
@@ -147,11 +255,12 @@ class Learner(ReadOnlyLearner):
             return self.learn_rows(*batch, source=source)
         if ids is not None:
             raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
-        draft = self.copy()
-        draft.learn_batches(inputs, progress=progress)
-        if draft.samples == self.samples:
-            raise KldaError("inputs is empty: there is nothing to learn.")
-        return self.take_over(draft, source)
+        with self._lock:  # what others taught meanwhile would be lost
+            draft = self.copy()
+            draft.learn_batches(inputs, progress=progress)
+            if draft.samples == self.samples:
+                raise KldaError("inputs is empty: there is nothing to learn.")
+            return self.commit(draft, source)
 
     def learn_rows(
         self,
@@ -162,22 +271,26 @@ class Learner(ReadOnlyLearner):
         source: str | Path | None = None,
     ) -> Self:
         """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        check_one_each(rows, labels, "rows")
-        with self.changing("learn", source):
-            self._learn(rows, labels, ids)
+        with self._changing("learn", source) as engine:
+            self._add(engine, rows, labels, ids)
         return self
 
-    def _learn(
-        self, rows: np.ndarray, labels: Labels, ids: Sequence[str | None] | None = None
+    def _add(
+        self,
+        engine: Engine,
+        rows: np.ndarray,
+        labels: Labels,
+        ids: Sequence[str | None] | None = None,
     ) -> None:
-        self._check_width(rows)
-        ledger = self._ledger
-        if ledger is not None:
-            ledger, rows = ledger.add(rows, labels, ids)  # learned as the ledger holds them
-        elif ids is not None:
+        """Check samples, and let an engine learn them."""
+        check_one_each(rows, labels, "rows")
+        names = label_list(labels)
+        rows = self._checked_rows(rows)
+        check_label_kind(np.array([*engine.counts][:1]), names, "labels")
+        if ids is not None and not self.keeps_all:
             raise KldaError("ids are kept only by a learner made with keep='features'.")
-        self.classifier.partial_fit(rows, labels)
-        self._ledger = ledger
+        parameters, keep_all = self.parameters, self.keeps_all
+        engine.add(rows, names, ids, parameters=parameters, keep_all=keep_all)
 
     def learn_batches(
         self,
@@ -192,33 +305,43 @@ class Learner(ReadOnlyLearner):
         """
 
         def learn(batch: tuple) -> None:
-            self._learn(*batch)
+            self._add(self.engine, *batch)
             if after is not None:
                 after()
 
         for _ in map_behind(learn, self._inputs.batches(batches, progress=progress)):
             pass
 
-    def take_over(self, draft: Learner, source: str | Path | None = None, **noted: Any) -> Self:
+    def commit(self, draft: Learner, source: str | Path | None = None, **noted: Any) -> Self:
         """Become what a draft, a copy of this learner, has become by learning.
 
         What is `noted` goes into the history.
         """
-        with self.changing("learn", source, **noted):
-            self.classifier, self._ledger = draft.classifier, draft._ledger
+        with self._changing("learn", source, draft.engine.copy(), **noted):
+            pass
         return self
 
     @contextmanager
-    def changing(
-        self, action: str, source: str | Path | None = None, **noted: Any
-    ) -> Iterator[None]:
-        """Note a change in the history once it is complete; an interrupt waits until then."""
-        before, trouble = self.classifier.counts_, ""
-        with held_back():
-            yield
-            if self._inputs.modality == "text":
-                self._names, trouble = self._names.refreshed(self.classifier, self._inputs)
-            after = self.classifier.counts_
+    def _changing(
+        self,
+        action: str,
+        source: str | Path | None = None,
+        engine: Engine | None = None,
+        names: ClassNames | None = None,
+        parameters: Parameters | None = None,
+        **noted: Any,
+    ) -> Iterator[Engine]:
+        """Yield a copy of the engine to be changed; once that is done, it takes the engine's place.
+
+        So do names and parameters, with an entry in the history: all in one step.
+        """
+        with self._lock:
+            before, parameters = self.classes, parameters or self.parameters
+            changed = self.engine.copy() if engine is None else engine
+            yield changed
+            names = (names or self._names).only(changed.counts)
+            names, trouble = names.given_to(changed, self._inputs, parameters, self.keeps_all)
+            after = changed.counts
             entry: dict[str, Any] = {
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
                 "action": action,
@@ -229,30 +352,29 @@ class Learner(ReadOnlyLearner):
                 **noted,
             }
             kept = {key: value for key, value in entry.items() if value not in (None, [])}
-            self._history = [*self._history, kept][-HISTORY_LENGTH:]
+            history = [*self._history, kept][-HISTORY_LENGTH:]
+            vars(self).update(engine=changed, parameters=parameters, _names=names, _history=history)
         if trouble:
             warnings.warn(trouble, stacklevel=4)
 
-    # ---------------------------------------------------------------- classes by their names
-
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
-        """Make classes known by their names, before anything is taught of them.
+        """Add classes by name, without examples.
 
         Parameters
         ----------
         classes : label, sequence of labels, or mapping from labels to descriptions
             A name is read as words: ``card_arrival`` as "card arrival". A description says more.
         """
-        if not can_read_names(self.classifier, self._inputs):
+        if self.modality != "text" or self.parameters.rule != "auto":
             raise KldaError(
-                "Classes can be declared for texts only, with a KLDA classifier whose rule is "
-                f"'auto'; this learner has {self._inputs.modality} inputs and {self.classifier!r}."
+                "Classes can be declared for texts only, with the rule 'auto'; this learner has "
+                f"{self.modality} inputs and the rule {self.parameters.rule!r}."
             )
-        names = self._names.declare(classes)
-        check_label_kind(np.array(list(self.classes)), list(names.declared), "classes")
-        with self.changing("declare"):
-            texts = names.texts(self.classifier)
-            self._names = names.give_to(self.classifier, texts, self._inputs)
+        with self._lock:
+            names = self._names.declare(classes)
+            check_label_kind(np.array([*self.classes][:1]), list(names.declared), "classes")
+            with self._changing("declare", names=names) as engine:
+                names.hint(engine, self._inputs, self.parameters, self.keeps_all)
         return self
 
     # ---------------------------------------------------------------- forgetting
@@ -267,10 +389,10 @@ class Learner(ReadOnlyLearner):
     ) -> Self:
         """Forget classes, or single samples of them.
 
-        With a ledger (``keep="features"``), with the samples given, or while the model holds its
-        samples, what they did is undone exactly: scores become those of a model that never learned
-        them. Otherwise the classes are dropped from the answers, but the covariance that all
-        classes share keeps a trace of them, and a `ForgetTraceWarning` says so.
+        With a ledger (``keep="features"``), with the samples given, or while the model still keeps
+        its samples, what they did is undone exactly: scores become those of a model that never
+        learned them. Otherwise the classes are removed from the answers, but a small statistical
+        trace remains in the covariance that all classes share, and a `ForgetTraceWarning` says so.
 
         Parameters
         ----------
@@ -287,14 +409,13 @@ class Learner(ReadOnlyLearner):
         if ids is not None:
             if labels is not None or inputs is not None:
                 raise KldaError("ids names the samples already: leave out labels and inputs.")
-            if self._ledger is None:
+            if self.ledger is None:
                 raise KldaError(
                     "ids can't be used: this learner keeps no ledger. Make it with "
                     "keep='features', or give labels and the inputs that were learned."
                 )
-            positions = self._ledger.of_ids(listed(ids))
-            with self.changing("forget", source):
-                self._remove(positions)
+            with self._changing("forget", source) as engine:
+                engine.remove_at((engine.model.rows or Rows()).of_ids(listed(ids)))
             return self
         if labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
@@ -315,107 +436,80 @@ class Learner(ReadOnlyLearner):
     ) -> Self:
         """Forget samples given by their features; they must have been learned with these labels.
 
-        Otherwise a `NotLearnedError` is raised. Samples in a ledger, or held by the model, are
-        compared. Without a ledger the statistics are used; they can miss a few rows that resemble
-        the learned ones.
+        Otherwise a `NotLearnedError` is raised. Samples that the model keeps are compared. Without
+        them the statistics are used; they can miss a few rows that resemble the learned ones.
         ``verify=False`` repeats a removal that was verified before: rounding on another machine
         could change the verdict of the statistics.
         """
         check_one_each(rows, labels)
-        found = None if self._ledger is None else self._ledger.find(rows, labels)
-        if found is None and verify:
-            self.classifier.check_learned(rows, labels)
-        with self.changing("forget", source):
-            if found is None:
-                self.classifier.remove(rows, labels)
-            else:
-                self._remove(found)
+        names = [plain(label) for label in labels]
+        rows = self._checked_rows(rows)
+        with self._changing("forget", source) as engine:
+            check_removable(engine.counts, names)
+            if verify:
+                engine.check_learned(rows, names, self.parameters)
+            engine.remove(rows, names)
         return self
 
-    def detach(self, label: Label) -> Detached:
-        """Forget a class, and return what :meth:`attach` needs to bring it back exactly."""
-        known, declared = self.classes, self._names.only([label]).pack()
-        check_labels_known(np.array([*known]), [label], "label")
-        with self.changing("forget"):
-            arrays, meta = self._drop(label)
-        return Detached(label, known[label], arrays, {**meta, "names": declared})
-
-    def attach(self, detached: Detached) -> Self:
-        """Bring back a class that :meth:`detach` took out.
-
-        Samples in a ledger keep the ids they were given; the others get new running numbers.
-        """
-        meta = dict(detached.meta)
-        names = ClassNames.unpack(meta.pop("names", None), meta.get("hints", ()))
-        with self.changing("learn", "undo"):
-            if "rows" in detached.arrays:
-                rows, ids = detached.arrays["rows"], meta.get("ids")
-                ids = ids and [one if isinstance(one, str) else None for one in ids]
-                self._learn(rows, [detached.label] * len(rows), ids)
-            else:
-                model = self.classifier.model_
-                part = Model.unpack(detached.arrays, meta, model.backend, maps=model.maps)
-                self.classifier.attach(part)
-            self._names = self._names.merge(names)
-        return self
+    def traces_of(self, labels: Iterable[Label]) -> list[Label]:
+        """Return those of some classes that would leave a trace in the covariance if forgotten."""
+        known = self.classes
+        return [label for label in labels if known[label]] if self.leaves_trace else []
 
     def _forget_classes(self, names: list[Label], source: str | Path | None) -> Self:
         if not names:
             raise KldaError("labels is empty: name at least one class to forget.")
         names = list(dict.fromkeys(names))
-        check_labels_known(np.array([*self.classes]), names, "labels")
-        if traces := self.traces_of(names):
-            # Before anything changes: if warnings are errors, nothing is forgotten.
-            some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
-            warnings.warn(
-                f"{some}: dropped from the answers, but the covariance that all classes share "
-                "keeps a trace of what was learned. To leave none, give the inputs that were "
-                "learned, or keep a ledger: Learner(..., keep='features').",
-                ForgetTraceWarning,
-                stacklevel=3,
-            )
-        draft = self.copy() if len(names) > 1 else self
-        with self.changing("forget", source):
-            for name in names:
-                draft._drop(name)
-            self.classifier, self._ledger = draft.classifier, draft._ledger
+        with self._lock:
+            check_labels_known(np.array([*self.classes]), names, "labels")
+            if traces := self.traces_of(names):
+                # Before anything changes: if warnings are errors, nothing is forgotten.
+                some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
+                warnings.warn(
+                    f"{some}: removed from the answers. A small statistical trace remains; to "
+                    "leave none, give the inputs that were learned, or keep a ledger: "
+                    "Learner(..., keep='features').",
+                    ForgetTraceWarning,
+                    stacklevel=3,
+                )
+            with self._changing("forget", source) as engine:
+                for name in names:
+                    engine.drop(name)
         return self
 
-    def _drop(self, label: Label) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Forget a class; return arrays and values that bring it back."""
-        ledger = self._ledger
-        if ledger is not None and ledger.counts.get(label) == self.classes[label]:
-            at = ledger.of_class(label)
-            rows, ids = ledger.rows_at(at), ledger.ids_at(at)
-            self._remove(at)
-            if label in self.classifier.counts_:  # still known by its name
-                self.classifier.forget(label)
-            return {"rows": rows}, {"ids": ids}
-        part = self.classifier.detach(label)
-        try:
-            return part.pack(maps=False)
-        except BaseException:
-            self.classifier.attach(part)
-            raise
+    def detach(self, label: Label) -> Detached:
+        """Forget a class, and return what :meth:`attach` brings it back with."""
+        label = plain(label)
+        with self._lock:
+            check_labels_known(np.array([*self.classes]), [label], "label")
+            count, names = self.classes[label], self._names.only([label])
+            with self._changing("forget") as engine:
+                arrays, meta = engine.drop(label).pack(with_map=False)
+        return Detached(label, count, arrays, meta | {"names": names.pack()})
 
-    def _remove(self, positions: np.ndarray) -> None:
-        """Undo what samples in the ledger did, and take them out of it."""
-        ledger = self._ledger
-        assert ledger is not None
-        left = ledger.without(positions)
-        self.classifier.remove(ledger.rows_at(positions), ledger.labels_at(positions))
-        self._ledger = left
+    def attach(self, detached: Detached) -> Self:
+        """Bring back a class that was forgotten, exactly as it was.
+
+        Samples in a ledger keep the ids they were given; the others get new running numbers.
+        """
+        meta = dict(detached.meta)
+        own = ClassNames.unpack(meta.pop("names", None), [detached.label])
+        with self._lock, self._changing("learn", "undo", names=self._names.merge(own)) as engine:
+            model = engine.model
+            packed = stored.part(detached.arrays, meta, model.map.n_components)
+            engine.merge(Model.unpack(*packed, model.backend, model.map))
+        return self
 
     # ---------------------------------------------------------------- other changes
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name, one that no other class has."""
-        old, new = plain(old), plain(new)
-        names = self._names.rename(old, new, self.classes)
-        ledger = None if self._ledger is None else self._ledger.rename(old, new)
-        with self.changing("rename", f"{old} -> {new}"):
-            self.classifier.rename(old, new)
-            self._names, self._ledger = names, ledger
+        with self._lock:
+            old = plain(old)
+            new = checked_name(np.array([*self.classes]), old, new)
+            names = self._names.rename(old, new, self.classes)
+            with self._changing("rename", f"{old} -> {new}", names=names) as engine:
+                engine.rename(old, new)
         return self
 
     def merge(self, other: Learner, *, allow_same: bool = False) -> Self:
@@ -431,27 +525,29 @@ class Learner(ReadOnlyLearner):
         """
         if not isinstance(other, Learner):
             raise KldaError(
-                f"other is a {type(other).__name__}, not a Learner; to merge a classifier, give "
-                "Learner('features', classifier=...)."
+                f"other is a {type(other).__name__}, not a Learner; to merge a classifier, learn "
+                "its samples with Learner('features')."
             )
         check_same_features(self.foundation, other.foundation, "other's")
-        if not allow_same:
-            check_no_overlap(self, other)
-        ledger = self._ledger
-        if ledger is not None:
-            if other._ledger is None:
-                raise KldaError(
-                    "other keeps no ledger, but this learner does: samples would be missing from "
-                    "it. Merge this learner into the other one instead."
-                )
-            ledger = ledger.merge(other._ledger)
-        with self.changing("merge", other.origin, contents=list(learned(other))):
-            self.classifier.merge(other.classifier)
-            self._names = self._names.merge(other._names)
-            self._ledger = ledger
+        other = other.copy()  # as it is now
+        if other.engine.is_new:
+            return self
+        with self._lock:
+            if not allow_same:
+                check_no_overlap(self, other)
+            names = self._names.merge(other._names)
+            start, model = self.engine.copy(), other.engine.model
+            if start.is_new:
+                check_same_parameters(self.parameters, other.parameters)
+                start = Engine(Model.new(model.map, keep_all=self.keeps_all))
+            check_same_map(start.model.map, model.map)
+            check_label_kind(np.array([*self.classes][:1]), [*other.classes][:1], "other")
+            contents = list(learned(other))
+            with self._changing("merge", other.origin, start, names, contents=contents) as engine:
+                engine.merge(model)
         return self
 
-    def rebuild(self, classifier: ContinualClassifier | None = None, **parameters: Any) -> Self:
+    def rebuild(self, classifier: Any = None, **parameters: Any) -> Self:
         """Learn everything in the ledger again, with other parameters.
 
         Without any change this gives the model that would have learned just these samples. A
@@ -459,42 +555,444 @@ class Learner(ReadOnlyLearner):
 
         Parameters
         ----------
-        classifier : estimator, optional
-            Another classifier; by default one like the present.
+        classifier : KLDA, LDA or Parameters, optional
+            Whose parameters to use; by default the present ones.
         **parameters
-            Parameters of the classifier to change: ``n_components``, ``gamma``, ``ridge`` ...
+            Parameters to change: ``n_components``, ``gamma``, ``ridge`` ...
         """
-        ledger, learned = self._ledger, {label: n for label, n in self.classes.items() if n}
-        if ledger is None or not learned or ledger.counts != learned:
+        with self._lock:
+            self._rebuild(classifier, parameters)
+        return self
+
+    def _rebuild(self, classifier: Any, parameters: Mapping[str, Any]) -> None:
+        ledger = self.ledger
+        if ledger is None or not len(ledger):
             raise KldaError(
                 "There is no complete ledger to rebuild from: make the learner with "
                 "keep='features' before it learns anything."
             )
-        fresh = clone(self.classifier if classifier is None else classifier)
-        if classifier is None and hasattr(fresh, "gamma"):
-            fresh.set_params(gamma=self.classifier.gamma_)
+        given = self.parameters if classifier is None else _parameters_of(classifier)
+        changes: dict[str, Any] = dict(parameters)
+        if classifier is None:
+            changes.setdefault("gamma", getattr(self.engine.model.map, "gamma", given.gamma))
         try:
-            fresh.set_params(**parameters)
-        except ValueError as error:  # names the parameters there are
-            raise KldaError(str(error)) from error
-        for rows, labels in ledger.batches():
-            fresh.partial_fit(rows, labels)
-        carry_hints(self.classifier, fresh, self._inputs)
-        with self.changing("rebuild"):
-            self.classifier = fresh
-        return self
+            given = replace(given, **changes)
+        except TypeError as error:  # names the parameter
+            raise KldaError(f"{error}; parameters are those of klda.KLDA.") from error
+        fresh = Engine()
+        for rows, labels, ids in ledger.columns():
+            fresh.add(rows, labels, ids, parameters=given, keep_all=True)
+        hints = self.engine.model.hints
+        if len(hints):
+            fresh.hint(hints.values, hints.labels.tolist(), parameters=given)
+        with self._changing("rebuild", engine=fresh, parameters=given):
+            pass
 
     def copy(self) -> Learner:
-        """Return an independent copy; it shares the foundation model, which never changes."""
-        twin = copy.copy(self)
-        twin.classifier, twin.extras = self.classifier.copy(), dict(self.extras)
-        return twin
+        """Return an independent copy; it shares all that never changes."""
+        with self._lock:
+            twin = copy.copy(self)
+            twin.engine, twin.extras = self.engine.copy(), dict(self.extras)
+            return twin
 
     def frozen(self) -> Learner:
         """Return a learner that answers as this one does now, and can't learn.
 
         It shares the solved classifier, which never changes, whatever is learned here later.
         """
-        twin = copy.copy(self)
-        twin.classifier = self.classifier.frozen()
+        with self._lock:
+            twin = copy.copy(self)
+            twin.engine = self.engine.frozen(self.parameters)
+            return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__setstate__(self.__getstate__())
         return twin
+
+    # ---------------------------------------------------------------- answers
+
+    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Turn inputs into the feature rows that the row-level verbs take.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        progress : bool
+            Show a progress bar if standard error is a terminal, here and in all other methods.
+
+        Returns
+        -------
+        ndarray of shape (n, d), float32
+        """
+        return self._checked_rows(self._inputs.encode(inputs, progress=progress))
+
+    def _checked_rows(self, rows: np.ndarray) -> np.ndarray:
+        expected = self.width
+        if expected is not None and rows.shape[1] != expected:
+            raise KldaError(
+                f"inputs has rows of {rows.shape[1]} features, but this learner's have {expected}: "
+                "compute them with the same foundation model."
+            )
+        rows = np.asarray(rows, self.parameters.dtype)
+        check_rows(rows, "inputs")
+        return rows
+
+    def _check_has_classes(self) -> None:
+        # Not `self.classes`: that names every class, and one answer needs none of their names.
+        if self.engine.is_new or not len(self.engine.known.classes):
+            raise KldaError("This learner has no classes yet: learn something before asking it.")
+
+    def _check_can_reject(self, reject: float) -> None:
+        check_fraction("reject", reject)
+        if not self.parameters.calibrated:
+            raise KldaError(
+                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
+                "the learner with calibrated=True."
+            )
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        reject: float | None = None,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Answer with the likeliest class of each input.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float, optional
+            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
+            learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
+        by_class : bool
+            Reject by a threshold for each class, where enough of it was learned.
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Labels.
+        """
+        self._check_has_classes()
+        if reject is None:
+            return self.predict_rows(self.encode(inputs, progress=progress))
+        self._check_can_reject(reject)
+        solution = self.solution
+        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
+        known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
+        return np.where(known, answers.labels[:, 0], _unknown(solution))
+
+    def predict_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Answer with the likeliest class of each feature row, as `encode` returns them."""
+        self._check_has_classes()
+        rows = self._checked_rows(rows)
+        return self.engine.solution(self.parameters).answer(rows).labels[:, 0]
+
+    def predict_top(
+        self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
+    ) -> list[list[tuple[Label, float]]]:
+        """Answer with the k likeliest classes and their probabilities, the likeliest first.
+
+        With `reject`, as for :meth:`predict`, the first answer for an input that is refused is
+        ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
+        """
+        check_count("k", k)
+        if reject is not None:
+            check_fraction("reject", reject)
+        solution = self.solution
+        rows = self.encode(inputs, progress=progress)
+        answers = solution.answer(rows, k, novelty=reject is not None)
+        limit = np.inf if reject is None else solution.threshold(reject)
+        refusal = (_unknown(solution), float("nan"))
+        return [
+            one.top if one.known is not False else [refusal, *one.top[: k - 1]]
+            for one in answers.each(limit)
+        ]
+
+    def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
+        solution = self.solution
+        scores = solution.scores(self.encode(inputs, progress=progress))
+        return softmax(scores.astype(np.float64) / solution.temperature)
+
+    def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""
+        self._check_has_classes()
+        rows = self.encode(inputs, progress=progress)
+        return self.engine.solution(self.parameters).scores(rows)
+
+    def answer_rows(
+        self, rows: np.ndarray, *, top: int = 5, reject: float = REFUSED
+    ) -> list[Answer]:
+        """Answer for feature rows, as `encode` returns them, in one pass.
+
+        An answer has the `top` likeliest classes, whether the input is like anything learned, and
+        how unlike; `reject` as for :meth:`is_known`.
+        """
+        check_fraction("reject", reject)
+        solution = self.solution
+        answers = solution.answer(self._checked_rows(rows), top, novelty=True)
+        return answers.each(solution.threshold(reject))
+
+    # ---------------------------------------------------------------- known and unknown
+
+    def novelty(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
+        """Say how unlike anything learned inputs are; the larger, the less known.
+
+        The distance from the nearest class, less that from all classes together.
+        """
+        self._check_has_classes()
+        rows = self.encode(inputs, progress=progress)
+        return self.engine.solution(self.parameters).novelty(rows)
+
+    def threshold(self, reject: float = REFUSED) -> float | None:
+        """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
+
+        None if that can't be told: too little was learned, or with ``calibrated=False``.
+        """
+        check_fraction("reject", reject)
+        limit = self.solution.threshold(reject)
+        return float(limit) if np.isfinite(limit) else None
+
+    def is_known(
+        self,
+        inputs: Any,
+        *,
+        reject: float = REFUSED,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Say whether inputs are like anything learned.
+
+        The threshold needs no examples of unknown inputs: it comes from the samples learned, each
+        judged as if it had not been.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Texts, images or feature rows.
+        reject : float
+            Fraction of inputs of known classes that may be taken for unknown.
+        by_class : bool
+            Use a threshold for each class, where enough of it was learned.
+        """
+        self._check_can_reject(reject)
+        solution = self.solution
+        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
+        return answers.novelty <= solution.limits(answers, reject, by_class=by_class)
+
+    # ---------------------------------------------------------------- why, and how well
+
+    def explain(
+        self, value: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
+    ) -> Explanation:
+        """Say why an input gets the answer it gets.
+
+        Parameters
+        ----------
+        value : input
+            One text, image or feature row.
+        top : int
+            How many classes to name.
+        samples : int
+            How many learned samples to name, if the learner keeps a ledger.
+        reject : float
+            Fraction of known inputs that may be taken for unknown.
+        """
+        if self.modality == "text" and not isinstance(value, str):
+            raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
+        inputs = np.atleast_2d(np.asarray(value)) if self.modality == "features" else [value]
+        if len(inputs) != 1:
+            raise KldaError(f"value holds {len(inputs)} rows; explain_all takes several inputs.")
+        return self.explain_all(inputs, top=top, samples=samples, reject=reject)[0]
+
+    def explain_all(
+        self, inputs: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
+    ) -> list[Explanation]:
+        """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
+        check_count("top", top)
+        check_count("samples", samples, least=0)
+        threshold = self.threshold(reject)
+        return explain_rows(
+            self.solution, self.encode(inputs), self.ledger, threshold, top, samples
+        )
+
+    def evaluate(
+        self, inputs: Any, labels: Labels | None = None, *, progress: Show = False
+    ) -> Evaluation:
+        """Compare the answers with the true labels.
+
+        Parameters
+        ----------
+        inputs : sequence, or iterable of (inputs, labels)
+            Texts, images or feature rows; without `labels`, an iterable of batches.
+        labels : sequence of str or int, optional
+            One label per input; classes never learned count as wrong.
+        """
+        solution = self.solution
+        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
+        truth: list[np.ndarray] = []
+        answers: list[np.ndarray] = []
+        sure: list[np.ndarray] = []
+        for rows, names, _ in self._inputs.batches(batches, progress=progress):
+            found = solution.answer(self._checked_rows(rows))
+            truth.append(np.asarray(names))
+            answers.append(found.labels[:, 0])
+            sure.append(found.probabilities[:, 0])
+        if not truth:
+            raise KldaError("inputs is empty: there is nothing to evaluate.")
+        return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
+
+    # ---------------------------------------------------------------- in a model folder
+
+    def pack(
+        self, *, compact: bool = False, solved: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the arrays and the document that :meth:`save` writes.
+
+        Later changes leave them alone, so another thread can write them with
+        `klda.learner.folder.save`. With ``solved=False`` they hold only what learning needs, and
+        nothing is solved.
+        """
+        with self._lock:
+            arrays, meta = self.engine.pack(self.parameters, compact=compact, solved=solved)
+            counts = self.classes
+            document = {
+                "compact": compact,
+                "foundation_model": dict(self._inputs.fingerprint),
+                "samples": sum(counts.values()),
+                "classes": {str(label): count for label, count in counts.items()},
+                "parameters": self.parameters.stored(),
+                "keep": "features" if self.keeps_all else None,
+                "engine": meta,
+                "history": list(self._history),
+                "names": self._names.pack(),
+            }
+        return arrays, document
+
+    @classmethod
+    def unpack(
+        cls,
+        content: folder.StoredModel,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the learner that `pack` described; parameters as for :meth:`load`."""
+        document, arrays = stored.current(content)
+        learner = object.__new__(cls)
+        learner._history = [{**entry} for entry in document["history"]]
+        device = {"device": options["device"]} if "device" in options else {}
+        learner.parameters = stored.parameters(document["parameters"] | device)
+        learner.keeps_all = document["keep"] is not None
+        learner.engine = Engine.unpack(arrays, document["engine"], learner.parameters)
+        counts = learner.classes
+        named = {str(label): count for label, count in counts.items()}
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), document["engine"]["compact"]):
+            raise ValueError("its parts do not agree with each other")
+        learner.extras = dict(document.get("extras", {}))
+        learner._origin, learner._lock = None, threading.RLock()
+        fingerprint = dict(document["foundation_model"])
+        learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
+        hints = document["engine"].get("model", {}).get("hints", {})
+        learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        return learner
+
+    def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
+        """Save to a model folder, atomically.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder; created if it does not exist.
+        compact : bool
+            Write only what answering needs: small, but it can't learn any more. A ledger is left
+            out too. Not to a folder that holds a model that can learn.
+        overwrite : bool
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
+        """
+        at = Path(path).resolve()
+        if not self.classes:
+            raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
+            raise folder.ModelExistsError(
+                f"compact=True: {at} holds a model that can learn, and a compact one in its place "
+                "could not. Save the compact one to another folder."
+            )
+        from_here = self.origin == at
+        own = self._origin[1] if self._origin and from_here else folder.NOTHING
+        replaces = None if overwrite else own
+        folder.check_replaceable(at, replaces)
+        arrays, document = self.pack(compact=compact)
+        if from_here and not compact and self.extras:
+            document["extras"] = self.extras
+        saved: folder.StoredModel | folder.UnconfirmedSaveError
+        try:
+            saved = folder.save(at, arrays, document, replaces=replaces)
+        except folder.UnconfirmedSaveError as error:
+            saved = error
+        if not compact:
+            if not from_here:  # what others keep in the folder that it came from stays there
+                self.extras = {}
+            self._origin = (at, saved.generation)
+        if isinstance(saved, Exception):
+            raise saved
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        verify: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Load a learner as it was saved: arrays are mapped, and the encoder is opened when used.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        model : str, Path or Encoder, optional
+            Where to find the foundation model, if not where the model folder says. It must be the
+            same one: its weights are compared.
+        verify : bool
+            Read every file and compare its checksum; by default files of up to 1 MiB only.
+        **options
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``,
+            ``trust_remote_code`` (never taken from the model folder).
+        """
+        content = folder.load(path, verify=verify)
+        with folder.damage_named(Path(path)):
+            learner = cls.unpack(content, model=model, **options)
+        learner._origin = (Path(path).resolve(), content.generation)
+        return learner
+
+
+def _unknown(solution: Solution) -> Label:
+    return UNKNOWN if solution.classes.dtype.kind == "U" else UNKNOWN_INTEGER
+
+
+def _parameters_of(classifier: Any) -> Parameters:
+    """Return the parameters of a classifier."""
+    if isinstance(classifier, Parameters):
+        return classifier
+    if type(classifier).__name__ not in ("KLDA", "LDA") or not hasattr(classifier, "get_params"):
+        raise KldaError(
+            f"classifier={classifier!r} can't be used; give a klda.KLDA or klda.LDA, whose "
+            "parameters are taken."
+        )
+    return Parameters.of(classifier.get_params())

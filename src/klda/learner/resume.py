@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda.classifiers.validation import stored_parameters
 from klda.data import Batch, Position, Table, identity
 from klda.encoders.progress import Show
 from klda.errors import KldaError
@@ -211,7 +210,7 @@ class ResumableLearn:
         if self._stored is None:
             draft = learner.copy()
         else:
-            device = learner.classifier.device
+            device = learner.parameters.device
             with folders.damage_named(self._at):
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
             self._check_same(_options(draft), _options(learner))
@@ -239,7 +238,7 @@ class ResumableLearn:
         # As the caller named them: what a link leads to may have a name that tells nothing.
         source = named(table.path for table in self.tables)
         contents = [content for content in self._progress.contents if content]
-        learner.take_over(draft, source, run=self._progress.run, contents=contents)
+        learner.commit(draft, source, run=self._progress.run, contents=contents)
 
     def _save_checkpoint(self, draft: Learner) -> None:
         start = time.monotonic()
@@ -279,7 +278,7 @@ def named(paths: Iterable[str | Path]) -> str:
 
 def _options(learner: Learner) -> dict[str, Any]:
     """Return what a learner was made with, but for the device, which may be another one."""
-    keep = None if learner.ledger is None else "features"
-    parameters = stored_parameters(learner.classifier)
+    keep = "features" if learner.keeps_all else None
+    parameters = learner.parameters.stored()
     del parameters["device"]
-    return {"classifier": type(learner.classifier).__name__, "keep": keep} | parameters
+    return {"keep": keep} | parameters

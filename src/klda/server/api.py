@@ -188,7 +188,7 @@ async def model(service: CurrentService) -> Any:
     return {
         "modality": service.modality,
         "foundation_model": {key: service.foundation.get(key) for key in public},
-        "classifier": type(writer.learner.classifier).__name__,
+        "classifier": "LDA" if writer.learner.parameters.n_components is None else "KLDA",
         "classes": len(snapshot.counts),
         "samples": snapshot.samples,
         "version": snapshot.version,

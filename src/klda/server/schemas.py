@@ -8,9 +8,8 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictInt, model_validat
 
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
-from klda.learner.explanation import NearClass
+from klda.learner.explanation import NearClass, NearSample
 from klda.learner.label_set import ConfusablePair
-from klda.learner.ledger import NearSample
 from klda.learner.verdict import Verdict
 from klda.server.changes import MAX_NUMBER, Tally
 from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answer
-from klda.errors import KldaError
 from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.class_map import ClassMap
@@ -144,8 +143,5 @@ class Service:
 def _overview(learner: Learner) -> ClassOverview:
     if len(learner.classes) < 2:
         return None, []
-    try:
-        distances = ClassDistances.of(learner.classifier)
-    except KldaError:  # a nearest-mean classifier
-        return None, []
+    distances = ClassDistances.of(learner.solution)
     return distances.largest(MAX_ON_MAP).map(), distances.pairs(MAX_PAIRS)

@@ -30,7 +30,7 @@ class Snapshot:
     def of(cls, learner: Learner, version: int) -> Snapshot:
         """Freeze a learner as it is now, whatever it learns later."""
         counts = learner.classes
-        width = int(getattr(learner.classifier, "n_features_in_", 0))
+        width = learner.width or 0
         return cls(version, counts, width, learner.frozen() if counts else None)
 
     @property
@@ -62,7 +62,7 @@ class Snapshot:
         """Return how many rows, about to be learned, are correct, wrong, and of new classes."""
         known = [i for i, label in enumerate(labels) if label in self.counts]
         # Labels alone: what answers add to them costs more.
-        answers = self.learner.classifier.predict(rows[known]).tolist() if known else []
+        answers = self.learner.predict_rows(rows[known]).tolist() if known else []
         correct = sum(labels[i] == answer for i, answer in zip(known, answers, strict=True))
         return correct, len(known) - correct, len(labels) - len(known)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from klda.classifiers.validation import check_label_kind
-from klda.engine.fitted import DamagedModelError, PredictionOnlyError
+from klda.engine.checks import check_label_kind
+from klda.engine.engine import DamagedModelError, PredictionOnlyError
 from klda.errors import KldaError, MissingDependencyError
 from klda.labels import Label, check_labels
 from klda.learner import Learner

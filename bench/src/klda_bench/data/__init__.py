@@ -1,12 +1,13 @@
-"""Data sets of the paper, and a user's own.
+"""Data sets of the paper, texts of other kinds (``more``), and a user's own.
 
 A data set is looked for in ``--data`` / ``KLDA_DATA`` first, then in the user's cache, then
-downloaded into the cache. Text sets have the split that was published with the KLDA paper. Image
+downloaded into the cache. The paper's text sets have the split that was published with it. Image
 sets may also lie there as their authors' archives (:mod:`klda_bench.data.archives`).
 
 Layout of a data folder, and of the cache::
 
     paper/clinc/train.csv.gz  test.csv.gz             columns text, label
+    more/emotion/train.csv.gz test.csv.gz             the same
     paper/cifar10/train.npz   test.npz                arrays images (n, h, w, 3) uint8, labels
     paper/cars/train/CLASS/*.jpg  test/CLASS/*.jpg    one folder of images per class
     cifar-100-python.tar.gz                           an archive, unpacked into the cache
@@ -42,8 +43,15 @@ _SUFFIXES = (
     *(".parquet", ".npz"),
 )
 
-TEXT_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "text")
-IMAGE_SETS = tuple(name for name, info in DATASETS.items() if info.modality == "image")
+
+def _named(collection: str, modality: str) -> tuple[str, ...]:
+    wanted = (collection, modality)
+    return tuple(k for k, info in DATASETS.items() if (info.collection, info.modality) == wanted)
+
+
+TEXT_SETS = _named("paper", "text")
+MORE_SETS = _named("more", "text")
+IMAGE_SETS = _named("paper", "image")
 _OF_THE_DISK = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
 _SUBSETS = {"cifar10": "cifar10_subset"}
 
@@ -73,9 +81,9 @@ class Samples:
 class Dataset:
     """Rows of a data set.
 
-    `split` is ``"paper"``, or ``"own"`` for a user's folder. `source` is where it was read from
-    without the machine's part of the path, for result rows. `note` says so when this is not all of
-    it.
+    `split` is ``"paper"``, ``"more"``, or ``"own"`` for a user's folder. `source` is where it was
+    read from without the machine's part of the path, for result rows. `note` says so when this is
+    not all of it.
     """
 
     name: str
@@ -121,9 +129,10 @@ def cache_root() -> Path:
 
 def find(name: str, *, data: Folder | None = None) -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
+    collection = DATASETS[name].collection
     for folder in filter(None, (name, _SUBSETS.get(name))):
         for root in _roots(data):
-            for place in (root / "paper" / folder, root / folder):
+            for place in (root / collection / folder, root / folder):
                 if _part(place, "train") and _part(place, "test"):
                     return place
     return None
@@ -209,11 +218,12 @@ def _unpack(name: str, data: Folder | None) -> Path | None:
 
 
 def _download(name: str) -> Path:
-    target = cache_root() / "paper" / name
+    collection = DATASETS[name].collection
+    target = cache_root() / collection / name
     archive = f", or {archives.describe(name)} into DIR" if archives.describe(name) else ""
     how = (
-        f"Put train and test files into DIR/paper/{name}/{archive}, and pass --data DIR (or set "
-        f"KLDA_DATA), or run once with a network: {downloads.describe(name)}."
+        f"Put train and test files into DIR/{collection}/{name}/{archive}, and pass --data DIR "
+        f"(or set KLDA_DATA), or run once with a network: {downloads.describe(name)}."
     )
     try:
         downloads.download(name, target)
@@ -244,7 +254,7 @@ def _load_own(folder: str) -> Dataset:
 
 def _read(place: Path, name: str) -> Dataset:
     info = DATASETS[name]
-    train, test, modality = _read_parts(place)
+    train, test, modality = _read_parts(place, only_learned=info.collection == "more")
     note = ""
     if place.name == _SUBSETS.get(name):
         note = f"subset: {len(train):,} of {info.train_rows:,} train, {len(test):,} of "
@@ -253,12 +263,17 @@ def _read(place: Path, name: str) -> Dataset:
         raise KldaError(f"{place} holds {modality} rows; {name} needs {info.modality} rows.")
     root = "cache" if cache_root() in place.parents else "data"
     source = f"{root}/{place.parent.name}/{place.name}"
-    return Dataset(name, info.title, modality, "paper", train, test, info.tasks, source, note)
+    return Dataset(
+        name, info.title, modality, info.collection, train, test, info.tasks, source, note
+    )
 
 
-def _read_parts(place: Path) -> tuple[Samples, Samples, Modality]:
+def _read_parts(place: Path, *, only_learned: bool = False) -> tuple[Samples, Samples, Modality]:
+    """Read train and test rows; `only_learned`, no test rows of classes that train has not."""
     train, modality = _read_part(place, "train")
     test, _ = _read_part(place, "test")
+    if only_learned:
+        test = test.of_classes(np.unique(train.y).tolist())
     if not len(train) or not len(test):
         raise KldaError(f"{place}: train and test must both have rows.")
     unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()))

@@ -24,12 +24,12 @@ DATASETS: dict[str, Any] = {
         str(files(__package__) / "datasets.csv"), keep_default_na=False
     ).itertuples(index=False)
 }
-"""Known data sets: sizes, tasks, and the address of an archive of images."""
+"""Known data sets: sizes, tasks, and the address of an archive or repository."""
 
 
 def describe(name: str) -> str:
     """Say where `name` would be downloaded from."""
-    if DATASETS[name].modality == "text":
+    if DATASETS[name].modality == "text" and DATASETS[name].collection == "paper":
         return f"{_PAPER}/{name}_train.csv and {name}_test.csv"
     return DATASETS[name].address or "its authors no longer publish it"
 
@@ -41,6 +41,8 @@ def download(name: str, target: Path) -> None:
     if DATASETS[name].modality == "image":
         _download_archive(name, target)
         return
+    if DATASETS[name].collection != "paper":
+        raise ConnectionError("it is published in another form")
     parts = {part: _fetch_csv(f"{_PAPER}/{name}_{part}.csv") for part in ("train", "test")}
     target.mkdir(parents=True, exist_ok=True)
     for part, rows in parts.items():

@@ -14,6 +14,10 @@ All programs are measured in one run on one machine, on synthetic features of CL
   before and after each program of ours, which is compared with the floors next to it: what else
   the machine does then meets both.
 
+What a user of a page feels is measured apart: one more sample is taught and one question asked,
+for probabilities or for labels alone, by models of several sizes in turns. How rows are kept and
+which kernel is used depend on the size; the seconds should not.
+
 Where the system is a virtual machine that gives idle memory back, touching 100 MB for the first
 time may take as long as factorising them. With ``MALLOC_MMAP_MAX_=0`` and
 ``MALLOC_TRIM_THRESHOLD_=2147483647`` in the environment, glibc keeps freed memory, for all
@@ -35,7 +39,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 
-from klda import KLDA, KLDAEnsemble
+from klda import KLDA, KLDAEnsemble, Learner
 from klda_bench import environment
 from klda_bench.measure.common import GAMMA, Clock, Device, Tf32, make_samples
 from klda_bench.methods.authors import AuthorsKLDA
@@ -62,9 +66,13 @@ class Sizes:
     components: int = 5000
     members: int = 5
     test: int = 750
+    # Samples, features and classes of the models that are taught one more.
+    taught: tuple[int, ...] = (300, 800, 1200, 2400, 2600, 10_000)
+    wide: int = 1536
+    intents: int = 77
 
 
-QUICK = Sizes(3000, 64, 30, 800)
+QUICK = Sizes(3000, 64, 30, 800, taught=(100, 380, 420), wide=64, intents=10)
 
 
 def speed(
@@ -90,9 +98,42 @@ def speed(
     )
     where = f"{environment.describe_device(device)}{' with TF32' if tf32 else ''}"
     yield from ({"what": f"{title} on {where}", **row} for row in _medians(runs))
+    yield from _teach_one(sizes, device)
     if device == "cpu":
         peak = environment.in_child(_peak_memory, sizes)
         yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
+
+
+def _teach_one(sizes: Sizes, device: str) -> Iterator[Row]:
+    """Teach one sample and ask once, at several sizes; compare with the first beyond D / 2."""
+    X, y = make_samples(max(sizes.taught), sizes.wide, sizes.intents)
+    asks = {"probabilities": Learner.predict_proba, "labels": Learner.predict}
+    runs = len(asks) * ROUNDS
+    options: dict[str, Any] = {"n_components": sizes.components, "random_state": 0}
+    learners = {}
+    for n in sizes.taught:
+        learner = Learner("features", classifier=KLDA(device=device, **options))
+        learners[n] = learner.learn_rows(X[: n - runs], y[: n - runs])
+        learner.predict_proba(X[:1])
+    clock, seconds = Clock(device), {(n, name): list[float]() for n in learners for name in asks}
+    for _ in range(ROUNDS):
+        for name, ask in asks.items():
+            for n, learner in learners.items():
+                next_one = slice(learner.samples, learner.samples + 1)
+
+                def teach_and_ask(learner: Learner = learner, at: slice = next_one) -> None:
+                    ask(learner.learn_rows(X[at], y[at]), X[:1])  # noqa: B023 (called at once)
+
+                seconds[n, name].append(clock(teach_and_ask))
+    base = next(n for n in sizes.taught if 2 * n > sizes.components)
+    for n in learners:
+        row: Row = {"what": f"teach one sample, ask once: d = {sizes.wide}, M = {sizes.intents}"}
+        row["samples"] = n
+        for name in asks:
+            median = statistics.median(seconds[n, name])
+            row[f"{name}_seconds"] = median
+            row[f"{name}_over_{base}"] = median / statistics.median(seconds[base, name])
+        yield row
 
 
 def _medians(runs: list[Row]) -> list[Row]:

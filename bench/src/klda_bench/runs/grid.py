@@ -203,7 +203,8 @@ class _Walker:
         where = {"backbone": self.backbone, "seed": seed, "device": self.device}
         method = spec.make(settings["options"], **where)
         outcome = run(method, train, test, tasks, evaluate=evaluate)
-        gamma = getattr(method, "gamma_", None)
+        one = getattr(method, "members_", [method])[0]  # those of an ensemble have the same
+        gamma = getattr(one, "gamma_", None)
         device = environment.describe_device(self.device) if spec.on_device else "cpu"
         return {
             "settings": settings,

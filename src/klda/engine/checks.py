@@ -1,0 +1,142 @@
+"""What the engine checks at its door: rows, labels against the known classes, other models."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from klda.engine.arrays import Array, is_torch, on_cpu
+from klda.engine.feature_map import FeatureMap, FourierMap
+from klda.engine.parameters import Parameters
+from klda.errors import KldaError
+from klda.labels import Label, checked_label, plain
+
+LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
+
+
+def check_rows(rows: Array, parameter: str = "X") -> None:
+    """Raise if a value is not finite, or too large to be squared.
+
+    A sum of squares proves it at a fraction of the cost of looking at each value.
+    """
+    largest = LARGEST_SUM * np.finfo(str(rows.dtype).removeprefix("torch.")).max
+    if is_torch(rows):
+        usable = bool(sys.modules["torch"].linalg.vector_norm(rows) < largest**0.5)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            flat = rows.reshape(-1)
+            usable = bool(np.einsum("i,i->", flat, flat) < largest)  # BLAS would wake its threads
+    if usable:
+        return
+    values = on_cpu(rows)
+    strange = np.argwhere(~np.isfinite(values))
+    if len(strange):
+        row, column = strange[0]
+        kind = "NaN" if np.isnan(values[row, column]) else "infinity (inf)"
+        raise KldaError(
+            f"{parameter} contains {kind} (row {row}, column {column}); remove such samples or "
+            "fill the values."
+        )
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    raise KldaError(
+        f"{parameter} contains {values[row, column]:g} (row {row}, column {column}), whose square "
+        f"is too large for {values.dtype.name}; scale the features, or use dtype='float64'."
+    )
+
+
+def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
+    """Raise if labels are strings where the known ones are integers, or the other way round."""
+    if len(classes) and len(labels) and (classes.dtype.kind == "U") != isinstance(labels[0], str):
+        known = classes[0].item()
+        raise KldaError(
+            f"{parameter} has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the "
+            f"known classes are such as {known!r} ({type(known).__name__}); use one kind."
+        )
+
+
+def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: str) -> None:
+    """Raise if a label is none of the known ones, which are sorted."""
+    known = set(classes.tolist())
+    for label in labels:
+        if label not in known:
+            some = ", ".join(repr(name) for name in classes[:5].tolist())
+            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+            raise KldaError(
+                f"{parameter} names class {label!r}, which was never learned; "
+                f"known classes: {some}{more}."
+            )
+
+
+def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
+    """Raise if more samples are to be removed than were learned."""
+    check_labels_known(np.array(list(counts)), labels, "y")
+    for label, n in Counter(labels).items():
+        if n > counts[label]:
+            raise KldaError(
+                f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
+                "remove at most as many as were learned."
+            )
+
+
+def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
+    """Return a class's new name; raise if it can't have that one."""
+    check_labels_known(classes, [old], "old")
+    new = checked_label("new", new)
+    check_label_kind(classes, [new], "new")
+    if new in classes.tolist():
+        raise KldaError(f"new={new!r} is already a class; choose another name.")
+    return new
+
+
+def columns_of(classes: np.ndarray, among: Sequence[Label] | None) -> np.ndarray | None:
+    """Return the columns of some classes among sorted ones; None for all."""
+    if among is None:
+        return None
+    wanted = [plain(label) for label in among]
+    if not wanted:
+        raise KldaError("among=[] names no class; give at least one label, or None for all.")
+    if len(set(wanted)) < len(wanted):
+        raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
+    check_labels_known(classes, wanted, "among")
+    return np.searchsorted(classes, np.array(wanted))
+
+
+def check_same_parameters(mine: Parameters, theirs: Parameters) -> None:
+    """Raise if a model is not one that another, still empty, could have become."""
+    for name in ("n_components", "gamma", "random_features", "dtype"):
+        wanted, found = getattr(mine, name), getattr(theirs, name)
+        if found != wanted:
+            raise KldaError(
+                f"other was made with {name}={found!r}, this model with {name}={wanted!r}; make "
+                "both with the same."
+            )
+
+
+def check_same_map(mine: FeatureMap, theirs: FeatureMap) -> None:
+    """Raise if two models can't be merged, because their features differ."""
+    if mine.n_features != theirs.n_features:
+        raise KldaError(
+            f"other has {theirs.n_features} input features, this model has {mine.n_features}; "
+            "merge models of the same features."
+        )
+    if mine.backend.dtype != theirs.backend.dtype:
+        raise KldaError(
+            f"other has dtype={theirs.backend.dtype.name!r}, this model "
+            f"dtype={mine.backend.dtype.name!r}; make both with the same."
+        )
+    if not mine.same_as(theirs):
+        described = " and ".join(
+            f"gamma={each.gamma:g}, n_components={each.n_components}"
+            if isinstance(each, FourierMap)
+            else "no random features"
+            for each in (theirs, mine)
+        )
+        raise KldaError(
+            f"other has different random features than this model ({described}). Make both models "
+            "with the same gamma (a number, not 'auto'), n_components and random_state (a number, "
+            "not None)."
+        )

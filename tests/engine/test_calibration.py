@@ -1,0 +1,98 @@
+"""What leaving samples out tells: honest probabilities, and what is unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda import KLDA, LDA
+from klda.engine.calibration import Evidence
+from klda.learner.evaluation import Reliability
+from tests import reference
+from tests.reference import DEVICE
+
+
+def make(kind=KLDA, **given):
+    options = {} if kind is LDA else {"n_components": 64, "gamma": 0.03, "random_state": 0}
+    return kind(**(options | {"dtype": "float64", "device": DEVICE} | given))
+
+
+def error_of(model, X, y):
+    found = model.predict_proba(X)
+    correct = model.classes_[found.argmax(axis=1)] == y
+    return Reliability.of(found.max(axis=1), correct, 10).error
+
+
+@pytest.mark.parametrize("kind", [KLDA, LDA])
+@pytest.mark.parametrize("n", [60, 400, 2000])
+def test_probabilities_are_honest_without_held_out_data(kind, n):
+    errors = []
+    for seed in range(4):
+        X, y = reference.blobs(n + 2000, 10, 12, spread=2.5, seed=seed)
+        errors.append(error_of(make(kind).fit(X[:n], y[:n]), X[n:], y[n:]))
+    assert np.mean(errors) < (0.10 if n == 60 else 0.05)
+
+
+@pytest.mark.parametrize("kind", [KLDA, LDA])
+@pytest.mark.parametrize("n", [300, 2000])
+def test_unknown_inputs_are_told_from_known_ones_at_the_asked_rate(kind, n):
+    X, y = reference.blobs(n + 4000, 10, 12, spread=0.8)
+    known = y < 8
+    model = make(kind).partial_fit(X[:n][known[:n]], y[:n][known[:n]])
+    test, fresh = X[n:], known[n:]
+    for reject in (0.05, 0.2):
+        refused = 1 - model.is_known(test[fresh], reject=reject).mean()
+        assert reject / 3 < refused < reject + 0.05  # with few samples, rather too few
+    assert np.median(model.novelty(test[~fresh])) > np.median(model.novelty(test[fresh]))
+    assert 1 - model.is_known(test[fresh], by_class=True).mean() == pytest.approx(0.05, abs=0.05)
+
+
+def test_expected_accuracy_is_that_of_new_samples():
+    X, y = reference.blobs(4000, 10, 12, spread=2.5)
+    for n in (120, 600, 2000):
+        model = make().fit(X[:n], y[:n])
+        expected, low, high = model.solution_.calibration.expected_accuracy()
+        assert low < expected < high
+        assert model.score(X[n:], y[n:]) == pytest.approx(expected, abs=0.06)
+
+
+def test_with_one_sample_of_each_class_nothing_is_refused():
+    X, y = reference.blobs(6, 10, 6)
+    model = make().fit(X, y)
+    assert model.threshold() == np.inf
+    assert all(answer.known is None for answer in model.answer(X))
+    assert model.predict_proba(X).max() < 0.95
+
+
+def test_asking_for_labels_leaves_nothing_out(monkeypatch):
+    X, y = reference.blobs(900, 10, 6)
+    model = make().partial_fit(X, y)
+    monkeypatch.setattr(Evidence, "add", lambda *args: pytest.fail("a sample was left out"))
+    model.predict(X[:3])
+    model.scores(X[:3])
+
+
+def test_evidence_follows_a_stream_and_survives_merging_renaming_and_removing():
+    X, y = reference.blobs(3000, 10, 12, spread=2.5)
+    model = make()
+    for start in range(0, 2000, 500):
+        model.partial_fit(X[start : start + 500], y[start : start + 500]).predict_proba(X[:1])
+    half = make().partial_fit(X[2000:2400], y[2000:2400])
+    half.predict_proba(X[:1])
+    model.merge(half).rename(3, 33)
+    y = np.where(y == 3, 33, y)
+    assert 33 in model.model_.evidence.labels
+    assert 3 not in model.model_.evidence.labels
+    assert error_of(model, X[2400:], y[2400:]) < 0.06
+    model.forget(33)
+    assert 33 not in model.model_.evidence.labels
+    rest = y != 33
+    assert error_of(model, X[2400:][rest[2400:]], y[2400:][rest[2400:]]) < 0.06
+
+
+def test_a_model_without_calibration_keeps_nothing_to_tell_by():
+    X, y = reference.blobs(900, 10, 6)
+    model = make(calibrated=False).fit(X, y)
+    assert model.temperature_ == 1.0
+    with pytest.raises(ValueError, match="calibrated=False"):
+        model.threshold()

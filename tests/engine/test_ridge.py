@@ -1,0 +1,81 @@
+"""The ridge by generalised cross-validation, from the statistics alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from klda.engine import ridge
+from klda.engine.arrays import NumpyBackend
+from klda.engine.feature_map import Draw, FourierMap
+from klda.engine.model import Model
+from klda.engine.ridge import GRID, choose_ridge
+from tests import reference
+
+
+def statistics_of(X, y, n_components=None, seed=0):
+    backend = NumpyBackend("float64")
+    size = n_components or 40
+    own_map = FourierMap(backend, X.shape[1], size, 0.02, Draw("gaussian", seed))
+    return Model.new(own_map).add(X, y.tolist()).statistics, own_map
+
+
+def brute_force(Z, y, rho):
+    """N log GCV of ridge regression onto the classes, by its hat matrix; and its trace."""
+    n = len(y)
+    Y = (y[:, None] == np.unique(y)) - np.bincount(np.unique(y, return_inverse=True)[1]) / n
+    Z = Z - Z.mean(axis=0)
+    hat = Z @ np.linalg.solve(Z.T @ Z + rho * np.eye(Z.shape[1]), Z.T)
+    residual = ((Y - hat @ Y) ** 2).sum()
+    freedom = np.trace(hat)
+    return n * np.log(residual / n / (1 - (freedom + 1) / n) ** 2), freedom
+
+
+@pytest.mark.parametrize("spread", [0.5, 4.0])
+def test_the_criterion_is_that_of_the_regression_itself(spread):
+    X, y = reference.blobs(300, 8, 5, spread=spread)
+    statistics, own_map = statistics_of(X, y)
+    Z = reference.lifted(own_map, X)
+    v = ((Z - Z.mean(axis=0)) ** 2).sum() / len(y)
+    expected = {}
+    for r in GRID:
+        loss, freedom = brute_force(Z, y, r * v)
+        if freedom <= ridge.MOST_FREEDOM * len(y):
+            expected[float(r)] = loss + ridge.PRIOR_WEIGHT * np.log10(r / ridge.USUAL) ** 2
+    chosen = choose_ridge(statistics, random_features=True).r
+    assert expected[chosen] == pytest.approx(min(expected.values()), abs=0.5)
+
+
+def test_classes_that_overlap_want_a_larger_ridge():
+    chosen = []
+    for spread in (0.3, 6.0):
+        X, y = reference.blobs(600, 8, 5, spread=spread)
+        chosen.append(choose_ridge(statistics_of(X, y)[0], random_features=True).r)
+    assert chosen[0] < chosen[1]
+
+
+def test_a_block_of_the_features_chooses_as_all_of_them_do(monkeypatch):
+    X, y = reference.blobs(700, 12, 6, spread=2.0)
+    statistics, _ = statistics_of(X, y, n_components=1200)
+    by_all = choose_ridge(statistics, random_features=False).r
+    monkeypatch.setattr(ridge, "BLOCK_SIZES", (300, 300))
+    by_block = choose_ridge(statistics, random_features=True).r
+    assert abs(np.log10(by_block / by_all)) <= 0.5  # a step of the grid
+
+
+def test_where_nothing_can_be_judged_the_usual_ridge_is_used():
+    X, y = reference.blobs(5, 4, 5)
+    assert choose_ridge(statistics_of(X, y)[0], random_features=True).r == ridge.USUAL
+
+
+def test_a_choice_stands_while_too_little_has_changed_to_move_it(monkeypatch):
+    X, y = reference.blobs(4000, 8, 5, spread=0.5)
+    statistics, own_map = statistics_of(X, y)
+    choice = choose_ridge(statistics, random_features=True)
+    room = int(choice.stands_until - statistics.n_changes)
+    assert room >= 1
+    looks = []
+    monkeypatch.setattr(ridge, "_block_gcv", lambda *args: looks.append(args))
+    grown = Model.new(own_map).add(X, y.tolist()).add(X[:1], y[:1].tolist()).statistics
+    assert choose_ridge(grown, random_features=True, last=choice) is choice
+    assert not looks
