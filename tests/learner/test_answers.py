@@ -121,8 +121,13 @@ def test_what_can_not_be_told_is_not_told(case, tmp_path):
         assert {answer.known for answer in one.answer_rows(UNKNOWNS)} == {None}
         said = one.explain(UNKNOWNS[0])
         assert (said.threshold, said.known, said.samples) == (None, None, [])
-        np.testing.assert_array_equal(one.predict(UNKNOWNS, reject=0.05), learner.predict(UNKNOWNS))
         np.testing.assert_allclose(one.predict_proba(KNOWN).sum(axis=1), 1)
+        if one.parameters.calibrated:
+            answers = one.predict(UNKNOWNS, reject=0.05)
+            np.testing.assert_array_equal(answers, learner.predict(UNKNOWNS))
+        else:
+            with pytest.raises(KldaError, match="calibrated=False"):
+                one.predict(UNKNOWNS, reject=0.05)
 
 
 def test_a_model_that_lost_most_of_its_classes_is_judged_by_what_it_learns_afterwards():

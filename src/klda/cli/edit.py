@@ -203,7 +203,7 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
     """Forget the rows of a file that belong to some classes, completely or not at all."""
     import numpy as np
 
-    from klda.engine.held_rows import NotLearnedError
+    from klda.engine.rows import NotLearnedError
 
     path, learned = tables[0].path, learner.classes
     rows, labels = [], []
