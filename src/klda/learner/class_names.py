@@ -87,7 +87,8 @@ class ClassNames:
 
         Those of classes with samples tell how names differ from samples.
         """
-        known = set(self.declared) | (set(counts) if self.enabled else set())
+        learned = {label for label, n in counts.items() if n}
+        known = set(self.declared) | (learned if self.enabled else set())
         texts = {label: self.text(label) for label in sorted(known)}
         return {label: text for label, text in texts.items() if text}
 
