@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klda import LDA, Client
+from klda import Client
 from klda.learner import Learner
 from klda.server.changes import Key
 
@@ -160,11 +160,6 @@ def test_the_page_says_when_it_cannot_tell(client, tmp_path):
     assert (
         "Too little was taught to tell yet" in client.post("/page/ask", data={"value": MONEY}).text
     )
-    other = tmp_path / "ncm"
-    Learner("minilm", classifier=LDA()).learn(["hello"], ["greeting"]).save(other)
-    with serving(other) as nearest:
-        page = nearest.post("/page/ask", data={"value": MONEY}).text
-        assert "This kind of model can&#39;t tell" in page
 
 
 # ------------------------------------------------------------------ with a ledger

@@ -90,7 +90,8 @@ class ClassNames:
         learned = {label for label, n in counts.items() if n}
         known = set(self.declared) | (learned if self.enabled else set())
         texts = {label: self.text(label) for label in sorted(known)}
-        return {label: text for label, text in texts.items() if text}
+        # Numbers and signs say nothing.
+        return {label: text for label, text in texts.items() if any(map(str.isalpha, text))}
 
     def hint(
         self,
