@@ -64,7 +64,8 @@ def test_names_alone_answer_and_samples_improve_accuracy(shown):
 def test_confidence_follows_accuracy(shown):
     for k in ("0, names only", "1", "2", "4", "8", "16"):
         accuracy, confidence, wrong_and_sure = figures(shown[0], k)[:3]
-        assert abs(accuracy - confidence) < 30
+        # With names alone and one sample of each class nothing can be left out: rather unsure.
+        assert -40 < confidence - accuracy < 15
         assert wrong_and_sure <= 5
 
 

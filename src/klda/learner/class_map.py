@@ -72,7 +72,7 @@ class ClassMap:
         names = [_shortened(str(label)) for label in labels]
         # Fonts differ, so there is a little room around each name.
         widths = np.array([4 + 1.07 * name_width(name) * font_size for name in names])
-        corners, has_room = place_names(points, radii, widths, 1.1 * font_size, size)
+        corners, has_room = place_names(points, radii, widths, 1.25 * font_size, size)
         middles = corners + np.stack([widths / 2, np.full(len(names), 0.85 * font_size)], axis=1)
         return [
             Dot(*dot)
