@@ -49,7 +49,7 @@ types: $(VENV)/.ready-test
 tests: $(VENV)/.ready-test
 ifeq ($(TESTS),)
 	KLDA_TEST_DEVICE=cpu:0 OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q \
-	  -n $(TEST_WORKERS) tests/classifiers tests/engine/test_evidence.py tests/engine/test_model.py
+	  -n $(TEST_WORKERS) tests/classifiers tests/engine/test_solve.py tests/engine/test_model.py
 endif
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(TESTS)
 
